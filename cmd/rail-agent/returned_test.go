@@ -1,10 +1,12 @@
 package main
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
@@ -40,6 +42,33 @@ func TestNICThatDidNotComeHomeAsItWasIsToldOnce(t *testing.T) {
 		t.Errorf("it told %d times: %q", len(said), said)
 	}
 	if n, _ := a.metric("rail_cni_returned_changed", `nic="ens1"`); n != 2 {
+		t.Errorf("rail_cni_returned_changed is %v", n)
+	}
+}
+
+// TestNICThatIsChangedAfterItsReturnIsNoted has somebody change a NIC right after its DEL, as udev
+// does. A pod that lives for less than a second the agent may not see, so there are several.
+func TestNICThatIsChangedAfterItsReturnIsNoted(t *testing.T) {
+	l := newLab(t)
+	l.node.NIC("ens1", l.wire)
+	a := l.start()
+	for tries := 0; len(a.said("reason=ReturnedChanged")) == 0; tries++ {
+		if tries == 5 {
+			t.Fatal("the agent has noted nothing")
+		}
+		pod := testnet.NewNetns(t, "pod")
+		l.node.MustRun(l.call("host-device", "ADD", "ens1", pod, "net1"))
+		time.Sleep(3 * time.Second)
+		l.node.MustRun(l.call("host-device", "DEL", "ens1", pod, "net1"))
+		l.node.IP("link", "set", "ens1", "mtu", strconv.Itoa(4000+tries), "txqueuelen", "777")
+		for deadline := time.Now().Add(12 * time.Second); time.Now().Before(deadline) && len(a.said("reason=ReturnedChanged")) == 0; {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	if said := a.said("reason=ReturnedChanged")[0]; !strings.Contains(said, "MTU of ens1: ") || !strings.Contains(said, "queue length of ens1: ") {
+		t.Errorf("the agent said %s", said)
+	}
+	if n, _ := a.metric("rail_cni_returned_changed", `nic="ens1"`); n < 2 {
 		t.Errorf("rail_cni_returned_changed is %v", n)
 	}
 }

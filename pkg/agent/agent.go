@@ -188,6 +188,7 @@ func (a *agent) keep(ctx context.Context, all *sync.WaitGroup) {
 		all.Go(func() { newAnnouncer(k).run(ctx) })
 		all.Go(func() { newRemaker(k).run(ctx) })
 		all.Go(func() { newNICWatch(k).run(ctx) })
+		all.Go(func() { newReturnWatch(k).run(ctx) })
 	}
 	all.Go(func() { a.binaries.run(ctx) })
 	all.Go(func() { a.replay(ctx) })
@@ -198,6 +199,7 @@ func (a *agent) wake() {
 	for _, k := range a.keepers {
 		nudge(k.nudged)
 		nudge(k.linksChanged)
+		nudge(k.returns)
 	}
 }
 

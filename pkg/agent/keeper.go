@@ -66,6 +66,7 @@ type keeper struct {
 
 	rdmaChanged  chan struct{} // wakes the remaker
 	linksChanged chan struct{} // wakes the nicWatch
+	returns      chan struct{} // wakes the returnWatch
 
 	mu         sync.Mutex
 	duties     map[ledger.Key]*duty
@@ -109,7 +110,7 @@ func newKeeper(a *agent, stateDir string) (*keeper, error) {
 	k := &keeper{
 		agent: a, node: node, log: a.Log.With("stateDir", stateDir),
 		nudged: make(chan struct{}, 1), ended: make(chan outcome, maxConcurrent), duties: map[ledger.Key]*duty{},
-		rdmaChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1), ending: context.Background(),
+		rdmaChanged: make(chan struct{}, 1), linksChanged: make(chan struct{}, 1), returns: make(chan struct{}, 1), ending: context.Background(),
 	}
 	node.Log = k.log
 	k.paths = notify.NewDirs(k.log)

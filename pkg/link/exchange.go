@@ -50,6 +50,24 @@ func (n *Netns) execute(req *nl.NetlinkRequest) error { return n.exchange(req, f
 func (s *Socket) Exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
 	s.Socket.Lock()
 	defer s.Socket.Unlock()
+	return s.exchange(req, each)
+}
+
+// exchangeStrictly is Exchange of a dump that the kernel checks strictly, and whose selection it
+// heeds (Linux 4.20).
+func (s *Socket) exchangeStrictly(req *nl.NetlinkRequest, each func(payload []byte)) error {
+	s.Socket.Lock()
+	defer s.Socket.Unlock()
+	fd := s.Socket.GetFd()
+	if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1); err != nil {
+		return unix.EOPNOTSUPP
+	}
+	defer func() { _ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 0) }()
+	return s.exchange(req, each)
+}
+
+// exchange is Exchange by the holder of the socket.
+func (s *Socket) exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
 	req.Seq = atomic.AddUint32(&s.Seq, 1)
 	if err := s.Socket.Send(req); err != nil {
 		return err

@@ -1,6 +1,8 @@
 package link
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -41,37 +43,42 @@ func factsOfRule(header []byte, attrs nlattr.Attrs) ruleFacts {
 // kernel keeps them during a loan, but a network manager deletes its own when the link
 // leaves, and adds them again only if it configures the link itself. Those of routing daemons are the
 // daemons' to bring back.
-func (n *Netns) snapshotRules(s *Snapshot, v *View) ([]Replay, error) {
+//
+// kept are the other rules that name the link, or a source in the subnet of one of its addresses.
+// Addresses of VRRP do not count: another host may have them at the return.
+func (n *Netns) snapshotRules(s *Snapshot, v *View) (found, kept []Replay, err error) {
 	own := slices.DeleteFunc(slices.Clone(v.addresses), func(m []byte) bool {
 		header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
-		return err != nil || s.isVirtual(header, attrs) // another host may have it at the return
+		return err != nil || s.isVirtual(header, attrs)
 	})
 	sources, tables := globalAddresses(own), tablesOf(v.routes)
-	if len(sources) == 0 {
-		return nil, nil
-	}
-	msgs, err := n.dump(unix.RTM_GETRULE, &nl.RtMsg{}, func(m []byte) bool {
-		header, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
-		if err != nil || !ofIP(header) {
+	_, err = n.rawRules(func(header []byte, attrs nlattr.Attrs) bool {
+		f := factsOfRule(header, attrs)
+		if isRoutingDaemon(f.protocol) {
 			return false
 		}
-		f := factsOfRule(header, attrs)
-		return f.source != nil && slices.Contains(tables, f.table) && !isRoutingDaemon(f.protocol) &&
-			slices.ContainsFunc(sources, f.source.Contains)
+		r := Replay{Text: ruleText(header, attrs), Raw: nlattr.Marshal(slices.Clone(header), attrs)}
+		switch {
+		case f.source != nil && slices.Contains(tables, f.table) && slices.ContainsFunc(sources, f.source.Contains):
+			found = append(found, r)
+		case attrs.Text(unix.FRA_IIFNAME) == v.Link.Name, attrs.Text(unix.FRA_OIFNAME) == v.Link.Name, isFrom(own, header, attrs):
+			kept = append(kept, r)
+		}
+		return false
+	})
+	return found, kept, err
+}
+
+// rawRules returns the policy rules that are wanted, as payloads of RTM_NEWRULE.
+func (n *Netns) rawRules(wanted func(header []byte, attrs nlattr.Attrs) bool) ([][]byte, error) {
+	found, err := n.dump(unix.RTM_GETRULE, &nl.RtMsg{}, func(m []byte) bool {
+		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
+		return err == nil && ofIP(h) && wanted(h, attrs)
 	})
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil // the kernel has no rules (CONFIG_IP_MULTIPLE_TABLES)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("list rules of netns %s: %w", n.Path, err)
-	}
-	var found []Replay
-	for _, m := range msgs {
-		header, attrs, _ := nlattr.ParseMessage(m, unix.SizeofRtMsg)
-		f := factsOfRule(header, attrs)
-		found = append(found, Replay{Text: fmt.Sprintf("%d from %v table %d", f.priority, f.source, f.table), Raw: m})
-	}
-	return found, nil
+	return found, wrap(err, "list rules of netns %s", n.Path)
 }
 
 // globalAddresses returns the addresses of a link that are valid beyond it.
@@ -101,7 +108,8 @@ func tablesOf(routes [][]byte) (tables []uint32) {
 }
 
 // replayRules adds those of the snapshot's rules that the namespace no longer has.
-func (n *Netns) replayRules(s *Snapshot) (lost []error) {
+func (n *Netns) replayRules(s *Snapshot) []error {
+	var failures []error
 	for _, r := range s.Rules {
 		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
 		if err == nil {
@@ -109,8 +117,59 @@ func (n *Netns) replayRules(s *Snapshot) (lost []error) {
 			err = n.replay(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs)
 		}
 		if err != nil && !errors.Is(err, unix.EEXIST) {
-			lost = append(lost, wrap(err, "rule %s of %s", r.Text, s.Name))
+			failures = append(failures, lost(err, "rule", r.Text, s))
 		}
 	}
-	return lost
+	return failures
+}
+
+// isFrom reports whether the rule's source is one of the addresses, or in its subnet.
+func isFrom(addresses [][]byte, rule []byte, attrs nlattr.Attrs) bool {
+	const srcLen = 2
+	source, ok := attrs.Get(unix.FRA_SRC)
+	return ok && slices.ContainsFunc(addresses, func(m []byte) bool {
+		header, own, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
+		if err != nil || header[0] != rule[0] || rule[srcLen] < header[1] {
+			return false
+		}
+		local, ok := own.Get(unix.IFA_LOCAL)
+		if !ok {
+			local, _ = own.Get(unix.IFA_ADDRESS)
+		}
+		p := prefix{family: header[0]}
+		return p.of(local, header[1]) == p.of(source, header[1])
+	})
+}
+
+// ruleKey returns what a rule says, without state.
+func ruleKey(header []byte, attrs nlattr.Attrs) string {
+	settings := slices.Clone(attrs.Without(unix.FRA_PAD))
+	slices.SortStableFunc(settings, func(a, b nlattr.Attr) int { return cmp.Compare(a.Type, b.Type) })
+	key := slices.Clone(header)
+	binary.NativeEndian.PutUint32(key[8:], binary.NativeEndian.Uint32(header[8:])&fibRuleInvert)
+	return string(nlattr.Marshal(key, settings))
+}
+
+// ruleText returns a rule in ip-rule(8)'s form, as far as a reader needs it.
+func ruleText(header []byte, attrs nlattr.Attrs) string {
+	var b bytes.Buffer
+	b.WriteString("from ")
+	if source, ok := attrs.Get(unix.FRA_SRC); ok {
+		fmt.Fprintf(&b, "%s/%d", ipText(source), header[2])
+	} else {
+		b.WriteString("all")
+	}
+	if to, ok := attrs.Get(unix.FRA_DST); ok {
+		fmt.Fprintf(&b, " to %s/%d", ipText(to), header[1])
+	}
+	for _, one := range []struct {
+		name string
+		kind uint16
+	}{{"iif", unix.FRA_IIFNAME}, {"oif", unix.FRA_OIFNAME}} {
+		if name := attrs.Text(one.kind); name != "" {
+			fmt.Fprintf(&b, " %s %s", one.name, name)
+		}
+	}
+	fmt.Fprintf(&b, " lookup %d priority %d", number(attrs, unix.FRA_TABLE), number(attrs, unix.FRA_PRIORITY))
+	return b.String()
 }

@@ -176,7 +176,7 @@ func FuzzHops(f *testing.F) {
 	f.Add(append(hop(7, 0, attr(unix.RTA_GATEWAY, 1, 2, 3, 4)), hop(8, unix.RTNH_F_LINKDOWN)...))
 	f.Fuzz(func(_ *testing.T, hops []byte) {
 		eachHop(slices.Clone(hops), func(hop []byte) { hop[2] = 0; binary.NativeEndian.PutUint32(hop[4:], 1) })
-		_ = withHops(ownHops(slices.Clone(hops), 8), 7, 8)
+		_ = gained(hops, withIndexes(ownHops(hops, 8), map[int]int{8: 7}), 8)
 		leavesBy(nlattr.Attrs{attr(unix.RTA_MULTIPATH, hops...)}, 7)
 	})
 }
@@ -232,6 +232,8 @@ func FuzzReplay(f *testing.F) {
 		}
 		if header, attrs, err := nlattr.ParseMessage(route, unix.SizeofRtMsg); err == nil {
 			_ = routeText(header, attrs)
+			_ = routeKey(header, attrs)
+			eachHop(hopsOf(header, attrs), func(hop []byte) { _ = hopKey(hop) })
 		}
 	})
 }

@@ -22,9 +22,10 @@ const (
 
 // nexthop is a nexthop object: one hop, or a group of them.
 type nexthop struct {
-	family byte // of its gateway
-	flags  byte // RTNH_F_*
-	attrs  nlattr.Attrs
+	family   byte // of its gateway
+	protocol byte // RTPROT_*
+	flags    byte // RTNH_F_*
+	attrs    nlattr.Attrs
 }
 
 // needsNexthop reports whether a route names only an object for its hops, and no link. The
@@ -46,12 +47,20 @@ func (n *Netns) nexthops() (map[uint32]nexthop, error) {
 		return nil, fmt.Errorf("list nexthop objects of netns %s: %w", n.Path, err)
 	}
 	for _, m := range msgs {
-		header, attrs, err := nlattr.ParseMessage(m, sizeofNhmsg)
-		if id, ok := attrs.Uint32(unix.NHA_ID); err == nil && ok {
-			found[id] = nexthop{family: header[0], flags: byte(binary.NativeEndian.Uint32(header[4:])) & unix.RTNH_F_ONLINK, attrs: attrs}
+		if id, object, ok := parseNexthop(m); ok {
+			found[id] = object
 		}
 	}
 	return found, nil
+}
+
+// parseNexthop decodes the payload of RTM_NEWNEXTHOP.
+func parseNexthop(m []byte) (id uint32, _ nexthop, ok bool) {
+	header, attrs, err := nlattr.ParseMessage(m, sizeofNhmsg)
+	if id, ok = attrs.Uint32(unix.NHA_ID); err != nil || !ok {
+		return 0, nexthop{}, false
+	}
+	return id, nexthop{family: header[0], protocol: header[2], flags: byte(binary.NativeEndian.Uint32(header[4:])) & unix.RTNH_F_ONLINK, attrs: attrs}, true
 }
 
 // rawHeader is the header of a request.
@@ -106,8 +115,15 @@ func (h nexthop) hop(family byte) (attrs nlattr.Attrs) {
 // routes returns the IPv4 and IPv6 routes that are wanted, of all tables. Those by nexthop
 // objects have the objects' hops.
 func (n *Netns) routes(wanted func(rtmsg []byte, attrs nlattr.Attrs) bool) ([][]byte, error) {
+	return n.routesBy(func(wanted func(m []byte) bool) ([][]byte, error) {
+		return n.dump(unix.RTM_GETROUTE, &nl.RtMsg{}, wanted)
+	}, wanted)
+}
+
+// routesBy is routes by a dump that may be of some routes only.
+func (n *Netns) routesBy(dump func(wanted func(m []byte) bool) ([][]byte, error), wanted func(rtmsg []byte, attrs nlattr.Attrs) bool) ([][]byte, error) {
 	incomplete := false
-	found, err := n.dump(unix.RTM_GETROUTE, &nl.RtMsg{}, func(m []byte) bool {
+	found, err := dump(func(m []byte) bool {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
 		if err != nil || !ofIP(h) {
 			return false

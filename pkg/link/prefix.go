@@ -89,7 +89,12 @@ func (o origin) byKernel(rtmsg []byte, attrs nlattr.Attrs) bool {
 	case kind != unix.RTN_UNICAST, expires(attrs) != 0: // to the addresses themselves; from a router
 		return true
 	}
-	if tableOf(rtmsg, attrs) != unix.RT_TABLE_MAIN && !o.anyTable {
+	return o.isConnected(rtmsg, attrs)
+}
+
+// isConnected reports whether the route is the kernel's to the prefix of an address.
+func (o origin) isConnected(rtmsg []byte, attrs nlattr.Attrs) bool {
+	if rtmsg[5] != unix.RTPROT_KERNEL || rtmsg[7] != unix.RTN_UNICAST || tableOf(rtmsg, attrs) != unix.RT_TABLE_MAIN && !o.anyTable {
 		return false
 	}
 	dst, _ := attrs.Get(unix.RTA_DST)

@@ -233,11 +233,11 @@ func (n *Netns) ReplayAddresses(index int, s *Snapshot) []error {
 // kernel refuses routes with a tentative source, and without a cable the check
 // never begins.
 func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
-	var lost []error
+	var failures []error
 	for _, r := range s.Addresses {
 		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg)
 		if err != nil {
-			lost = append(lost, wrap(err, "address %s", r.Text))
+			failures = append(failures, lost(err, "address", r.Text, s))
 			continue
 		}
 		binary.NativeEndian.PutUint32(header[4:], uint32(index))
@@ -246,10 +246,10 @@ func (n *Netns) replayAddresses(index int, s *Snapshot, settled bool) []error {
 			continue
 		}
 		if err := n.ifGone(n.replayAddress(header, attrs, settled), index); err != nil {
-			lost = append(lost, wrap(err, "address %s of %s", r.Text, s.Name))
+			failures = append(failures, lost(err, "address", r.Text, s))
 		}
 	}
-	return lost
+	return failures
 }
 
 // replayAddress adds one address. An existing one stays unchanged: the kernel
@@ -324,204 +324,8 @@ func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs,
 	return append(attrs, nlattr.Attr{Type: unix.IFA_CACHEINFO, Value: aged}), true
 }
 
-// ReplayRoutes adds the snapshot's routes to the link. A route whose gateway is
-// reached by another route of the list comes after that one. It returns the
-// kernel's errors.
-func (n *Netns) ReplayRoutes(index int, s *Snapshot) []error {
-	open := s.Routes
-	for {
-		var failed []Replay
-		var lost []error
-		for _, r := range open {
-			if err := n.ifGone(n.replayRoute(index, s, r), index); err != nil {
-				failed = append(failed, r)
-				lost = append(lost, wrap(err, "route %s of %s", r.Text, s.Name))
-			}
-		}
-		if len(failed) == 0 || len(failed) == len(open) {
-			return lost
-		}
-		open = failed
-	}
-}
-
-func (n *Netns) replayRoute(index int, s *Snapshot, r Replay) error {
-	header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
-	if err != nil {
-		return err
-	}
-	// Of the flags only "onlink" is a setting; the others are state, and the
-	// kernel refuses them.
-	flags := binary.NativeEndian.Uint32(header[8:]) & unix.RTNH_F_ONLINK
-	binary.NativeEndian.PutUint32(header[8:], flags)
-	left, expired := remaining(header, attrs, time.Since(s.Taken))
-	if expired {
-		return nil
-	}
-	// A nexthop object was deleted with the link; the attributes beside it have
-	// the same content.
-	attrs = append(attrs.Without(unix.RTA_CACHEINFO, rtaNexthopID), left...)
-	// Beside another route to the same destination. With a gateway IPv6 makes
-	// both into one multipath route, of which this is a hop.
-	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
-	missing := &MissingHops{}
-	for i, a := range attrs {
-		switch {
-		case a.Type == unix.RTA_OIF:
-			attrs[i].Value = nl.Uint32Attr(uint32(index))
-		case a.Type == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
-			// The other hops stayed, or return with their NICs.
-			attrs[i].Value = withHops(ownHops(a.Value, s.Index), index, s.Index)
-		case a.Type == unix.RTA_MULTIPATH:
-			// Without those by other links that are not here. An other link's number may be
-			// this one's by now.
-			attrs[i].Value = withHops(someHops(a.Value, func(by int) bool {
-				here := by == s.Index || by != index && n.isUp(by)
-				if !here {
-					missing.Links = append(missing.Links, by)
-				}
-				return here
-			}), index, s.Index)
-			// Replaces the rest of the route that stayed when this hop was removed.
-			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
-		}
-	}
-	// EEXIST without NLM_F_EXCL: the route by this link, gateway and metric exists.
-	if err := n.replay(unix.RTM_NEWROUTE, how, header, attrs); err != nil && !errors.Is(err, unix.EEXIST) {
-		return err
-	}
-	if len(missing.Links) > 0 {
-		return missing
-	}
-	return nil
-}
-
-// MissingHops is the error for a route that was restored without the nexthops by links that
-// are not in the namespace, or down: the kernel refuses all nexthops together.
-type MissingHops struct{ Links []int } // their indexes
-
-func (e *MissingHops) Error() string {
-	return fmt.Sprintf("restored without its nexthops by links that are not here, or down (indexes %d)", e.Links)
-}
-
-// remaining returns the attribute with the seconds that are left of an IPv6 route that
-// expires, none if it does not, and reports whether it has expired.
-func remaining(rtmsg []byte, attrs nlattr.Attrs, since time.Duration) (left nlattr.Attrs, expired bool) {
-	const perSecond = 100 // USER_HZ
-	end := expires(attrs)
-	if end == 0 || rtmsg[0] != unix.AF_INET6 {
-		return nil, false
-	}
-	seconds := int64(end)/perSecond - int64(max(since, 0)/time.Second) // the clock may have been set back
-	if seconds <= 0 {
-		return nil, true
-	}
-	return nlattr.Attrs{{Type: unix.RTA_EXPIRES, Value: nl.Uint32Attr(uint32(seconds))}}, false
-}
-
-// withHops returns the nexthops with those by oldIndex leaving by index.
-func withHops(hops []byte, index, oldIndex int) []byte {
-	eachHop(hops, func(hop []byte) {
-		hop[2] &= unix.RTNH_F_ONLINK // the others are state, and the kernel refuses them
-		if int(binary.NativeEndian.Uint32(hop[4:])) == oldIndex {
-			binary.NativeEndian.PutUint32(hop[4:], uint32(index))
-		}
-	})
-	return hops
-}
-
-// someHops returns the nexthops that leave by the wanted links.
-func someHops(hops []byte, wanted func(link int) bool) []byte {
-	var some []byte
-	eachHop(hops, func(hop []byte) {
-		if wanted(int(binary.NativeEndian.Uint32(hop[4:]))) {
-			some = append(some, hop...)
-			some = append(some, make([]byte, nlattr.Align(len(some))-len(some))...)
-		}
-	})
-	return some
-}
-
-// ownHops returns the nexthops that leave by the link.
-func ownHops(hops []byte, link int) []byte {
-	return someHops(hops, func(by int) bool { return by == link })
-}
-
-// isUp reports whether the namespace has a link with this index that is up.
-func (n *Netns) isUp(index int) bool {
-	l, err := n.ByIndex(index)
-	return err == nil && l.IsUp()
-}
-
-// KeepOtherHops adds the IPv4 routes of a link that has left with their other nexthops. With
-// one of the links the kernel removes such a route as a whole (fib_sync_down_dev); of an IPv6
-// route, and of one by a nexthop object, it keeps the rest itself. A routing daemon adds its
-// own again.
-func (n *Netns) KeepOtherHops(s *Snapshot) error {
-	var errs []error
-	for _, r := range s.configured().Routes {
-		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
-		i := slices.IndexFunc(attrs, func(a nlattr.Attr) bool { return a.Type == unix.RTA_MULTIPATH })
-		if err != nil || i < 0 || header[0] != unix.AF_INET {
-			continue
-		}
-		others := someHops(withHops(attrs[i].Value, s.Index, s.Index), func(link int) bool { return link != s.Index && n.isUp(link) })
-		if len(others) == 0 {
-			continue
-		}
-		attrs[i].Value = others
-		binary.NativeEndian.PutUint32(header[8:], 0)
-		err = n.replay(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs.Without(unix.RTA_CACHEINFO, rtaNexthopID))
-		if !errors.Is(err, unix.EEXIST) {
-			errs = append(errs, wrap(err, "route %s without %s", r.Text, s.Name))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// JoinHops takes over from the snapshot of a link that left before the IPv4 routes that both
-// links had in common: since then s has only its own nexthops of them. So the last link that
-// returns brings all nexthops. If the other link is just leaving, s may lack such a route for a
-// moment, and gets it: see [Netns.KeepOtherHops].
-func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
-	own := map[string]int{} // the index in s.Routes of the first with the key, plus one
-	for i, r := range s.Routes {
-		if key, _ := multipath(r); own[key] == 0 {
-			own[key] = i + 1
-		}
-	}
-	for _, r := range before.Routes {
-		key, hops := multipath(r)
-		if len(ownHops(hops, s.Index)) == 0 {
-			continue
-		}
-		if i := own[key] - 1; i >= 0 {
-			if _, now := multipath(s.Routes[i]); len(now) < len(hops) {
-				s.Routes[i] = r
-			}
-		} else if leaving {
-			s.Routes = append(s.Routes, r)
-			own[key] = len(s.Routes)
-		}
-	}
-}
-
-// multipath returns the kernel's key of an IPv4 route, "" for another one, and its nexthops, if
-// it has several.
-func multipath(r Replay) (key string, hops []byte) {
-	header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
-	if err != nil || header[0] != unix.AF_INET {
-		return "", nil
-	}
-	dst, _ := attrs.Get(unix.RTA_DST)
-	metric, _ := attrs.Uint32(unix.RTA_PRIORITY)
-	hops, _ = attrs.Get(unix.RTA_MULTIPATH)
-	const tos = 3 // in struct rtmsg
-	return fmt.Sprintf("%x/%d tos %d table %d metric %d", dst, header[1], header[tos], tableOf(header, attrs), metric), hops
-}
-
 func (n *Netns) replayNeighbors(index int, s *Snapshot) []error {
-	var lost []error
+	var failures []error
 	for _, r := range s.Neighbors {
 		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofNdMsg)
 		if err == nil {
@@ -530,10 +334,10 @@ func (n *Netns) replayNeighbors(index int, s *Snapshot) []error {
 				attrs.Without(unix.NDA_CACHEINFO, unix.NDA_PROBES))
 		}
 		if err != nil {
-			lost = append(lost, wrap(err, "neighbor %s of %s", r.Text, s.Name))
+			failures = append(failures, lost(err, "neighbor", r.Text, s))
 		}
 	}
-	return lost
+	return failures
 }
 
 // Rules returns the policy rules that select by source, point at one of tables,

@@ -247,10 +247,9 @@ func TestRestoreOfVariants(t *testing.T) {
 			r.host.IP("route", "append", "fd00:70::/64", "dev", nicName, "metric", "9")
 		}},
 		{"a route of a nexthop object", func(r *rail) {
-			// The object is deleted with the link, and its routes are restored
-			// without it.
 			r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
-			r.host.IP("route", "add", "10.71.0.0/16", "via", "172.31.1.1")
+			r.host.IP("nexthop", "add", "id", "17", "via", "172.31.1.1", "dev", nicName)
+			r.host.IP("route", "add", "10.71.0.0/16", "nhid", "17")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -268,15 +267,27 @@ func TestRestoreOfVariants(t *testing.T) {
 	}
 }
 
-func TestRestoreTakesRoutesOfANexthopObjectAsPlainRoutes(t *testing.T) {
-	r := newRail(t, nicName)
-	r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
-	r.host.IP("nexthop", "add", "id", "17", "via", "172.31.1.1", "dev", nicName)
-	r.host.IP("route", "add", "10.71.0.0/16", "nhid", "17")
-	l, s := r.lend(t)
-	mustLoseNothing(t, r.home(t, l, s))
-	if got := r.host.IP("route", "show", "10.71.0.0/16"); !strings.Contains(got, "via 172.31.1.1 dev "+nicName) {
-		t.Errorf("route: %q", got)
+// An object whose ID was given away meanwhile cannot come back. Its route does, as a plain one.
+func TestRestoreOfANexthopObject(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		r := newRail(t, nicName)
+		r.host.NIC("ens13np0", r.wire)
+		r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
+		r.host.IP("nexthop", "add", "id", "17", "via", "172.31.1.1", "dev", nicName)
+		r.host.IP("route", "add", "10.71.0.0/16", "nhid", "17")
+		l, s := r.lend(t)
+		want := "10.71.0.0/16 nhid 17 via 172.31.1.1 dev " + nicName
+		if taken {
+			r.host.IP("nexthop", "add", "id", "17", "dev", "ens13np0")
+			want = "10.71.0.0/16 via 172.31.1.1 dev " + nicName
+		}
+		lost := r.home(t, l, s)
+		if said := fmt.Sprint(lost); strings.Contains(said, "nexthop object 17 via 172.31.1.1 of "+nicName) != taken || len(lost) > 1 {
+			t.Errorf("ID taken: %v; lost: %v", taken, lost)
+		}
+		if got := r.host.IP("route", "show", "10.71.0.0/16"); !strings.HasPrefix(got, want) {
+			t.Errorf("ID taken: %v; route: %q", taken, got)
+		}
 	}
 }
 

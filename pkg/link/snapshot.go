@@ -3,6 +3,7 @@ package link
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -34,7 +35,11 @@ type Snapshot struct {
 	Settings    map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
 	Addresses   []Replay          `json:"addresses,omitempty"`
 	Routes      []Replay          `json:"routes,omitempty"`
+	Connected   []Replay          `json:"connected,omitempty"`  // routes that the kernel makes for the addresses; only compared
+	HopLinks    []HopLink         `json:"hopLinks,omitempty"`   // of nexthops by several links, the link itself included
+	Nexthops    []Replay          `json:"nexthops,omitempty"`   // objects, their groups, and the groups' objects by other links
 	Rules       []Replay          `json:"rules,omitempty"`      // those of its addresses
+	KeptRules   []Replay          `json:"keptRules,omitempty"`  // others that concern it; only compared
 	Neighbors   []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
 	Sysctls     map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
 	Token       string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
@@ -43,6 +48,8 @@ type Snapshot struct {
 	Programs    []Program         `json:"programs,omitempty"`    // BPF programs of the host, if it is lent despite them
 	VRRP        []string          `json:"vrrp,omitempty"`        // the families in which a VRRP daemon listens: some addresses are the daemon's
 	VRRPSources []string          `json:"vrrpSources,omitempty"` // the own addresses at which it listens, if it sends to single hosts
+
+	self Identity // of the link; not in the record, which has it beside the snapshot
 }
 
 // Flags are the interface flags that users can set (ip-link(8)), besides up.
@@ -90,7 +97,7 @@ func (f Flags) raw() uint32 {
 // every attribute survives, including ones unknown to this project.
 type Replay struct {
 	Text string `json:"text"`
-	Raw  []byte `json:"raw"` // payload of RTM_NEWADDR, RTM_NEWROUTE or RTM_NEWNEIGH, host byte order
+	Raw  []byte `json:"raw"` // payload of RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, …, host byte order
 }
 
 // Snapshot returns the state of the link of v, which the caller has just read from n,
@@ -100,7 +107,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	s := &Snapshot{
 		Taken: time.Now().UTC(), Index: l.Index, Name: l.Name, AltNames: l.AltNames, Alias: l.Alias,
 		MTU: l.MTU, MAC: macText(l.MAC), TxQueueLen: l.TxQueueLen, Group: l.Group,
-		Up: l.IsUp(), Flags: flagsOf(l.Flags),
+		Up: l.IsUp(), Flags: flagsOf(l.Flags), self: l.Identity(),
 	}
 	if l.Master != 0 {
 		master := v.ByIndex(l.Master)
@@ -122,11 +129,16 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	if s.Sysctls, err = n.sysctls(l.Name, conf(attrs)); err != nil {
 		return nil, err
 	}
-	s.Addresses, s.Routes = snapshotAddresses(v.addresses), snapshotRoutes(v.routes, originOf(l, v.addresses, s.Sysctls))
+	s.Addresses = snapshotAddresses(v.addresses)
+	s.Routes, s.Connected = snapshotRoutes(v.routes, originOf(l, v.addresses, s.Sysctls))
+	s.addHopLinks(v)
+	if err := n.snapshotNexthops(v, s); err != nil {
+		return nil, err
+	}
 	if s.VRRP, s.VRRPSources, err = n.vrrp(l.Name, globalAddresses(v.addresses)); err != nil {
 		return nil, err
 	}
-	if s.Rules, err = n.snapshotRules(s, v); err != nil {
+	if s.Rules, s.KeptRules, err = n.snapshotRules(s, v); err != nil {
 		return nil, err
 	}
 	s.Device, err = n.Device(l)
@@ -136,11 +148,28 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 // dump requests all objects of one kind, and returns the payloads of those that are
 // wanted. wanted must not keep its argument.
 func (n *Netns) dump(ask int, header nl.NetlinkRequestData, wanted func(payload []byte) bool) ([][]byte, error) {
+	return dumpBy(n.exchange, ask, wanted, header)
+}
+
+// dumpOf is dump of some objects: the kernel sends only those that the header and the attributes
+// select. A kernel that cannot select sends all, so wanted must select as well.
+func (n *Netns) dumpOf(ask int, header nl.NetlinkRequestData, attrs nlattr.Attrs, wanted func(payload []byte) bool) ([][]byte, error) {
+	data := []nl.NetlinkRequestData{header, rawHeader(nlattr.Marshal(nil, attrs))}
+	found, err := dumpBy(n.sockets[unix.NETLINK_ROUTE].exchangeStrictly, ask, wanted, data...)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return dumpBy(n.exchange, ask, wanted, data...)
+	}
+	return found, err
+}
+
+func dumpBy(exchange func(*nl.NetlinkRequest, func([]byte)) error, ask int, wanted func(payload []byte) bool, data ...nl.NetlinkRequestData) ([][]byte, error) {
 	return retryDump(func() ([][]byte, error) {
 		var found [][]byte
 		req := nl.NewNetlinkRequest(ask, unix.NLM_F_DUMP)
-		req.AddData(header)
-		err := n.exchange(req, func(m []byte) {
+		for _, d := range data {
+			req.AddData(d)
+		}
+		err := exchange(req, func(m []byte) {
 			if wanted(m) {
 				found = append(found, bytes.Clone(m))
 			}
@@ -186,18 +215,24 @@ func addressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
 	return uint32(ifaddrmsg[2])
 }
 
-// snapshotRoutes returns the routes of a link, without those that the kernel adds
-// itself for addresses and router advertisements.
-func snapshotRoutes(msgs [][]byte, from origin) []Replay {
-	var found []Replay
+// snapshotRoutes returns the routes of a link, and apart from them those to the subnets of its
+// addresses, which the kernel adds itself. It leaves out what else the kernel adds: for the
+// addresses themselves, and for router advertisements.
+func snapshotRoutes(msgs [][]byte, from origin) (found, connected []Replay) {
 	for _, m := range msgs {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
-		if err != nil || from.byKernel(h, attrs) {
+		if err != nil {
 			continue
 		}
-		found = append(found, Replay{Text: routeText(h, attrs), Raw: m})
+		r := Replay{Text: routeText(h, attrs), Raw: m}
+		switch {
+		case !from.byKernel(h, attrs):
+			found = append(found, r)
+		case from.isConnected(h, attrs):
+			connected = append(connected, r)
+		}
 	}
-	return found
+	return found, connected
 }
 
 func leavesBy(attrs nlattr.Attrs, index int) bool {

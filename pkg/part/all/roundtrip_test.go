@@ -58,6 +58,9 @@ func TestNICComesHomeAsItWas(t *testing.T) {
 			b.node.MustRun(b.call("DEL", config))
 			b.untouched(before)
 			b.sameAttributes(attributes)
+			if note := b.returned(); note != "" {
+				t.Errorf("it is noted: %s", note)
+			}
 		})
 	}
 }

@@ -266,7 +266,10 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err != nil {
 		return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 	}
-	lent := sync.OnceValue(func() map[int]bool { return indexesLent(n) })
+	lent := sync.OnceValue(func() []*ledger.Record {
+		records, _ := loan.NICsLent(n) // of one that cannot be read nothing is known
+		return records
+	})
 	restore := func() (lost []error, err error) {
 		lost, err = home.Restore(l, s)
 		return slices.DeleteFunc(lost, func(err error) bool { return returnWithOthers(err, lent) }), err
@@ -286,6 +289,11 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err == nil { // otherwise another may have the name, and the next try comes here
 		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 		left = append(left, home.MoreReceivers(l.Index, s)...)
+		lost = append(lost, compare(ctx, releasing, l.Index, lost, func() {
+			if now, err := home.ByIndex(l.Index); err == nil {
+				_, _ = home.Restore(now, s) // what is still missing is reported
+			}
+		})...)
 	}
 	loan.Report(n, r, lost, left, missing)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
@@ -293,17 +301,9 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 
 // returnWithOthers reports whether err is about nexthops that return with their own NICs, which
 // are lent.
-func returnWithOthers(err error, lent func() map[int]bool) bool {
+func returnWithOthers(err error, lent func() []*ledger.Record) bool {
 	var missing *link.MissingHops
-	return errors.As(err, &missing) && !slices.ContainsFunc(missing.Links, func(index int) bool { return !lent()[index] })
-}
-
-// indexesLent returns the indexes that the lent NICs had on the host.
-func indexesLent(n *attachment.Node) map[int]bool {
-	lent := map[int]bool{}
-	records, _ := loan.NICsLent(n) // of one that cannot be read nothing is known
-	for _, r := range records {
-		lent[r.Loan.Snapshot.Index] = true
-	}
-	return lent
+	return errors.As(err, &missing) && !slices.ContainsFunc(missing.Links, func(hop link.HopLink) bool {
+		return !slices.ContainsFunc(lent(), func(r *ledger.Record) bool { return hop.Is(r.Loan.Identity, r.Loan.Snapshot.Name) })
+	})
 }
