@@ -43,6 +43,7 @@ func (b *bench) lend(number int) {
 	b.t.Helper()
 	b.node.MustRun(b.ofNIC("ADD", number, hopNICs[number]))
 }
+
 func (b *bench) bring(number int) {
 	b.t.Helper()
 	b.node.MustRun(b.ofNIC("DEL", number, hopNICs[number]))

@@ -422,11 +422,15 @@ func (s shape) row(t *testing.T) string {
 	b.node.MustRun(b.upstream("DEL", nil))
 	theirRestored := hasFacts(factsOf(b.node, nicName), made, whole)
 
-	b = s.bench(t, dst4, dst6)
+	// It does not wait for the kernel to have checked the addresses, so its routes by an IPv6 source
+	// fail now and then.
 	theirs, theirResult := "ADD fails", "–"
-	if out, err := b.node.Run(b.upstream("ADD", carried)); err == nil {
-		theirs = settled(func() string { return hasFacts(factsOf(b.pod, "net1"), made, ofPod) })
-		theirResult = inResult(out, made)
+	for tries := 0; tries < 20 && theirs == "ADD fails"; tries++ {
+		b = s.bench(t, dst4, dst6)
+		if out, err := b.node.Run(b.upstream("ADD", carried)); err == nil {
+			theirs = settled(func() string { return hasFacts(factsOf(b.pod, "net1"), made, ofPod) })
+			theirResult = inResult(out, made)
+		}
 	}
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", s.name, guard, restored, inThePod, rail, result, theirRestored, theirs, theirResult)
 }
