@@ -144,7 +144,8 @@ func (w *world) snapshot(nic int) string {
 	if err != nil {
 		return err.Error()
 	}
-	s.Taken, s.Index, s.Routes = time.Time{}, 0, nil // routes name indexes; the end of a sequence compares them
+	s.Taken, s.Index = time.Time{}, 0
+	s.Routes, s.Connected, s.HopLinks, s.Nexthops = nil, nil, nil, nil // they name indexes; the end of a sequence compares the routes
 	for i := range s.Addresses {
 		s.Addresses[i].Raw = nil // contains the time when it was set
 	}
