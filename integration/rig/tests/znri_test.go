@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -279,26 +280,34 @@ func (n *node) charDevices() map[string]string {
 	return numbers
 }
 
-// memlocks returns the limits of locked memory of the first process, this one, the daemons, and
-// a program that is started now.
+// memlocks returns the limits of locked memory of the first process, this one, the daemons and
+// their children of the same name, and a program that is started now.
 func (n *node) memlocks() string {
 	n.t.Helper()
 	var all strings.Builder
-	line := func(of, limits string) {
-		text, err := os.ReadFile(limits)
+	for _, pid := range []string{"1", "self"} {
+		limits, err := memlock(pid)
 		must(n.t, err)
-		_, after, _ := strings.Cut(string(text), "Max locked memory")
-		found, _, _ := strings.Cut(after, "\n")
-		fmt.Fprintln(&all, of, strings.Fields(found))
+		fmt.Fprintln(&all, pid, limits)
 	}
-	line("init", "/proc/1/limits")
-	line("test", "/proc/self/limits")
 	for _, name := range []string{"containerd", "rail-agent"} {
-		pids := strings.Fields(n.Exec("pidof", name))
-		if len(pids) != 1 {
-			n.t.Fatalf("processes of %s: %v", name, pids)
+		// rail-agent reads facts in a child, which may be there now, and gone in a moment.
+		found := map[string]bool{}
+		for pid := range strings.FieldsSeq(n.Exec("pidof", name)) {
+			if limits, err := memlock(pid); !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+				must(n.t, err)
+				found[limits] = true
+			}
 		}
-		line(name, "/proc/"+pids[0]+"/limits")
+		fmt.Fprintln(&all, name, slices.Sorted(maps.Keys(found)))
 	}
 	return all.String() + n.Exec("sh", "-c", "ulimit -S -l; ulimit -H -l")
+}
+
+// memlock returns the limits of locked memory of a process, soft and hard, in bytes.
+func memlock(pid string) (string, error) {
+	text, err := os.ReadFile("/proc/" + pid + "/limits")
+	_, after, _ := strings.Cut(string(text), "Max locked memory")
+	limits, _, _ := strings.Cut(after, "\n")
+	return strings.Join(strings.Fields(limits), " "), err
 }
