@@ -36,6 +36,7 @@ rows() {
 	cat <<-END
 		peers|the plugins of containernetworking|integration/peers/plugins|peers|$(printf "$containernetworking/%s " ipam/dhcp ipam/host-local ipam/static main/bridge main/host-device main/loopback main/macvlan meta/sbr meta/tuning)
 		peers|rdma-cni|integration/peers/rdma-cni|peers|github.com/k8snetworkplumbingwg/rdma-cni/cmd/rdma
+		peers|k8s-rdma-shared-dev-plugin|integration/peers/shared-device-plugin|peers/devices|github.com/Mellanox/k8s-rdma-shared-dev-plugin/cmd/k8s-rdma-shared-dp
 		peers|whereabouts|integration/peers/whereabouts-cni|peers/kubernetes|github.com/k8snetworkplumbingwg/whereabouts/cmd=whereabouts
 		controlplane|etcd|$release|$plane|go.etcd.io/etcd/server/v3=etcd
 		controlplane|kube-apiserver|$release|$plane|k8s.io/kubernetes/cmd/kube-apiserver|$of_kubernetes

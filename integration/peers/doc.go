@@ -13,7 +13,8 @@
 //     the real ones. Those that use the API of Kubernetes are in its directory
 //     kubernetes: whereabouts, from whereabouts-cni/, and Multus, from multus/
 //     by "make multus". There they do not take up space in the rig's machine,
-//     which has no such API, and do not hide our plugins on a CNI_PATH.
+//     which has no such API, and do not hide our plugins on a CNI_PATH. The
+//     directory devices has the device plugin of shared-device-plugin/.
 //   - Oracles. The tests below whereabouts/ call that project's own packages
 //     and compare the answers with ours.
 //

@@ -150,7 +150,7 @@ func (k *poolKubelet) watch(r fakekubelet.Registration) {
 // await waits until done returns nil.
 func (k *poolKubelet) await(what string, done func() error) {
 	k.n.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		err := done()
 		if err == nil {
 			return
