@@ -170,7 +170,7 @@ test: build peers cluster-binaries owners tools ## lint and the tests, without s
 
 # The tests on another kernel need no cluster; those on arm64 need the arm64 image's programs.
 KERNEL = $(filter-out yes no,$(RIG))
-test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, 6.1, 6.18, newest: those on another kernel; RIG=arm64: those on arm64)
+test-rig: $(if $(filter arm64,$(RIG)),image-arm64,build peers) $(if $(KERNEL),,cluster-binaries owners) ## the tests that need real NICs and RDMA, in a virtual machine (RIG_RUN=…: only some; RIG=5.10, 6.1, 6.18, newest: those on another kernel; RIG=arm64: those on arm64)
 	@RIG='$(KERNEL)' scripts/test-rig.sh
 
 rig: build ## the tests of one package in a virtual machine with NICs and RDMA: PKG=./integration/rig/tests RUN=TestX (FULL=yes: without samples)

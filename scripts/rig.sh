@@ -28,7 +28,7 @@ pattern() { echo "^($(paste -sd '|'))\$"; }
 
 mapfile -t here < <(grep -lE '^//go:build machines$' "$dir"/*_test.go || true)
 mapfile -t there < <(grep -LE '^//go:build machines$' "$dir"/*_test.go || true)
-test=(go test -tags 'rig,machines,kernels' -count=1 -v)
+test=(go test -tags 'rig,machines,kernels' -count=1 -timeout 1h -v) # loans by the dozen take that with FULL=yes
 ended=0 run=0
 first=${RUN:-.}
 if names "${there[@]}" | grep -E "${first%%/*}" >/dev/null; then # not -q, which ends its input early

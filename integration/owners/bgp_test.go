@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // fabric is a host with two rails, each to a switch that speaks BGP.
@@ -43,7 +45,7 @@ func newFabric(t *testing.T, numbered bool, acceptRA string) *fabric {
 	f := &fabric{rail: newRail(t), nics: [2]string{nicName, "ens13np0"}}
 	host := fmt.Sprintf(bgpHead, 65000, 9)
 	for i, nic := range f.nics {
-		h := NewHost(t, "switch")
+		h := NewHost(t, testnet.NewNetns(t, "switch"))
 		f.NIC(nic, h.Netns)
 		f.Sysctl("ipv6/conf/"+nic+"/accept_ra", acceptRA)
 		peer, own := nic, nic+"-sw"

@@ -1,6 +1,7 @@
 package owners
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,6 +23,9 @@ const Variable = "RAIL_CNI_OWNERS"
 // Patience bounds how long a daemon may take for anything, on a busy machine.
 const Patience = time.Minute
 
+// Tree returns the directory of the unpacked packages.
+func Tree() string { return cmp.Or(os.Getenv(Variable), "../../bin/tools/owners") }
+
 // Host is a network namespace with a file system for daemons.
 type Host struct {
 	*testnet.Netns
@@ -36,20 +40,16 @@ const (
 	group  = "root:x:0:\nsystemd-network:x:998:\nfrrvty:x:997:root\n"
 )
 
-// NewHost returns a host in a new namespace. It ends with the test.
-func NewHost(t testing.TB, role string) *Host {
+// NewHost returns a host in a network namespace, whose daemons end with the test.
+func NewHost(t testing.TB, ns *testnet.Netns) *Host {
 	t.Helper()
 	need.Root(t)
-	tree := os.Getenv(Variable)
-	if tree == "" {
-		tree = "../../bin/tools/owners"
-	}
-	tree, err := filepath.Abs(tree)
+	tree, err := filepath.Abs(Tree())
 	if err == nil {
-		err = need.Built(filepath.Join(tree, "usr/sbin/keepalived"), "owners")
+		err = need.Built(filepath.Join(tree, "usr/sbin/NetworkManager"), "owners")
 	}
 	need.NoError(t, err)
-	h := &Host{Netns: testnet.NewNetns(t, role), t: t, tree: tree, dir: t.TempDir()}
+	h := &Host{Netns: ns, t: t, tree: tree, dir: t.TempDir()}
 	h.Write("passwd", passwd)
 	h.Write("group", group)
 	for _, dir := range []string{"run/frr", "run/systemd/network", "run/systemd/netif/links", "run/systemd/netif/leases", "run/systemd/netif/lldp"} {
@@ -99,6 +99,15 @@ var libraries = []string{
 	"usr/lib/x86_64-linux-gnu/systemd", "usr/lib/x86_64-linux-gnu/frr", "usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu",
 }
 
+// LibraryPath returns the value of LD_LIBRARY_PATH for the packages' programs.
+func LibraryPath(tree string) string {
+	var dirs []string
+	for _, dir := range libraries {
+		dirs = append(dirs, filepath.Join(tree, dir))
+	}
+	return strings.Join(dirs, ":")
+}
+
 // Daemon is a program that runs on a host.
 type Daemon struct {
 	*process.Process
@@ -115,17 +124,13 @@ func (h *Host) Start(program string, args ...string) *Daemon {
 	if _, err := os.Stat(path); err != nil {
 		path = filepath.Join(h.tree, "usr", program) // since Debian 13
 	}
-	var dirs []string
-	for _, dir := range libraries {
-		dirs = append(dirs, filepath.Join(h.tree, dir))
-	}
 	d := &Daemon{t: h.t, name: filepath.Base(program), log: filepath.Join(h.dir, filepath.Base(program)+".log")}
 	var err error
 	d.Process, err = process.Start(process.Spec{
 		Name: d.name, Log: d.log,
 		Args: append([]string{
 			"ip", "netns", "exec", h.Name, "sh", "-ec", enter, "sh", h.dir,
-			"env", "LD_LIBRARY_PATH=" + strings.Join(dirs, ":"), "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/run/bus", path,
+			"env", "LD_LIBRARY_PATH=" + LibraryPath(h.tree), "DBUS_SYSTEM_BUS_ADDRESS=unix:path=/run/bus", path,
 		}, args...),
 	})
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // TestVirtualAddressIsKeepaliveds lends the NIC of a keepalived that has a virtual address. Its
@@ -28,7 +30,7 @@ func TestVirtualAddressIsKeepaliveds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRail(t)
-			peer := NewHost(t, "peer")
+			peer := NewHost(t, testnet.NewNetns(t, "peer"))
 			r.NIC(nicName, peer.Netns)
 			r.IP("addr", "add", "10.1.0.5/24", "dev", nicName)
 			peer.IP("addr", "add", "10.1.0.6/24", "dev", nicName+"-sw")

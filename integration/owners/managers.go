@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // Manager is a network manager of a host, which owns its NICs.
@@ -12,9 +14,54 @@ type Manager struct {
 	*Host
 	*Daemon // nil before Begin
 	daemon  func() *Daemon
-	// configured reports whether the daemon has configured its NIC since forget was called.
+	// configured reports whether the daemon has configured its NIC since Forget was called.
 	configured func() bool
-	forget     func()
+	// Forget is called before what makes the daemon configure its NIC anew.
+	Forget func()
+}
+
+// Managers are the makers of managers, by name, whose daemons do not run yet, as owners of the
+// NIC with a name.
+var Managers = map[string]func(h *Host, nic string) *Manager{"systemd-networkd": NewNetworkd, "NetworkManager": NewNetworkManager}
+
+// Loans are the kinds of loans of a NIC whose daemon runs: what happens to the daemon meanwhile. The
+// daemon has done its work when a loan returns, or has ended.
+var Loans = map[string]func(m *Manager, add, del func()){
+	"running": func(m *Manager, add, del func()) {
+		add()
+		m.Forget()
+		del()
+		m.Configured()
+	},
+	"stopped": func(m *Manager, add, del func()) {
+		m.Stop()
+		add()
+		del()
+	},
+	"ends during the loan": func(m *Manager, add, del func()) {
+		add()
+		m.Stop()
+		del()
+	},
+	"begins during the loan": func(m *Manager, add, del func()) {
+		m.Stop()
+		add()
+		m.Launch()
+		m.Forget()
+		del()
+		m.Configured()
+	},
+}
+
+// Difference returns how a host with a manager differs from its state before, "" if it does not. The
+// restore sets nodad on an address for a moment, and networkd, which may see that, sets the address
+// once more with the flag.
+func Difference(host *testnet.Netns, before string) string {
+	plain := func(state string) string { return strings.ReplaceAll(state, " nodad", "") }
+	if d := host.Settled(before); d != "" && plain(host.State()) != plain(before) {
+		return d
+	}
+	return ""
 }
 
 // networkdUnit configures a rail with all that a loan takes from it.
@@ -84,7 +131,7 @@ func NewNetworkd(h *Host, nic string) *Manager {
 			about, err := os.ReadFile(filepath.Join(links, fmt.Sprint(l.Index)))
 			return err == nil && strings.Contains(string(about), "ADMIN_STATE=configured\n")
 		},
-		forget: func() {
+		Forget: func() {
 			files, _ := filepath.Glob(links + "/*")
 			for _, f := range files {
 				_ = os.Remove(f) // the daemon removes that of a link that leaves, and writes it anew
@@ -116,6 +163,7 @@ no-auto-default=*
 
 [keyfile]
 path=%s
+unmanaged-devices=*,except:interface-name:%s
 `
 
 // networkManagerProfile configures a rail, as networkdUnit does.
@@ -150,7 +198,7 @@ func NewNetworkManager(h *Host, nic string) *Manager {
 	if err := os.Chmod(h.Write("profiles/rail.nmconnection", fmt.Sprintf(networkManagerProfile, nic)), 0o600); err != nil {
 		h.t.Fatal(err) // it reads no file that others can read
 	}
-	conf, none := h.Write("nm.conf", fmt.Sprintf(networkManagerConf, profiles)), filepath.Join(h.dir, "none")
+	conf, none := h.Write("nm.conf", fmt.Sprintf(networkManagerConf, profiles, nic)), filepath.Join(h.dir, "none")
 	messages := h.Start("usr/bin/dbus-daemon", "--config-file="+h.Write("bus.conf", bus), "--nofork", "--nopidfile")
 	messages.await("the message bus", func() bool {
 		_, err := os.Stat(filepath.Join(h.dir, "run/bus"))
@@ -168,14 +216,14 @@ func NewNetworkManager(h *Host, nic string) *Manager {
 				"--intern-config="+filepath.Join(none, "intern.conf"), "--state-file=/run/nm.state", "--pid-file=/run/nm.pid")
 		},
 		configured: func() bool { return activations() > seen },
-		forget:     func() { seen = activations() },
+		Forget:     func() { seen = activations() },
 	}
 }
 
 // Launch starts the daemon.
 func (m *Manager) Launch() {
 	m.Host.t.Helper()
-	m.forget()
+	m.Forget()
 	m.Daemon = m.daemon()
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
@@ -123,7 +124,11 @@ func boot(t *testing.T, env []string) (string, error) {
 	defer kill()
 	said := &listener{heard: kill}
 	// The machine must not outlive the program.
-	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "tools", "rig"), program, "-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout=5m")
+	limit := "5m"
+	if need.Full() {
+		limit = "50m"
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "tools", "rig"), program, "-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout="+limit)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = said, said
 	err = cmd.Run()
