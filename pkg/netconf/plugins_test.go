@@ -170,6 +170,17 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 			}
 		}
 	}
+	for _, tos := range []string{"0", "255"} { // the first and the last
+		config := []byte(`{"type":"rdma","roceTos":` + tos + "}")
+		nic, err := ParseHostDevice(config)
+		if err != nil || fmt.Sprint(*nic.RoCETOS) != tos {
+			t.Errorf("type of service %s: %v", tos, err)
+		}
+		chained, err := ParseRDMAChained(config)
+		if err != nil || fmt.Sprint(*chained.RoCETOS) != tos {
+			t.Errorf("type of service %s: %v", tos, err)
+		}
+	}
 	c, err := ParseHostDevice([]byte(`{"allow":["bpf","everything"]}`))
 	if c != nil || failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), `"allow" has no key "everything"; use uplink, member, `) {
 		t.Errorf("an override that is none: %v, %v", c, err)
