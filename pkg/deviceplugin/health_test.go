@@ -43,3 +43,36 @@ func TestDifferenceThatIsOverDoesNotCount(t *testing.T) {
 		}
 	}
 }
+
+// TestEachPodOutsideHasItsOwnTime has pods without a device from the kubelet that follow each
+// other on a NIC, without a look in between: the NIC is not unhealthy because the first one was
+// there for long.
+func TestEachPodOutsideHasItsOwnTime(t *testing.T) {
+	t.Parallel()
+	h := &health{outside: map[device]*outside{}}
+	d := device{"rail-cni.io/rdma", "0000:01:00.0"}
+	begin := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		after    time.Duration
+		lent     *Lent
+		outsider bool
+		next     time.Duration // zero = never
+	}{
+		{0, &Lent{ContainerID: "c1", Namespace: "ns", Pod: "p1"}, false, settleTime},
+		{settleTime - time.Second, &Lent{ContainerID: "c1", Namespace: "ns", Pod: "p1"}, false, settleTime},
+		{settleTime, &Lent{ContainerID: "c1", Namespace: "ns", Pod: "p1"}, true, 0},
+		{time.Minute, &Lent{ContainerID: "c2", Namespace: "ns", Pod: "p2"}, false, time.Minute + settleTime},
+		{time.Minute + settleTime, &Lent{ContainerID: "c2", Namespace: "ns", Pod: "p2"}, true, 0},
+		{2 * time.Minute, nil, false, 0},
+		{3 * time.Minute, &Lent{ContainerID: "c2", Namespace: "ns", Pod: "p2"}, false, 3*time.Minute + settleTime}, // again
+	} {
+		outsider, next := h.judgeLoan(d, &NIC{Lent: c.lent}, []container{}, time.Time{}, begin.Add(c.after))
+		want := time.Time{}
+		if c.next != 0 {
+			want = begin.Add(c.next)
+		}
+		if outsider != c.outsider || !next.Equal(want) {
+			t.Errorf("after %v: %v, next look at %v; want %v, %v", c.after, outsider, next, c.outsider, want)
+		}
+	}
+}
