@@ -282,6 +282,20 @@ func TestContainersOfPodsWithRailsGetWhatTheSettingsSay(t *testing.T) {
 	}
 }
 
+// A NIC under a userspace driver has no RDMA device and no interface, and DPDK locks its memory.
+// A rail with an interface alone locks none.
+func TestUserspaceDriverMayLockMemory(t *testing.T) {
+	l := newLab(t)
+	for ifName, limit := range map[string]bool{"": true, "net1": false} {
+		told := l.hold("s")
+		told.Rails.Rails = []publish.Rail{{Rail: told.Rails.Rails[0].Rail, IfName: ifName}}
+		a, err := l.create(t, &api.PodSandbox{Id: "s"}, &api.Container{})
+		if g := of(a); err != nil || (len(g.memlock) > 0) != limit {
+			t.Errorf("rail with the interface %q: limit %v, %v", ifName, g.memlock, err)
+		}
+	}
+}
+
 func TestDevicesHaveTheHostsNumbersAndMode(t *testing.T) {
 	l := newLab(t)
 	l.hold("s")
