@@ -53,8 +53,14 @@ func (b *syncBuffer) String() string {
 
 func newLab(t testing.TB) *lab {
 	t.Helper()
+	return newLabIn(t, t.TempDir())
+}
+
+// newLabIn is newLab with the state below a directory.
+func newLabIn(t testing.TB, dir string) *lab {
+	t.Helper()
 	need.Root(t)
-	l := &lab{t: t, dir: filepath.Join(t.TempDir(), "state"), log: &syncBuffer{}}
+	l := &lab{t: t, dir: filepath.Join(dir, "state"), log: &syncBuffer{}}
 	var err error
 	if l.ledger, err = ledger.Open(l.dir); err != nil {
 		t.Fatal(err)
@@ -338,6 +344,34 @@ func TestPlainMacvlanIsNoRail(t *testing.T) {
 	l.put(r)
 	if told, err := l.keeper.Lookup(t.Context(), "c1"); told != nil || err != nil {
 		t.Errorf("got %+v, %v", told, err)
+	}
+}
+
+// A record on a disk may be of another boot, and one in a directory that host netns share may be of
+// another host netns: what it says of NICs and of the pod's netns is of others by now.
+func TestPodIsToldOfRailsThatItHasHereAndNow(t *testing.T) {
+	l := newLabIn(t, testnet.OnDisk(t))
+	for name, change := range map[string]func(*ledger.Record){
+		"another boot":       func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" },
+		"another host netns": func(r *ledger.Record) { r.HostNetns.Inode++; r.HostNetns.Cookie++ },
+		"neither":            func(*ledger.Record) {},
+	} {
+		_, r := l.pod("c1", uid, "10.3.0.17/16")
+		change(r)
+		l.put(r)
+		told, err := l.keeper.Lookup(t.Context(), "c1")
+		if err != nil || (told != nil) != (name == "neither") {
+			t.Errorf("%s: a Lookup returns %+v, %v", name, told, err)
+		}
+		if err := l.keeper.read(); err != nil {
+			t.Fatal(err)
+		}
+		if published := l.keeper.Metrics().Pods; (published == 1) != (name == "neither") {
+			t.Errorf("%s: %d pods are told", name, published)
+		}
+		if err := errors.Join(l.ledger.Remove(r), l.keeper.read()); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
