@@ -467,6 +467,31 @@ func TestEmptyBlockIsReturnedAfterAnHour(t *testing.T) {
 	}
 }
 
+// A block that had addresses in between is not empty since it was empty first.
+func TestHourOfAnEmptyBlockBeginsAnewAfterItsUse(t *testing.T) {
+	n, c := newNode(t, "node1"), pooltest.Claim(t, "anew", "10.0.0.0/24")
+	n.add(pooltest.Pod(0), c)
+	n.del(pooltest.Pod(0), c)
+	k := keeper(n)
+	at := func(passed time.Duration, blocks int) {
+		t.Helper()
+		n.passed = passed
+		n.pass(k)
+		if got := n.blocks(c); len(got) != blocks {
+			t.Fatalf("after %v the node has the blocks %v, want %d", passed, got, blocks)
+		}
+	}
+	at(0, 1)
+	n.add(pooltest.Pod(0), c)
+	at(returnAfter/2, 1)
+	n.del(pooltest.Pod(0), c)
+	const empty = returnAfter/2 + time.Minute // again
+	at(empty, 1)
+	at(returnAfter+time.Second, 1)
+	at(empty+returnAfter-time.Second, 1)
+	at(empty+returnAfter, 0)
+}
+
 // A process may be killed at each step of a claim and of a return.
 func TestKeeperFinishesWhatAKilledProcessBegan(t *testing.T) {
 	n, c := newNode(t, "node1"), pooltest.Claim(t, "killed", "10.0.0.0/24")
