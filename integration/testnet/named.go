@@ -2,7 +2,6 @@ package testnet
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // Starting ip(8) takes longer than most of what it does here, ten times as long in the rig:
@@ -21,12 +22,12 @@ import (
 // shared has ip(8) make the directory of the namespaces' names, and a shared mount of it, so
 // that a name which is removed here goes from other mount namespaces as well (ip-netns(8)).
 var shared = sync.OnceValue(func() error {
-	name := fmt.Sprintf("rail-first-%d", os.Getpid())
-	_, err := exec.Command("ip", "netns", "add", name).Output()
-	if err == nil {
-		err = netns.DeleteNamed(name)
+	name, err := scratch.Name("first")
+	if err != nil {
+		return err
 	}
-	return err
+	_, err = exec.Command("ip", "netns", "add", name).Output()
+	return errors.Join(err, scratch.RemoveNetns(name))
 })
 
 // addNamed makes a network namespace with a name, as "ip netns add" does.

@@ -12,14 +12,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -30,7 +29,25 @@ type Netns struct {
 	t    testing.TB
 }
 
-var serial atomic.Int64
+// newName returns a name for a namespace, and removes that name with the test.
+func newName(t testing.TB, role string) string {
+	t.Helper()
+	name, err := scratch.Name(role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove(t, name)
+	return name
+}
+
+// remove removes the name of a namespace with the test.
+func remove(t testing.TB, name string) {
+	t.Cleanup(func() {
+		if err := scratch.RemoveNetns(name); err != nil {
+			t.Errorf("the network namespace %s stays: %v", name, err)
+		}
+	})
+}
 
 // NewNetns makes a namespace that ends with the test. It has no duplicate
 // address detection, so that its state settles at once; a test of DAD turns it
@@ -38,9 +55,8 @@ var serial atomic.Int64
 func NewNetns(t testing.TB, role string) *Netns {
 	t.Helper()
 	need.Root(t)
-	name := fmt.Sprintf("rail-%s-%d-%d", role, os.Getpid(), serial.Add(1))
+	name := newName(t, role)
 	addNamed(t, name)
-	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
 	opened, err := link.OpenNetns("/run/netns/" + name)
 	if err != nil {
 		t.Fatal(err)
@@ -62,9 +78,8 @@ func Here(t testing.TB) *Netns {
 // Of names the namespace of a process for the time of the test.
 func Of(t testing.TB, pid int) *Netns {
 	t.Helper()
-	name := fmt.Sprintf("rail-of-%d-%d", os.Getpid(), serial.Add(1))
+	name := newName(t, "of")
 	command(t, "ip", "netns", "attach", name, strconv.Itoa(pid))
-	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
 	opened, err := link.OpenNetns("/run/netns/" + name)
 	if err != nil {
 		t.Fatal(err)
@@ -176,7 +191,7 @@ func eventually(done func() bool) bool {
 // alive.
 func (n *Netns) Unname() {
 	n.t.Helper()
-	if err := netns.DeleteNamed(n.Name); err != nil {
+	if err := scratch.RemoveNetns(n.Name); err != nil {
 		n.t.Fatal(err)
 	}
 }
@@ -189,7 +204,7 @@ func Rename(t testing.TB, n *Netns, name string) {
 	for _, args := range [][]string{{"umount", "/run/netns/" + name}, {"mount", "--bind", n.Path, "/run/netns/" + name}} {
 		command(t, args[0], args[1:]...)
 	}
-	t.Cleanup(func() { _ = netns.DeleteNamed(name) })
+	remove(t, name)
 	n.Unname()
 	n.Name, n.Path = name, "/run/netns/"+name
 }
@@ -417,11 +432,11 @@ func Diff(before, after string) string {
 	if before == after {
 		return ""
 	}
-	dir, err := os.MkdirTemp("", "rail-diff")
+	dir, err := scratch.MkdirTemp("diff")
 	if err != nil {
 		return err.Error()
 	}
-	defer os.RemoveAll(dir)
+	defer scratch.Remove(dir)
 	for name, text := range map[string]string{"before": before, "after": after} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return err.Error()
