@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // The kubelet's directories of sockets, in the node's root file system.
@@ -84,11 +85,7 @@ func TestExclusiveModeWarnsOfTheSharedDevicePlugin(t *testing.T) {
 		"without resources": {`{"Data":null}`, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			root, err := os.MkdirTemp("", "r")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { os.RemoveAll(root) })
+			root := scratch.Dir(t)
 			if c.registered != "" {
 				checkpoint(t, root, c.registered)
 			}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -67,9 +68,9 @@ var startTook time.Duration
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "controlplane-test")
+		dir, err := scratch.MkdirTemp("controlplane")
 		if err == nil {
-			defer os.RemoveAll(dir)
+			defer scratch.Remove(dir)
 			began := time.Now()
 			shared, err = New(context.Background(), dir, Options{Audit: true})
 			startTook = time.Since(began)

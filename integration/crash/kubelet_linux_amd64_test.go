@@ -3,7 +3,6 @@ package crash
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"syscall"
@@ -13,6 +12,7 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/rail-cni/rail-cni/integration/devices/fakekubelet"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // kubelet uses a device plugin that is killed: it accepts its registration, allocates two of
@@ -35,11 +35,7 @@ const deviceResource, deviceCount = "rdma/killed", 8
 // newKubelet starts a kubelet that ends with the test.
 func newKubelet(t *testing.T) *kubelet {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kubelet") // that of the test is too long for a socket's path
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory
+	dir := scratch.Dir(t) // t.TempDir is too long for a socket's path
 	k := &kubelet{dir: dir, once: make(chan error, 100)}
 	k.Kubelet = fakekubelet.Start(t, dir, func(r fakekubelet.Registration) {
 		k.scenarios.Go(func() { k.once <- k.scenario(r) })

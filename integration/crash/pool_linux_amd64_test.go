@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -40,13 +40,13 @@ func startPlane(t *testing.T) *controlplane.Plane {
 	if plane.Plane != nil {
 		return plane.Plane
 	}
-	dir, err := os.MkdirTemp("", "rail-cni-crash")
+	dir, err := scratch.MkdirTemp("crash")
 	if err != nil {
 		t.Fatal(err)
 	}
 	started, err := controlplane.New(context.Background(), dir, controlplane.Options{})
 	if err != nil {
-		_ = os.RemoveAll(dir)
+		_ = scratch.Remove(dir)
 		need.NoError(t, err)
 	}
 	plane.dir, plane.Plane = dir, started
@@ -58,7 +58,7 @@ func stopPlane() {
 		plane.Close()
 	}
 	if plane.dir != "" {
-		_ = os.RemoveAll(plane.dir)
+		_ = scratch.Remove(plane.dir)
 	}
 }
 

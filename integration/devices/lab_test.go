@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/devices/nicplugin"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // lab is the cluster of all tests: one node, without Multus and without NICs.
@@ -42,7 +42,7 @@ func theLab(t *testing.T) *lab {
 	need.Cluster(t)
 	shared.Do(func() {
 		began := time.Now()
-		if shared.dir, shared.err = os.MkdirTemp("", "rail-devices"); shared.err != nil {
+		if shared.dir, shared.err = scratch.MkdirTemp("devices"); shared.err != nil {
 			return
 		}
 		var c *cluster.Cluster
@@ -101,7 +101,7 @@ func endLab() (err error) {
 	if shared.lab != nil {
 		err = shared.lab.Close()
 	}
-	return errors.Join(err, os.RemoveAll(shared.dir))
+	return errors.Join(err, scratch.Remove(shared.dir))
 }
 
 const (

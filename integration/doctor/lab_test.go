@@ -23,6 +23,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
@@ -54,7 +55,7 @@ func theLab(t *testing.T) *lab {
 	bin, helm := testnet.Bin(t), testnet.Tool(t, "helm", "tools")
 	shared.Do(func() {
 		began := time.Now()
-		if shared.dir, shared.err = os.MkdirTemp("", "rail-doctor"); shared.err != nil {
+		if shared.dir, shared.err = scratch.MkdirTemp("doctor"); shared.err != nil {
 			return
 		}
 		shared.lab, shared.err = newLab(t.Context(), shared.dir, bin, helm)
@@ -74,7 +75,7 @@ func endLab() (err error) {
 	if shared.lab != nil {
 		err = shared.lab.Close()
 	}
-	return errors.Join(err, os.RemoveAll(shared.dir))
+	return errors.Join(err, scratch.Remove(shared.dir))
 }
 
 // newLab starts a cluster in the directory, installs rail-agent, and makes the networks and

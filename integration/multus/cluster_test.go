@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // The control plane that all tests share, and its clients.
@@ -24,9 +25,9 @@ var (
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "rail-cni-multus")
+		dir, err := scratch.MkdirTemp("multus")
 		if err == nil {
-			defer os.RemoveAll(dir)
+			defer scratch.Remove(dir)
 			plane, err = controlplane.New(context.Background(), dir, controlplane.Options{})
 		}
 		if err == nil {

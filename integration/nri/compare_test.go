@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/gpuplugin"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/publish"
@@ -68,13 +69,11 @@ func TestAllSayTheSameOfAPodsRails(t *testing.T) {
 func newRailsLab(t *testing.T) *lab {
 	t.Helper()
 	need.Cluster(t)
-	dir, err := os.MkdirTemp("", "rail-eight") // t.TempDir is too long for sockets
-	must(t, err)
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c, err := cluster.New(context.Background(), dir, cluster.Options{
-		Nodes: 1, Rails: eightRails, Hardware: true, Multus: cluster.Thin, Plugins: cluster.OurPlugins(testnet.Bin(t)), NRI: true,
-		KubeletConfig: "registryPullQPS: 0",
-	})
+	c, err := cluster.New(context.Background(), scratch.Dir(t), // t.TempDir is too long for sockets
+		cluster.Options{
+			Nodes: 1, Rails: eightRails, Hardware: true, Multus: cluster.Thin, Plugins: cluster.OurPlugins(testnet.Bin(t)), NRI: true,
+			KubeletConfig: "registryPullQPS: 0",
+		})
 	need.NoError(t, err)
 	l := &lab{c, c.Node(0)}
 	t.Cleanup(func() {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -61,7 +62,7 @@ func theLab(t *testing.T) *lab {
 	need.Cluster(t)
 	bin := testnet.Bin(t)
 	shared.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "rail-nri"); shared.err != nil {
+		if shared.dir, shared.err = scratch.MkdirTemp("nri"); shared.err != nil {
 			return
 		}
 		shared.lab, shared.err = newLab(shared.dir, bin, true)
@@ -109,7 +110,7 @@ func endLab() (err error) {
 	if shared.lab != nil {
 		err = shared.lab.Close()
 	}
-	return errors.Join(err, os.RemoveAll(shared.dir))
+	return errors.Join(err, scratch.Remove(shared.dir))
 }
 
 // devices makes char devices that stand in for those of RDMA on the node: devices that a

@@ -17,18 +17,19 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
 // Main runs the tests of a package with a control plane, which it stores in plane. Each
 // test needs an address space or a namespace of its own on it.
 func Main(m *testing.M, plane **controlplane.Plane) int {
-	dir, err := os.MkdirTemp("", "rail-cni-pools")
+	dir, err := scratch.MkdirTemp("pools")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer scratch.Remove(dir)
 	p, err := controlplane.New(context.Background(), dir, controlplane.Options{Audit: true})
 	if err != nil {
 		return need.Main(err)

@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // Image is what a machine boots.
@@ -230,11 +232,11 @@ func (b *builder) module(ctx context.Context, k kernel) (string, error) {
 		return built, nil
 	}
 	fmt.Fprintf(b.log, "rig: building the kernel module (its sources or the kernel are new) …\n")
-	work, err := os.MkdirTemp("", "rig-module")
+	work, err := scratch.MkdirTemp("rig-module")
 	if err != nil {
 		return "", err
 	}
-	defer os.RemoveAll(work)
+	defer scratch.Remove(work)
 	for _, s := range sources {
 		text, err := os.ReadFile(s)
 		if err != nil {

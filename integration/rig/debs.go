@@ -14,6 +14,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // PackagesVariable is the environment variable with the directory in which all checkouts of a
@@ -168,11 +170,11 @@ func (b *builder) fetch(ctx context.Context, kept debs, packages []string) (file
 	if complete {
 		return files, nil
 	}
-	work, err := os.MkdirTemp("", "rig-debs")
+	work, err := scratch.MkdirTemp("rig-debs")
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(work)
+	defer scratch.Remove(work)
 	// apt drops root for a download, and warns if it cannot.
 	if err := os.Chmod(work, 0o777); err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // Soft-RoCE is the one RDMA driver with a data path without hardware. The
@@ -51,11 +53,11 @@ func (b *builder) buildSoftRoCE(ctx context.Context, k kernel, patch, module str
 		return err
 	}
 	fmt.Fprintf(b.log, "rig: building Soft-RoCE for network namespaces (the kernel's, patched) …\n")
-	work, err := os.MkdirTemp("", "rig-softroce")
+	work, err := scratch.MkdirTemp("rig-softroce")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(work)
+	defer scratch.Remove(work)
 	built := filepath.Join(work, "rdma_rxe.ko")
 	for _, command := range [][]string{
 		{"cp", "-rT", sources, work},

@@ -21,6 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
@@ -54,7 +55,7 @@ func TestMain(m *testing.M) {
 	if shared.cluster != nil {
 		err = shared.cluster.Close()
 	}
-	if err = errors.Join(err, os.RemoveAll(shared.dir)); err != nil {
+	if err = errors.Join(err, scratch.Remove(shared.dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -67,7 +68,7 @@ func theLab(t *testing.T) *lab {
 	need.Cluster(t)
 	bin := testnet.Bin(t)
 	shared.Do(func() {
-		if shared.dir, shared.err = os.MkdirTemp("", "rail-verify"); shared.err == nil {
+		if shared.dir, shared.err = scratch.MkdirTemp("verify"); shared.err == nil {
 			shared.cluster, shared.err = newCluster(shared.dir, bin)
 		}
 	})

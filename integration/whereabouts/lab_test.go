@@ -21,6 +21,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -29,12 +30,12 @@ var plane *controlplane.Plane
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "rail-cni-whereabouts")
+		dir, err := scratch.MkdirTemp("whereabouts")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
+		defer scratch.Remove(dir)
 		plane, err = controlplane.New(context.Background(), dir, controlplane.Options{Audit: true})
 		if err != nil {
 			return need.Main(err)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/deployments/kustomize/base"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -338,11 +339,7 @@ func unprivileged(t *testing.T, kubeconfig string, args ...string) *exec.Cmd {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "reconciler-") // the test's own directory belongs to root
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := scratch.Dir(t) // t.TempDir is below a directory that only root may enter
 	config, copied := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "rail-agent")
 	if err := errors.Join(os.WriteFile(config, text, 0o600), os.Chown(config, nobody, nobody), os.WriteFile(copied, program, 0o755), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/rail-cni/rail-cni/integration/cluster"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 func main() {
@@ -43,11 +44,11 @@ func run() (err error) {
 		}
 		defer os.Remove(*pidfile)
 	}
-	dir, err := os.MkdirTemp("", "rail-cluster-")
+	dir, err := scratch.MkdirTemp("cluster")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
+	defer scratch.Remove(dir)
 	o := cluster.Options{Nodes: *nodes, Multus: *multus}
 	if *plugins != "" {
 		o.Plugins = cluster.OurPlugins(*plugins)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 func main() {
@@ -43,18 +44,19 @@ func run(ctx context.Context, args []string) (int, error) {
 	if args[0] == "build" {
 		return 0, prepare(ctx, root, nil, nil)
 	}
-	initrd, err := os.CreateTemp("", "rig-*.cpio")
+	work, err := scratch.MkdirTemp("rig")
 	if err != nil {
 		return 1, err
 	}
-	defer os.Remove(initrd.Name())
+	defer scratch.Remove(work)
+	initrd := filepath.Join(work, "initrd.cpio")
 	job := &rig.Job{
 		Binary: args[0], Args: args[1:], Dir: dir, Env: passedOn(), Module: os.Getenv("RIG_MODULE"), Files: os.Getenv("RIG_FILES"),
 		Binaries: cmp.Or(os.Getenv("RAIL_CNI_BIN"), filepath.Join(root, "bin")),
 		Peers:    cmp.Or(os.Getenv("RAIL_CNI_PEERS"), filepath.Join(root, "bin", "peers")),
 	}
-	m := &rig.Machine{Initrd: initrd.Name(), Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr, Disk: os.Getenv("RIG_DISK"), Reach: os.Getenv("RIG_REACH"), Memory: os.Getenv("RIG_MEMORY"), GPUs: os.Getenv("RIG_GPUS") == "yes"}
-	if err := errors.Join(initrd.Close(), prepare(ctx, root, job, m)); err != nil {
+	m := &rig.Machine{Initrd: initrd, Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr, Disk: os.Getenv("RIG_DISK"), Reach: os.Getenv("RIG_REACH"), Memory: os.Getenv("RIG_MEMORY"), GPUs: os.Getenv("RIG_GPUS") == "yes"}
+	if err := prepare(ctx, root, job, m); err != nil {
 		return 1, err
 	}
 	return test(ctx, root, m, job)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -21,12 +22,12 @@ var binary string
 
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "whereabouts-test")
+		dir, err := scratch.MkdirTemp("whereabouts")
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		defer os.RemoveAll(dir)
+		defer scratch.Remove(dir)
 		binary = filepath.Join(dir, "whereabouts")
 		build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "github.com/rail-cni/rail-cni/plugins/whereabouts")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
