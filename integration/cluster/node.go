@@ -49,7 +49,7 @@ func (c *Cluster) boot(ctx context.Context, i int) (*Node, error) {
 	var err error
 	n.init, err = process.Start(process.Spec{
 		Name: n.Name, Log: filepath.Join(n.dir, "init.log"), Args: []string{"/proc/self/exe"},
-		Env:        []string{roleEnv + "=" + nodeRole, nameEnv + "=" + n.Name},
+		Env:        []string{roleEnv + "=" + nodeRole, nameEnv + "=" + n.Name, "TMPDIR=" + os.TempDir()},
 		Cloneflags: unix.CLONE_NEWNET | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS,
 	})
 	if err != nil {
@@ -150,6 +150,10 @@ func (n *Node) enter(start func() error) error {
 	return start()
 }
 
+// temporary is a node's directory for temporary files, which ends with the node: /tmp is the
+// machine's, and a killed runc leaves files.
+const temporary = "/var/tmp"
+
 // StartDaemon starts a program of the machine as a daemon of the node, in all
 // of its namespaces, with its log in [Cluster.Report], and waits until ready
 // returns nil. env is added to PATH and HOME. It does nothing if the daemon of
@@ -162,7 +166,7 @@ func (n *Node) StartDaemon(ctx context.Context, name string, env, args []string,
 	}
 	d, err := process.Start(process.Spec{
 		Name: name + " of " + n.Name, Log: filepath.Join(n.dir, name+".log"), Args: args,
-		Env: env, Enter: n.enter, Outlives: true, // it ends with the node's first process
+		Env: append([]string{"TMPDIR=" + temporary}, env...), Enter: n.enter, Outlives: true, // it ends with the node's first process
 	})
 	if err != nil {
 		return err
