@@ -37,11 +37,14 @@ var buildOnce = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("RAIL_CNI_BIN"); dir != "" {
 		return dir, stale(dir)
 	}
-	dir, err := os.MkdirTemp("", "rail-bin")
-	if err != nil {
+	// One place in the checkout: a directory of this process would stay after its end, with
+	// 100 MB, and go build has little to do where it finds its last programs. flock(1), because
+	// go test runs packages side by side.
+	dir := filepath.Join(root(), "bin", "tests")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	cmd := exec.Command("go", "build", "-o", dir+"/", "./plugins/...", "./cmd/...")
+	cmd := exec.Command("flock", dir, "go", "build", "-o", dir+"/", "./plugins/...", "./cmd/...")
 	cmd.Dir, cmd.Env = root(), append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)
@@ -90,7 +93,7 @@ func stale(dir string) error {
 }
 
 // Bin returns the directory with the project's own binaries: RAIL_CNI_BIN, as
-// `make test` sets it, or a new one that it builds them into.
+// `make test` sets it, or bin/tests in the checkout, which it builds them into.
 func Bin(t testing.TB) string {
 	t.Helper()
 	dir, err := buildOnce()
