@@ -187,7 +187,7 @@ crash: build peers controlplane ## kill the plugins at each change, run a model 
 	@MODEL_STEPS='$(MODEL_STEPS)' HOSTILE_TIME='$(HOSTILE_TIME)' RIG='$(RIG)' PART='$(PART)' scripts/crash.sh
 
 e2e: build peers cluster-binaries tools ## the examples' pods on a real cluster, behind Multus thin and thick, the device plugin with a real kubelet, and railctl doctor and verify on planted defects (E2E=full: with 50 rounds of killed daemons)
-	@RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v $(CLUSTERS:%=./%)
+	@. scripts/scratch.sh; RAIL_CNI_E2E='$(E2E)' go test -count=1 -timeout 1h -v $(CLUSTERS:%=./%)
 
 lint: tools ## golangci-lint over all modules of the tree, and the checks of scripts/lint.sh
 	@scripts/lint.sh

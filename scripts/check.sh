@@ -4,6 +4,19 @@
 # Goes on after a failed step, and needs no root. The linter has all analyzers of go vet.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# Not that of scripts/scratch.sh, with a name of its own for each run: go's cache of passed
+# tests depends on TMPDIR. The children of a killed run hold its lock, too, until they end.
+mkdir -p bin
+exec {lock}>>bin/check.lock
+if flock -n "$lock"; then
+	export TMPDIR=${TMPDIR:-/tmp}/rail-check-$(stat -c %i .)
+	rm -rf --one-file-system "$TMPDIR" # of a run that was killed
+	mkdir -m 700 "$TMPDIR"
+	trap 'rm -rf --one-file-system "$TMPDIR"' EXIT
+else
+	. scripts/scratch.sh # another run goes on in this checkout
+fi
 . scripts/steps.sh
 
 # Unlike "make test" it uses go's cache of passed tests: the kernel is not tested here.

@@ -11,6 +11,7 @@
 #   RIG_MACHINES  number of concurrent virtual machines, default 2
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/scratch.sh
 export root=$PWD logs=$PWD/bin/crash
 rm -rf "$logs"
 mkdir -p "$logs"

@@ -44,9 +44,9 @@ fi
 echo
 echo "Part 2 needs a kernel with an RDMA core and NICs: a virtual machine of Debian's kernel, which needs no KVM."
 echo "What it is made of is downloaded and built once (~/.cache/rail-cni/rig); then it boots in about 5 seconds …"
+. scripts/scratch.sh
 go build -o bin/tools/rig ./integration/rig/exec
 nobody=$(mktemp -d) # there are no peers in the demo
-trap 'rm -rf "$nobody"' EXIT
 if ! RIG_LIMIT=5m RAIL_CNI_PEERS=$nobody bin/tools/rig bin/tools/demo -bin /rig/bin -rdma; then
 	echo
 	echo "demo FAILED in part 2, for the reason above (without QEMU or Debian packages, make demo RIG=no shows part 1 alone)" >&2

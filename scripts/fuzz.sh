@@ -4,6 +4,7 @@
 # package's testdata/fuzz: commit it with the fix.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/scratch.sh
 FUZZTIME=${FUZZTIME:-60s}
 
 mapfile -t targets < <(

@@ -9,9 +9,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 package=integration/rig/kernels
+. scripts/scratch.sh
 go build -o bin/tools/rig ./integration/rig/exec
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 CGO_ENABLED=0 go test -c -tags kernels -o "$work/kernels.test" "./$package"
 for linux in ${KERNELS:-$(cd "$package/facts" && printf '%s\n' *.txt | sed 's/\.txt$//' | sort -V)}; do
 	echo "kernels-table.sh: Linux $linux"

@@ -86,6 +86,7 @@ for ((i = 0; i < ${#all[@]}; i++)); do
 	[[ " $* " == *" $group "* ]] || continue
 	from=$kept/$(key "${all[i]}")
 	if [[ ! -d $from ]]; then
+		[[ -n ${scratch:-} ]] || . scripts/scratch.sh # go build leaves gigabytes when it is killed
 		echo "building $name ($((i + 1)) of ${#all[@]}, only the first time) …"
 		began=$SECONDS
 		build "${all[i]}" "$from"

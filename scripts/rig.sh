@@ -18,6 +18,7 @@ if [[ -z ${PKG:-} || ! -d $dir ]]; then
 	echo "rig.sh: PKG=${PKG:-} is no directory of the checkout: name a package, e.g. make rig PKG=./integration/rig/tests RUN=TestNICsOfDead" >&2
 	exit 2
 fi
+. scripts/scratch.sh
 go build -o bin/tools/rig ./integration/rig/exec
 mkdir -p bin/peers # empty, if they are not built
 

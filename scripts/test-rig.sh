@@ -41,12 +41,12 @@ if [[ ${RIG:-} == arm64 ]]; then
 	export RAIL_CNI_BIN=$PWD/bin/image/arm64
 fi
 
+. scripts/scratch.sh
 go build -o bin/tools/rig ./integration/rig/exec
 go build -o bin/tools/testreport ./scripts/testreport
 bin/tools/rig build
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
 
 # one DIR WHERE NAME TESTS runs tests of a directory, by names joined with "|", in a
 # machine, or, if they start machines themselves, here.

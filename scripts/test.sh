@@ -30,6 +30,7 @@ if [[ ${RAIL_CNI_FULL:-} != yes ]]; then
 	leave=(-skip "$long")
 fi
 
+. scripts/scratch.sh
 . scripts/steps.sh
 
 # One seed for all packages, and for those who repeat this run (integration/need).

@@ -1,0 +1,9 @@
+# Gives a script a directory for temporary files, TMPDIR, which ends with the script, and
+# removes what killed runs left (integration/scratch). Scripts source it at the top of the
+# checkout.
+
+scratch=$PWD/bin/tools/scratch
+go build -o "$scratch" ./integration/scratch/run
+TMPDIR=$("$scratch" $$)
+export TMPDIR
+trap '"$scratch" -remove "$TMPDIR"' EXIT
