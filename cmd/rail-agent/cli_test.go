@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 func TestOrdinaryUserCannotUninstall(t *testing.T) {
@@ -45,7 +47,7 @@ func TestVersionIsACommandAndAFlag(t *testing.T) {
 
 func TestProbeWithoutAnAgentNamesTheCure(t *testing.T) {
 	var stderr bytes.Buffer
-	socket := filepath.Join(t.TempDir(), "agent.sock")
+	socket := filepath.Join(scratch.Dir(t), "agent.sock")
 	code := run(t.Context(), []string{"probe", "--socket", socket}, &stderr)
 	if code != 1 || !strings.Contains(stderr.String(), "no rail-agent answers at "+socket) || !strings.Contains(stderr.String(), "--state-dir") {
 		t.Errorf("exit code %d: %s", code, stderr.String())

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -53,7 +54,7 @@ func holdsAddress(t *testing.T, plane *controlplane.Plane) bool {
 // the network's config.
 func TestAgentFreesWithKubeconfigNamedOnlyByNetworksFlatFile(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
-	dir := t.TempDir()
+	dir := scratch.Dir(t)
 	l := &lab{t: t, state: filepath.Join(dir, "state")}
 	flat, kubeconfig, nodeFile := filepath.Join(dir, "flat"), plane.AdminKubeconfig(), filepath.Join(dir, "node.yaml")
 	write := func(file, text string) {
@@ -96,7 +97,7 @@ func TestAgentFreesWithKubeconfigNamedOnlyByNetworksFlatFile(t *testing.T) {
 func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	kubeconfig := plane.AdminKubeconfig()
-	l := &lab{t: t, state: filepath.Join(t.TempDir(), "state")}
+	l := &lab{t: t, state: filepath.Join(scratch.Dir(t), "state")}
 
 	run := func(verb, nodeFile string) string {
 		t.Helper()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -16,7 +17,7 @@ func TestDevicePluginBeginsAndEndsWithTheNodeFile(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
 	l.alone = true
-	kubelet, file := t.TempDir(), filepath.Join(t.TempDir(), "node.yaml")
+	kubelet, file := scratch.Dir(t), filepath.Join(t.TempDir(), "node.yaml")
 	plugins := filepath.Join(kubelet, "device-plugins")
 	if err := os.Mkdir(plugins, 0o750); err != nil {
 		t.Fatal(err)

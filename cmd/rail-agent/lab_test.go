@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -35,7 +36,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	return &lab{t: t, node: testnet.NewNetns(t, "node"), wire: testnet.NewNetns(t, "wire"), state: filepath.Join(t.TempDir(), "state")}
+	return &lab{t: t, node: testnet.NewNetns(t, "node"), wire: testnet.NewNetns(t, "wire"), state: filepath.Join(scratch.Dir(t), "state")}
 }
 
 // call makes a call of a plugin for a pod, with an address of the node's own

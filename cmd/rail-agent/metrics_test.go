@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -18,7 +19,7 @@ import (
 // test shares.
 func hostLab(t *testing.T) *lab {
 	t.Helper()
-	return &lab{t: t, state: filepath.Join(t.TempDir(), "state")}
+	return &lab{t: t, state: filepath.Join(scratch.Dir(t), "state")}
 }
 
 // listen listens on a free port of loopback.

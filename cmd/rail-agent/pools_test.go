@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -50,7 +51,7 @@ func reconciler(t *testing.T, kubeconfig string) func() string {
 func TestOneReconcilerOfTheClusterTellsHowFullThePoolsAre(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	kubeconfig := plane.AdminKubeconfig()
-	l := &lab{t: t, state: filepath.Join(t.TempDir(), "state")}
+	l := &lab{t: t, state: filepath.Join(scratch.Dir(t), "state")}
 	l.whereabouts("ADD", testnet.OpenNodeFile, map[string]any{"range": "10.0.0.0/29", "kubernetes": map[string]any{"kubeconfig": kubeconfig}})
 	l.whereabouts("ADD", testnet.OpenNodeFile, map[string]any{"range": "10.1.0.0/24", "block_size": 16, "kubernetes": map[string]any{"kubeconfig": kubeconfig}})
 

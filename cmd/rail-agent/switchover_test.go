@@ -14,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 )
@@ -79,7 +80,7 @@ func (w *theirs) tokenFor(account, kind, name string) string {
 func newTheirs(t *testing.T) *theirs {
 	t.Helper()
 	need.Root(t)
-	w := &theirs{lab: &lab{t: t, state: filepath.Join(t.TempDir(), "state")}, plane: controlplane.Start(t, controlplane.Options{}), conf: t.TempDir(), bin: t.TempDir()}
+	w := &theirs{lab: &lab{t: t, state: filepath.Join(scratch.Dir(t), "state")}, plane: controlplane.Start(t, controlplane.Options{}), conf: t.TempDir(), bin: t.TempDir()}
 	list := exec.Command("go", "list", "-C", "../../integration/peers", "-m", "-f", "{{.Dir}}", "github.com/k8snetworkplumbingwg/whereabouts")
 	module, err := list.Output()
 	if err != nil {

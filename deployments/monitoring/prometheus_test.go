@@ -22,6 +22,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -205,7 +206,7 @@ func newPrometheus(t *testing.T) *prometheus {
 	path, bin := program(t, "prometheus"), testnet.Bin(t)
 	p := &prometheus{t, freePort(t)}
 	agent := freePort(t)
-	begin(t, filepath.Join(bin, "rail-agent"), "run", "--state-dir", filepath.Join(t.TempDir(), "state"), "--metrics", agent, "--node", "real", "--nri-socket", "off")
+	begin(t, filepath.Join(bin, "rail-agent"), "run", "--state-dir", filepath.Join(scratch.Dir(t), "state"), "--metrics", agent, "--node", "real", "--nri-socket", "off")
 	fake := synthetic(t)
 	t.Cleanup(fake.Close)
 	type m = map[string]any

@@ -87,7 +87,7 @@ type node struct{ dir, namespace string }
 
 func newNode(t testing.TB, namespace string) *node {
 	t.Helper()
-	n := &node{dir: t.TempDir(), namespace: namespace}
+	n := &node{dir: scratch.Dir(t), namespace: namespace}
 	c, err := plane.CertificateFor("node-of-"+namespace, "system:masters")
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -93,7 +94,7 @@ func holder(t *testing.T, socket string, dies bool) {
 
 func TestAgentTakesTheSocketOfOneThatCannotEnd(t *testing.T) {
 	need.Root(t)
-	socket := SocketIn(t.TempDir())
+	socket := SocketIn(scratch.Dir(t))
 	holder(t, socket, true)
 	if c, err := net.Dial("unix", socket); err != nil {
 		t.Fatal("it takes no connections:", err)
@@ -115,14 +116,14 @@ func TestAgentTakesTheSocketOfOneThatCannotEnd(t *testing.T) {
 func TestAgentDoesNotTakeTheSocketOfALivingOne(t *testing.T) {
 	need.Root(t)
 	t.Run("that is silent", func(t *testing.T) {
-		socket := SocketIn(t.TempDir())
+		socket := SocketIn(scratch.Dir(t))
 		holder(t, socket, false)
 		if _, err := takeSocket(socket); err == nil || !strings.Contains(err.Error(), "does not answer") || !strings.Contains(err.Error(), "PID ") {
 			t.Error(err)
 		}
 	})
 	t.Run("that answers, of an earlier version", func(t *testing.T) {
-		socket := SocketIn(t.TempDir())
+		socket := SocketIn(scratch.Dir(t))
 		l, err := listenUnix(socket)
 		if err != nil {
 			t.Fatal(err)
@@ -139,7 +140,7 @@ func TestAgentDoesNotTakeTheSocketOfALivingOne(t *testing.T) {
 // A lock whose owner was in another PID namespace says nothing of a process of this one.
 func TestLockOfAnotherPIDNamespaceIsTakenIfNobodyAnswers(t *testing.T) {
 	need.Root(t)
-	dir := t.TempDir()
+	dir := scratch.Dir(t)
 	d, err := statefile.Open(dir)
 	if err != nil {
 		t.Fatal(err)

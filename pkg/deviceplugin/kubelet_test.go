@@ -16,6 +16,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
 // peer is the kubelet's side of the device plugin API, over its real sockets: it registers
@@ -47,7 +49,7 @@ type plugged struct {
 // newPeer makes the kubelet's directories.
 func newPeer(t *testing.T) *peer {
 	t.Helper()
-	k := &peer{t: t, dir: t.TempDir(), plugins: map[string]*plugged{}}
+	k := &peer{t: t, dir: scratch.Dir(t), plugins: map[string]*plugged{}}
 	for _, d := range []string{pluginsDir, "pod-resources"} {
 		if err := os.MkdirAll(filepath.Join(k.dir, d), 0o750); err != nil {
 			t.Fatal(err)

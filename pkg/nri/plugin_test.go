@@ -22,6 +22,7 @@ import (
 	"github.com/containerd/nri/pkg/net/multiplex"
 	"github.com/containerd/ttrpc"
 
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
@@ -105,7 +106,7 @@ func newPlugin(t testing.TB) *lab {
 			}
 		}
 	}
-	socket := filepath.Join(t.TempDir(), "nri.sock")
+	socket := filepath.Join(scratch.Dir(t), "nri.sock")
 	l.Plugin = New(Options{Socket: socket, Root: l.root, Lookup: l.find, Tell: l.hear, Log: slog.New(slog.NewTextHandler(&l.log, nil))})
 	l.lookupTime = patience // the machine may be busy
 	ctx, cancel := context.WithCancel(context.Background())
@@ -511,7 +512,7 @@ func TestPluginIsBackWhenTheRuntimeIs(t *testing.T) {
 // TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft: NRI's own stub waits for it without
 // end.
 func TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "nri.sock")
+	socket := filepath.Join(scratch.Dir(t), "nri.sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)

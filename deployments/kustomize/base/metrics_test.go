@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -63,7 +64,7 @@ func (c *cluster) serving(t *testing.T, args ...string) (address string, log *by
 	_ = l.Close()
 	agent := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), append([]string{
 		"run", "--node", "node1", "--kubeconfig", c.kubeconfig("rail-cni-agent"),
-		"--state-dir", filepath.Join(t.TempDir(), "state"), "--metrics", address,
+		"--state-dir", filepath.Join(scratch.Dir(t), "state"), "--metrics", address,
 	}, args...)...)
 	agent.Stderr = log
 	if err := agent.Start(); err != nil {

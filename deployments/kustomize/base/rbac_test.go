@@ -363,7 +363,7 @@ func (c *cluster) keep(kubeconfig string) {
 	c.t.Helper()
 	bin, conf := c.t.TempDir(), c.t.TempDir()
 	keeper := exec.Command(filepath.Join(testnet.Bin(c.t), "rail-agent"), "run", "--node", "node1", "--kubeconfig", kubeconfig,
-		"--state-dir", c.t.TempDir(), "--metrics", "off", "--install", "--record", filepath.Join(c.t.TempDir(), "record"), "--cni-bin", bin, "--cni-conf", conf)
+		"--state-dir", scratch.Dir(c.t), "--metrics", "off", "--install", "--record", filepath.Join(c.t.TempDir(), "record"), "--cni-bin", bin, "--cni-conf", conf)
 	var log bytes.Buffer
 	keeper.Stderr = &log
 	if err := keeper.Start(); err != nil {

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
@@ -51,7 +52,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	l := &lab{node: testnet.NewNetns(t, "node"), wire: testnet.NewNetns(t, "wire"), pod: testnet.NewNetns(t, "pod"), state: filepath.Join(t.TempDir(), "state")}
+	l := &lab{node: testnet.NewNetns(t, "node"), wire: testnet.NewNetns(t, "wire"), pod: testnet.NewNetns(t, "pod"), state: filepath.Join(scratch.Dir(t), "state")}
 	l.node.NIC("ens12np0", l.wire)
 	l.node.NIC("ens2f0", l.wire)
 	l.attach("net1", `{"cniVersion": "1.1.0", "name": "roce-net1", "type": "host-device", "device": "ens12np0", "stateDir": "`+l.state+`",
@@ -251,7 +252,7 @@ func TestUnreadableRecordIsAFact(t *testing.T) {
 // root's.
 func TestOrdinaryUserKnowsLessAndNothingElse(t *testing.T) {
 	need.Root(t)
-	state := filepath.Join(t.TempDir(), "state")
+	state := filepath.Join(scratch.Dir(t), "state")
 	if err := os.MkdirAll(filepath.Join(state, "attachments"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +331,7 @@ func silent(t *testing.T, network, address string) net.Listener {
 
 func TestSilentAgentAndServerCostOnlyTheirFacts(t *testing.T) {
 	need.Root(t)
-	dir := t.TempDir()
+	dir := scratch.Dir(t)
 	silent(t, "unix", filepath.Join(dir, "agent.sock"))
 	server := silent(t, "tcp", "127.0.0.1:0")
 	kubeconfig := filepath.Join(dir, "kubeconfig")

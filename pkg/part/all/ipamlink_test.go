@@ -18,6 +18,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/part/address"
@@ -184,7 +185,7 @@ func newDHCP(t *testing.T, lease time.Duration) *dhcpd {
 	b := newBench(t)
 	runtime, err := controlplane.Built("RAIL_CNI_RUNTIME", "tools", "runtime")
 	need.NoError(t, err)
-	d := &dhcpd{bench: b, dir: t.TempDir()}
+	d := &dhcpd{bench: b, dir: scratch.Dir(t)}
 	d.socket = filepath.Join(d.dir, "dhcp.sock")
 	wire := nicName + "-sw"
 	d.released = b.wire.Heard(wire, release)
