@@ -54,9 +54,10 @@ func TestDoReturnsTheThread(t *testing.T) {
 	}
 }
 
-// TestDoLeavesNoFileOpen counts the files of the process: the agent runs for months.
-func TestDoLeavesNoFileOpen(t *testing.T) {
+// TestNoFileStaysOpen counts the files of the process: the agent runs for months.
+func TestNoFileStaysOpen(t *testing.T) {
 	n := testnet.NewNetns(t, "do")
+	other := link.NetnsID{Inode: n.ID.Inode, Cookie: n.ID.Cookie + 1<<40} // as of a netns that ended
 	open := func() int {
 		files, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -64,14 +65,36 @@ func TestDoLeavesNoFileOpen(t *testing.T) {
 		}
 		return len(files)
 	}
-	before := open()
-	for range 200 {
-		if err := n.Do(func() error { return nil }); err != nil {
-			t.Fatal(err)
-		}
+	closed := func(ns *link.Netns, err error) error {
+		ns.Close()
+		return err
 	}
-	if now := open(); now > before+20 { // a parallel test may have opened some
-		t.Errorf("%d files are open, and %d before", now, before)
+	as := func(is, want bool) error {
+		if is != want {
+			return fmt.Errorf("it is %v, want %v", is, want)
+		}
+		return nil
+	}
+	for name, call := range map[string]func() error{
+		"Do":                         func() error { return n.Do(func() error { return nil }) },
+		"OpenNetns":                  func() error { return closed(link.OpenNetns(n.Path)) },
+		"FindNetns":                  func() error { return closed(link.FindNetns(n.ID, n.Path)) },
+		"FindNetns by its ID":        func() error { return closed(link.FindNetns(n.ID, "")) },
+		"FindNetns that has ended":   func() error { return closed(link.FindNetns(other, n.Path)) },
+		"NetnsAlive":                 func() error { return as(link.NetnsAlive(n.ID, n.Path), true) },
+		"NetnsAlive of another":      func() error { return as(link.NetnsAlive(other, n.Path), false) },
+		"NetnsExists":                func() error { return as(link.NetnsExists(n.ID, n.Path), true) },
+		"NetnsExists that has ended": func() error { return as(link.NetnsExists(other, n.Path), false) },
+	} {
+		before := open()
+		for range 200 {
+			if err := call(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if now := open(); now > before+20 { // a parallel test may have opened some
+			t.Errorf("%s: %d files are open, and %d before", name, now, before)
+		}
 	}
 }
 
