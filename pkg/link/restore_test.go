@@ -338,6 +338,24 @@ func TestRestoreOfRoutesWithAnIPv6Source(t *testing.T) {
 	}
 }
 
+// TestRestoreOfAnAddressThatWasNotChecked has no cable, so that detection never began. Another host
+// may have the address: it is checked when the cable is in.
+func TestRestoreOfAnAddressThatWasNotChecked(t *testing.T) {
+	t.Parallel()
+	r := newRail(t, nicName)
+	r.host.Sysctl("ipv6/conf/"+nicName+"/accept_dad", "1")
+	r.wire.IP("link", "set", nicName+"-sw", "down")
+	await(t, "the kernel to see that the cable is out", func() bool { return strings.Contains(r.host.IP("link", "show", nicName), "NO-CARRIER") })
+	r.host.IP("addr", "add", "fd00:1::9/64", "dev", nicName)
+	l, s := r.lend(t)
+	mustLoseNothing(t, r.home(t, l, s))
+	if got := r.host.IP("addr", "show", "dev", nicName, "to", "fd00:1::9"); !strings.Contains(got, "tentative") || strings.Contains(got, "nodad") {
+		t.Errorf("address: %s", got)
+	}
+	r.wire.IP("link", "set", nicName+"-sw", "up")
+	awaitSettledAddresses(t, r.host)
+}
+
 func awaitSettledAddresses(t *testing.T, n *testnet.Netns) {
 	t.Helper()
 	await(t, "duplicate address detection", func() bool { return n.IP("-6", "addr", "show", "tentative") == "" })
