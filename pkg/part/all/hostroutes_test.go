@@ -292,8 +292,8 @@ func TestPodHasItsOwnHopsOfAMultipathRoute(t *testing.T) {
 	b.untouched(before)
 }
 
-// TestCarriedRoutesThatThePodCannotHave has a route with a source that stays on the host, and a
-// nexthop that is on the link.
+// TestCarriedRoutesThatThePodCannotHave has a route with a source that stays on the host, a
+// nexthop that is on the link, and routes of a router's advertisements, which the pod hears itself.
 func TestCarriedRoutesThatThePodCannotHave(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -303,11 +303,18 @@ func TestCarriedRoutesThatThePodCannotHave(t *testing.T) {
 		"addr add 169.254.7.1/16 dev %s scope link noprefixroute",
 		"route add 169.254.0.0/16 dev %s proto kernel scope link src 169.254.7.1",
 		"route add 10.77.0.0/16 nexthop via 10.99.0.1 dev %s onlink nexthop via 10.99.1.1 dev ens13np0 onlink",
+		"addr add fd00:7::5/64 dev %s",
+		"-6 route add fd00:70::/64 via fd00:7::1 dev %s",
+		"-6 route add fd00:71::/64 via fd00:7::1 dev %s proto ra",
+		"-6 route add fd00:72::/64 dev %s proto ra",
 	})
 	before := b.node.State()
 	config := b.config(map[string]any{"useInterfaceNetwork": true})
 	b.node.MustRun(b.call("ADD", config))
 	if routes := b.pod.IP("route"); !strings.Contains(routes, "10.77.0.0/16 via 10.99.0.1 dev net1 onlink") || strings.Contains(routes, "169.254") {
+		t.Errorf("the pod has\n%s", routes)
+	}
+	if routes := b.pod.IP("-6", "route"); !strings.Contains(routes, "fd00:70::/64") || strings.Contains(routes, "fd00:71::/64") || strings.Contains(routes, "fd00:72::/64") {
 		t.Errorf("the pod has\n%s", routes)
 	}
 	b.node.MustRun(b.call("DEL", config))
