@@ -116,6 +116,26 @@ func TestALinkThatLayOnTheNICBeforeStays(t *testing.T) {
 	}
 }
 
+// TestMacvlanAttachmentOnThePodsNICStays has an attachment of its own on the pod's NIC, beside a macvlan
+// that the pod made. It ends with its own DEL.
+func TestMacvlanAttachmentOnThePodsNICStays(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	before := b.node.State()
+	lent := b.call("ADD", b.config(nil))
+	b.node.MustRun(lent)
+	child := b.call("ADD", b.macvlanConfig(map[string]any{"master": "net1", "linkInContainer": true, "ipam": localIPAM("172.31.1.0/24")}))
+	child.IfName = "net2"
+	b.node.MustRun(child)
+	b.pod.IP("link", "add", "link", "net1", "name", "on0", "type", "macvlan", "mode", "bridge")
+	b.node.MustRun(lent.With("DEL"))
+	if own, made := b.pod.Has("net2"), b.pod.Has("on0"); !own || made {
+		t.Errorf("the attachment's macvlan is there: %v; the pod's is: %v", own, made)
+	}
+	b.node.MustRun(child.With("DEL"))
+	b.untouched(before)
+}
+
 // A netns may have another link of the NIC's index below.
 func TestALinkOnALinkOfTheSameIndexElsewhereStays(t *testing.T) {
 	t.Parallel()
