@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 )
 
 // rdmaConfig returns a configuration of the chained plugin rdma.
@@ -435,4 +436,30 @@ func TestChainedRDMAAddsNothingToAnUnfinishedAttachment(t *testing.T) {
 	b.node.MustRun(b.call("DEL", b.rdmaConfig(nil)))
 	b.node.MustRun(b.call("DEL", b.config(nil)))
 	b.untouched(before)
+}
+
+// TestRDMADevicesAreHeldByWhoeverLendsThem has a record of RDMA devices of a NIC. In shared mode, and
+// where the attachment has ended, another pod may have them.
+func TestRDMADevicesAreHeldByWhoeverLendsThem(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.state = filepath.Join(testnet.OnDisk(t), "state")
+	n := b.open()
+	b.putRDMA()
+	for name, change := range map[string]func(*ledger.Record){
+		"shared mode":    func(r *ledger.Record) { r.RDMA.Mode, r.RDMA.Devices[0].Lent = "shared", false },
+		"another NIC":    func(r *ledger.Record) { r.RDMA.Devices[0].ParentDev = "0000:77:00.1" },
+		"another boot":   func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" },
+		"has ended":      func(r *ledger.Record) { r.Phase = ledger.Freeing },
+		"exclusive mode": func(*ledger.Record) {},
+	} {
+		was := b.changeRecord(0, change)
+		if held := rdmadev.HeldByAnother(n, "0000:77:00.0", ledger.Key{ContainerID: "c2", IfName: "net1"}); held != (name == "exclusive mode") {
+			t.Errorf("%s: held %v", name, held)
+		}
+		if rdmadev.HeldByAnother(n, "0000:77:00.0", was.Key) {
+			t.Errorf("%s: it holds them against itself", name)
+		}
+		b.changeRecord(0, func(r *ledger.Record) { *r = *was })
+	}
 }
