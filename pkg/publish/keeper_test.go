@@ -353,7 +353,7 @@ func TestPodIsToldOfRailsThatItHasHereAndNow(t *testing.T) {
 	l := newLabIn(t, testnet.OnDisk(t))
 	for name, change := range map[string]func(*ledger.Record){
 		"another boot":       func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" },
-		"another host netns": func(r *ledger.Record) { r.HostNetns.Inode++; r.HostNetns.Cookie++ },
+		"another host netns": func(r *ledger.Record) { r.HostNetns.Inode += 1 << 20; r.HostNetns.Cookie += 1 << 40 },
 		"neither":            func(*ledger.Record) {},
 	} {
 		_, r := l.pod("c1", uid, "10.3.0.17/16")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
@@ -73,7 +75,6 @@ func (f onWarning) Handle(_ context.Context, r slog.Record) error { f(r.Message)
 func (f onWarning) WithAttrs([]slog.Attr) slog.Handler            { return f }
 func (f onWarning) WithGroup(string) slog.Handler                 { return f }
 
-// The rest of a NIC's state can take seconds to restore. Other NICs need the lock then.
 // TestLinkOfARecordOfAnotherBootKeepsItsName has a link with the name of a NIC that returns. Only
 // a NIC that is lent now may have got that name in a pod: a record of an earlier boot, or of
 // another host netns, names a link that is nobody's.
@@ -81,12 +82,13 @@ func TestLinkOfARecordOfAnotherBootKeepsItsName(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*ledger.Record){
 		"another boot":       func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" },
-		"another host netns": func(r *ledger.Record) { r.HostNetns.Inode++; r.HostNetns.Cookie++ },
+		"another host netns": func(r *ledger.Record) { r.HostNetns.Inode += 1 << 20; r.HostNetns.Cookie += 1 << 40 },
 		"neither":            func(*ledger.Record) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t)
+			b.state = filepath.Join(testnet.OnDisk(t), "state")
 			b.node.NIC("ens13np0", b.wire)
 			other := b.ofNIC("ADD", 1, "ens13np0")
 			b.node.MustRun(b.call("ADD", b.config(nil)))
@@ -110,6 +112,7 @@ func TestLinkOfARecordOfAnotherBootKeepsItsName(t *testing.T) {
 	}
 }
 
+// The rest of a NIC's state can take seconds to restore. Other NICs need the lock then.
 func TestLockOfNamesIsNotHeldForTheRest(t *testing.T) {
 	t.Parallel()
 	b := returnedNIC(t)

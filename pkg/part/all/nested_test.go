@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
 // TestMacvlanEndsWhereTheHostNetnsIsGone ends the attachment of a nested runtime whose network
@@ -24,4 +26,29 @@ func TestMacvlanEndsWhereTheHostNetnsIsGone(t *testing.T) {
 	if len(b.records()) > 0 || len(b.held()) > 0 {
 		t.Errorf("left: %v %v", b.records(), b.held())
 	}
+}
+
+// TestNICLentFromAnotherHostNetnsIsNoneOfThisHosts has a NIC that is lent, in a state directory that
+// nested runtimes share. A NIC of that name is missing here, unless it was lent from here.
+func TestNICLentFromAnotherHostNetnsIsNoneOfThisHosts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	before := b.node.State()
+	lent := b.call("ADD", b.config(nil))
+	b.node.MustRun(lent)
+	for _, config := range []string{b.config(nil), b.macvlanConfig(nil)} {
+		second := b.call("ADD", config)
+		second.ContainerID, second.IfName = "c2", "net2"
+		_, err := b.node.Run(second)
+		fails(t, err, cnierr.NICLent)
+		was := b.changeRecord(0, func(r *ledger.Record) { r.HostNetns.Inode += 1 << 20; r.HostNetns.Cookie += 1 << 40 })
+		_, err = b.node.Run(second)
+		fails(t, err, cnierr.NICNotFound)
+		_, err = b.node.Run(second.With("STATUS"))
+		fails(t, err, cnierr.NotAvailable)
+		b.changeRecord(0, func(r *ledger.Record) { r.HostNetns = was.HostNetns })
+	}
+	b.node.MustRun(b.call("STATUS", b.config(nil))) // the NIC comes back
+	b.node.MustRun(lent.With("DEL"))
+	b.untouched(before)
 }
