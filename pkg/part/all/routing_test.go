@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
 // static is the ipam section with fixed addresses. Each is "address" or "address gateway".
@@ -583,6 +584,48 @@ func TestTableIsThatOfOneOfTwoADDs(t *testing.T) {
 	}
 }
 
+// TestTableOfARecordThatDoesNotCountIsFree has a record with a table that has no routes yet, as of an
+// ADD that is under way. Only one of an attachment of this pod counts, and of this boot.
+func TestTableOfARecordThatDoesNotCountIsFree(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*ledger.Record){
+		"another boot": func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" },
+		"another pod":  func(r *ledger.Record) { r.Netns.Inode += 1 << 20; r.Netns.Cookie += 1 << 40 },
+		"has ended":    func(r *ledger.Record) { r.Phase = ledger.Freeing },
+		"counts":       func(*ledger.Record) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t)
+			b.state = filepath.Join(testnet.OnDisk(t), "state")
+			config := func(table int) string {
+				return b.of("macvlan", map[string]any{"ipam": static(nil, fmt.Sprintf("10.1.3.%d/16", table-1000)), "routing": source(table)})
+			}
+			first, second := b.call("ADD", config(1003)), b.call("ADD", config(1004))
+			second.IfName = "net2"
+			b.node.MustRun(first)
+			was := b.changeRecord(0, func(r *ledger.Record) { r.Routing.Table = 1004; change(r) })
+			// The sweep of the ADD leaves out an attachment that another process works on.
+			lock, err := b.open().Ledger.TryLockAttachment(was.Key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.node.Run(second); name == "counts" {
+				fails(t, err, cnierr.InvalidConfig, "has routes in table 1004 already, of net1")
+			} else if err != nil {
+				t.Error(err)
+			}
+			b.changeRecord(0, func(r *ledger.Record) { *r = *was })
+			if err := lock.UnlockAndRemove(); err != nil {
+				t.Error(err)
+			}
+			b.node.MustRun(second.With("DEL"))
+			b.node.MustRun(first.With("DEL"))
+			b.hasRules("-4")
+		})
+	}
+}
+
 // A pod that lives on without the interface must not keep rules for addresses that another
 // pod may get.
 func TestDELWithADamagedRecordDeletesTheRules(t *testing.T) {
@@ -592,6 +635,7 @@ func TestDELWithADamagedRecordDeletesTheRules(t *testing.T) {
 			b := newBench(t)
 			b.pod.IP("rule", "add", "pref", "20000", "from", "10.77.0.1", "lookup", "77") // the pod's own
 			b.pod.IP("rule", "add", "pref", "300", "from", "10.1.3.17", "lookup", "1003")
+			b.pod.IP("rule", "add", "pref", "400", "oif", "net1", "lookup", "1003")
 			config := b.of(plugin, map[string]any{"ipam": static(nil, "10.1.3.17/16", "fd01::3:17/64"), "routing": source(1003)})
 			b.node.MustRun(b.call("ADD", config))
 			record, err := filepath.Glob(filepath.Join(b.state, "attachments", "*.json"))
@@ -608,7 +652,8 @@ func TestDELWithADamagedRecordDeletesTheRules(t *testing.T) {
 			if _, err := b.node.Run(b.call("DEL", config)); err != nil {
 				t.Logf("DEL: %v", err)
 			}
-			b.hasRules("-4", "300:	from 10.1.3.17 lookup 1003", "20000:	from 10.77.0.1 lookup 77")
+			b.hasRules("-4", "300:	from 10.1.3.17 lookup 1003", "400:	from all oif net1 [detached] lookup 1003",
+				"20000:	from 10.77.0.1 lookup 77")
 			b.hasRules("-6")
 		})
 	}
