@@ -322,6 +322,7 @@ func TestFindNetns(t *testing.T) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() { _ = os.Remove(path) }) // it is a plain file now, which nobody else removes
 		n.Netns.Close()
 		return held{n.ID, path}
 	}
