@@ -28,11 +28,13 @@ func TestMacvlanEndsWhereTheHostNetnsIsGone(t *testing.T) {
 	}
 }
 
-// TestNICLentFromAnotherHostNetnsIsNoneOfThisHosts has a NIC that is lent, in a state directory that
-// nested runtimes share. A NIC of that name is missing here, unless it was lent from here.
-func TestNICLentFromAnotherHostNetnsIsNoneOfThisHosts(t *testing.T) {
+// TestNICLentFromElsewhereIsNoneOfThisHost has a NIC that is lent, in a state directory that nested
+// runtimes share, or that is on a disk. A NIC of that name is missing here, unless it was lent from
+// this host netns since the machine booted.
+func TestNICLentFromElsewhereIsNoneOfThisHost(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
+	b.state = filepath.Join(testnet.OnDisk(t), "state")
 	before := b.node.State()
 	lent := b.call("ADD", b.config(nil))
 	b.node.MustRun(lent)
@@ -48,6 +50,10 @@ func TestNICLentFromAnotherHostNetnsIsNoneOfThisHosts(t *testing.T) {
 		fails(t, err, cnierr.NotAvailable)
 		b.changeRecord(0, func(r *ledger.Record) { r.HostNetns = was.HostNetns })
 	}
+	was := b.changeRecord(0, func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" })
+	_, err := b.node.Run(b.call("STATUS", b.config(nil))) // what was lent before a reboot does not come back
+	fails(t, err, cnierr.NotAvailable)
+	b.changeRecord(0, func(r *ledger.Record) { r.BootID = was.BootID })
 	b.node.MustRun(b.call("STATUS", b.config(nil))) // the NIC comes back
 	b.node.MustRun(lent.With("DEL"))
 	b.untouched(before)

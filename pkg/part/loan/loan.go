@@ -41,12 +41,12 @@ func LentTo(holder *ledger.Record) error {
 		"wait until that attachment ends, or choose another NIC")
 }
 
-// HolderOf returns the record that lends, from this host netns, the NIC that s selects
-// by its state on the host, or nil.
+// HolderOf returns the record that lends, from this host netns since the machine booted, the NIC
+// that s selects by its state on the host, or nil.
 func HolderOf(n *attachment.Node, s nic.Selector) (*ledger.Record, error) {
 	records, errs := n.Ledger.List()
 	for _, r := range records {
-		if r.Loan != nil && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Netns.ID) && Selects(s, r.Loan) {
+		if r.Loan != nil && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) && Selects(s, r.Loan) {
 			return r, nil
 		}
 	}
