@@ -22,6 +22,7 @@ import (
 	"github.com/containerd/nri/pkg/net/multiplex"
 	"github.com/containerd/ttrpc"
 
+	"github.com/rail-cni/rail-cni/integration/nri/fakeruntime"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/publish"
@@ -42,27 +43,12 @@ func await(t testing.TB, what string, done func() bool) {
 // startRuntime starts the runtime's side of NRI, as containerd has it.
 func startRuntime(t testing.TB, socket string) *adaptation.Adaptation {
 	t.Helper()
-	r, err := newRuntime(socket, t.TempDir())
+	r, err := fakeruntime.Start(socket, t.TempDir(), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Stop)
 	return r
-}
-
-func newRuntime(socket, dir string) (*adaptation.Adaptation, error) {
-	adaptation.SetPluginRequestTimeout(patience)
-	synchronize := func(ctx context.Context, with adaptation.SyncCB) error {
-		_, err := with(ctx, []*api.PodSandbox{{Id: "old"}}, []*api.Container{{Id: "old-c", PodSandboxId: "old"}})
-		return err
-	}
-	update := func(context.Context, []*api.ContainerUpdate) ([]*api.ContainerUpdate, error) { return nil, nil }
-	r, err := adaptation.New("test", "v2.0.0", synchronize, update, adaptation.WithSocketPath(socket),
-		adaptation.WithPluginPath(filepath.Join(dir, "plugins")), adaptation.WithPluginConfigPath(filepath.Join(dir, "conf")))
-	if err == nil {
-		err = r.Start()
-	}
-	return r, err
 }
 
 // lab is a plugin that is connected to a runtime.
@@ -469,7 +455,7 @@ const runtimeEnv = "RAIL_CNI_TEST_NRI_RUNTIME"
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv(runtimeEnv); socket != "" {
-		if _, err := newRuntime(socket, filepath.Dir(socket)); err != nil {
+		if _, err := fakeruntime.Start(socket, filepath.Dir(socket), patience); err != nil {
 			panic(err)
 		}
 		_, _ = io.Copy(io.Discard, os.Stdin)
