@@ -41,6 +41,13 @@
 // the kernel allows pods with CAP_NET_ADMIN and without a user namespace
 // (rtnl_link_get_net_capable).
 //
+// The node's rail-agent has its doctor, its device plugin and NRI on. It is killed again and
+// again, and until then it must be ready and must not grow. Its doctor runs without a pause. The
+// test plays the kubelet, which allocates NICs, and the container runtime, which makes
+// containers in the pods of both kinds. An innocent pod that lives as long as the attack must
+// stay as it is in the facts and in the doctor's verdicts. Veths have no PCI functions, so only
+// in the rig the device plugin has NICs to offer.
+//
 // Outside of the rig the NICs are veths. The kernel destroys these with their
 // pod's netns, but returns a NIC of hardware to the host. In the rig,
 // [TestHostilePodsHarmNobodyOnNICsWithRDMA], the NICs have drivers and RDMA

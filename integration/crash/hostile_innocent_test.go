@@ -35,6 +35,8 @@ func (l *lab) innocent(worker uint64, number int) {
 	a := l.newAttachment(fmt.Sprintf("innocent%d-%d", worker, number), "net1", nic)
 	a.pod = l.newPod()
 	l.count("innocent pods", 1)
+	l.admit(a)
+	defer l.dismiss(a.ContainerID)
 	switch err := l.patiently(func() error { return l.add(a) }); {
 	case err != nil && strings.Contains(err.Error(), numbersExchanged):
 		l.count("ADDs in which pods exchanged uverbs numbers", 1)
@@ -62,6 +64,7 @@ const numbersExchanged = "something that does not take rail-cni's lock"
 
 // live checks everything that the pod was given, for a while.
 func (l *lab) live(a *attachment, r *rand.Rand) {
+	l.create(a, true)
 	a.clean()
 	a.answers()
 	pause(r, 400*time.Millisecond, func() bool { return true })

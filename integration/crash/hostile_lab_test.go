@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -40,6 +39,7 @@ type hardware struct {
 	name  func(nic int) string
 	cable func(nic int) string // the name of the other end, on its wire
 	plug  func(nic int)        // makes the NIC as it is on the host, at first and whenever it is gone
+	pci   []string             // the PCI addresses of the NICs, none of veths
 	gone  func(nic int) bool   // reports whether it was destroyed, with its pod
 	pull  func(nic int)        // destroys it, wherever it is
 	more  func() string        // describes further state that must stay
@@ -51,6 +51,7 @@ type hardware struct {
 // a wire of its own, with a station at its end.
 type lab struct {
 	hardware
+	*beside
 	t     *testing.T
 	plain bool
 	state string
@@ -72,6 +73,10 @@ type lab struct {
 	refused   map[string]string // and why some were impossible
 	slowest   time.Duration
 	last      []string // what was done
+
+	resident      resident
+	memory, files int   // the most that an agent had: KiB, open files
+	lacked        error // why facts were missing, the last time
 }
 
 func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *lab {
@@ -84,7 +89,8 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 	l.hardware = of(l)
 	// Not the node file of all tests: another program may put its own there.
 	nodeFile := filepath.Join(state, "node.yaml")
-	if err := os.WriteFile(nodeFile, fmt.Appendf(nil, "paths: [%q]\n", l.state), 0o600); err != nil {
+	l.startBeside()
+	if err := os.WriteFile(nodeFile, []byte(l.nodeFile()), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(netconf.NodeFileEnv, nodeFile)
@@ -118,7 +124,7 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 		t.Fatal("a NIC was returned without default GIDs, and nobody attacked it")
 	}
 	pod.Kill()
-	l.done = map[string]int{}
+	l.settleIn()
 	l.watch()
 	return l
 }
@@ -531,22 +537,6 @@ func (l *lab) again(nic int) {
 		}
 	}
 	l.plug(nic)
-}
-
-// restartAgents runs a rail-agent on the node for some of the time.
-func (l *lab) restartAgents(going func() bool) {
-	r := rand.New(rand.NewPCG(seed, 1000))
-	for going() {
-		k := startKeeper(l.t, l.state)
-		k.long = l.long(settleTime)
-		l.count("agents", 1)
-		pause(r, 8*time.Second, going)
-		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[r.IntN(2)]
-		if v := k.end(signal); v != "" {
-			l.violation(nil, "%s", v)
-		}
-		pause(r, 5*time.Second, going)
-	}
 }
 
 // pause waits for a random time.

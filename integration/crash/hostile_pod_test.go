@@ -182,13 +182,16 @@ func (h *hostile) lend(ifName string, kind int) {
 	}
 	a := h.l.newAttachment(h.id, ifName, nic)
 	a.pod, a.history = h.pod, h.history
+	h.l.admit(a)
 	err := h.l.add(a)
 	h.note("ADD of %s: %v", a, err)
 	h.has = append(h.has, a)
 	if err != nil {
 		h.l.count("ADDs that attackers broke", 1)
 		h.detach(len(h.has) - 1)
+		return
 	}
+	h.l.create(a, false)
 }
 
 // hindered is how long a living pod may delay a successful DEL.
@@ -220,6 +223,7 @@ func (h *hostile) detach(i int) {
 // end ends the pod, and checks that everything was returned.
 func (h *hostile) end() {
 	l := h.l
+	defer l.dismiss(h.id)
 	for _, a := range h.has {
 		l.forget(a) // from here on any sweep may free it
 	}

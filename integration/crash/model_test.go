@@ -15,6 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/rail-cni/rail-cni/integration/devices/fakekubelet"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -192,7 +193,7 @@ func execute(bin, plugin string, c modelCall, netns string, conf map[string]any)
 	}
 	cmd := exec.Command(filepath.Join(bin, plugin))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.verb, "CNI_CONTAINERID="+c.key.ContainerID, "CNI_IFNAME="+c.key.IfName,
-		"CNI_NETNS="+netns, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=apps;K8S_POD_NAME="+c.key.ContainerID, "CNI_PATH="+bin)
+		"CNI_NETNS="+netns, "CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE="+podNamespace+";K8S_POD_NAME="+c.key.ContainerID, "CNI_PATH="+bin)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(text), &stdout, &stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -221,6 +222,9 @@ func execute(bin, plugin string, c modelCall, netns string, conf map[string]any)
 	return nil, fmt.Errorf("%w: %s%s", err, stdout.Bytes(), stderr.Bytes())
 }
 
+// podNamespace is that of all pods.
+const podNamespace = fakekubelet.Namespace
+
 var errKilled = errors.New("killed")
 
 // awaitGroup waits for the end of the processes that a program has left behind,
@@ -244,12 +248,12 @@ type keeper struct {
 
 func (w *world) startAgent() *keeper {
 	w.done["agents"]++
-	return startKeeper(w.t, w.state)
+	return startKeeper(w.t, w.state, "--socket", "off")
 }
 
-// startKeeper starts a rail-agent that keeps the node of a state directory.
-func startKeeper(t *testing.T, state string) *keeper {
-	k := &keeper{long: settleTime, cmd: exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "run", "--state-dir", state, "--metrics", "off", "--socket", "off")}
+// startKeeper starts a rail-agent that keeps the node of a state directory, with more flags.
+func startKeeper(t *testing.T, state string, flags ...string) *keeper {
+	k := &keeper{long: settleTime, cmd: exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), append([]string{"run", "--state-dir", state, "--metrics", "off"}, flags...)...)}
 	k.cmd.Env = append(os.Environ(), "KUBECONFIG=")
 	k.cmd.Stderr, k.cmd.SysProcAttr = &k.log, &syscall.SysProcAttr{Setpgid: true}
 	if err := k.cmd.Start(); err != nil {

@@ -65,6 +65,9 @@ func cards(l *lab) hardware {
 	l.node.SetRDMAMode(l.t, rdma.Exclusive)
 	l.t.Cleanup(func() { l.node.SetRDMAMode(l.t, rdma.Shared) })
 	h.plug = l.plugCard
+	for nic := range modelNICs {
+		h.pci = append(h.pci, cardPCI(nic))
+	}
 	h.gone = func(nic int) bool { return netdevOf(cardPCI(nic)) == "" }
 	h.pull = func(nic int) { l.driver("unbind", nic) }
 	h.rest = func(n *testnet.Netns, name string, nic int) string {
