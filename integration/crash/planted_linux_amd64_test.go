@@ -97,7 +97,7 @@ func TestPlantedBugsAreFound(t *testing.T) {
 // reproduce the failure. So nothing is killed, and the seed is the same each time.
 func TestModelFindsAPlantedBug(t *testing.T) {
 	need.Root(t)
-	bin := plant(t, "pkg/attachment/release.go", "err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
+	bin := plant(t, "pkg/attachment/release.go", "f.err = part.Release(ctx, &Releasing{Node: n, Record: &of})", "_ = of")
 	_, said, err := startWorld(t, bin, worldOf{seed: 2, steps: 10 * sequence, shorten: 5 * time.Second, calm: true})
 	if err == nil || !strings.Contains(said, "the pool has ") {
 		t.Fatalf("not found: %v\n%s", err, said)
