@@ -114,6 +114,8 @@ func startWorld(t *testing.T, bin string, of worldOf) (done map[string]int, said
 	if deadline, ok := t.Deadline(); ok {
 		args = append(args, "-test.timeout="+time.Until(deadline).String())
 	}
+	runtime.LockOSThread() // the world ends with the thread that starts it
+	defer runtime.UnlockOSThread()
 	cmd := inNamespaces(args, "RAIL_CNI_BIN="+bin, fmt.Sprintf("%s=%d", worldVar, of.number),
 		fmt.Sprintf("%s=%d", stepsVar, of.steps), fmt.Sprintf("RAIL_CNI_SEED=%d", of.seed), fmt.Sprintf("%s=%v", calmVar, of.calm))
 	var out, errOut bytes.Buffer

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/process"
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
@@ -49,7 +50,7 @@ func NewHost(t testing.TB, ns *testnet.Netns) *Host {
 		err = need.Built(filepath.Join(tree, "usr/sbin/NetworkManager"), "owners")
 	}
 	need.NoError(t, err)
-	h := &Host{Netns: ns, t: t, tree: tree, dir: t.TempDir()}
+	h := &Host{Netns: ns, t: t, tree: tree, dir: scratch.Dir(t)} // t.TempDir is too long for sockets' paths
 	h.Write("passwd", passwd)
 	h.Write("group", group)
 	for _, dir := range []string{"run/frr", "run/systemd/network", "run/systemd/netif/links", "run/systemd/netif/leases", "run/systemd/netif/lldp"} {

@@ -23,6 +23,11 @@ type owner struct {
 // PID_NS_INIT_INO), which names leave out: paths of sockets are short.
 const initialSpace = 0xEFFFFFFC
 
+// firstInode is the first inode number of those that the kernel gives to namespaces
+// (fs/proc/generic.c, PROC_DYNAMIC_FIRST): names have the difference, which has three or four
+// digits.
+const firstInode = 0xF0000000
+
 // ownedName matches the names of this package.
 var ownedName = regexp.MustCompile(`^rail-(\d+)\.(\d+)(?:\.(\d+))?(?:-|$)`)
 
@@ -31,7 +36,7 @@ func (o owner) prefix() string {
 	if o.space == initialSpace {
 		return fmt.Sprintf("rail-%d.%d", o.pid, o.began)
 	}
-	return fmt.Sprintf("rail-%d.%d.%d", o.pid, o.began, o.space)
+	return fmt.Sprintf("rail-%d.%d.%d", o.pid, o.began, o.space^firstInode)
 }
 
 // ownerOf returns the owner in a name, and false if it has none.
@@ -44,9 +49,8 @@ func ownerOf(name string) (o owner, ok bool) {
 	pid, err := strconv.ParseInt(m[1], 10, 32)
 	began, beganErr := strconv.ParseUint(m[2], 10, 64)
 	if m[3] != "" {
-		var spaceErr error
-		o.space, spaceErr = strconv.ParseUint(m[3], 10, 64)
-		err = errors.Join(err, spaceErr)
+		short, spaceErr := strconv.ParseUint(m[3], 10, 64)
+		o.space, err = short^firstInode, errors.Join(err, spaceErr)
 	}
 	o.pid, o.began = int(pid), began
 	return o, errors.Join(err, beganErr) == nil

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -19,7 +20,7 @@ import (
 func udevNode(t *testing.T, runs bool) (h *Host, l *link.Link, entry string) {
 	t.Helper()
 	h = machine(t)
-	h.Udev = t.TempDir()
+	h.Udev = scratch.Dir(t) // t.TempDir is too long for a socket's path
 	l, err := h.Netns.ByName("ens2")
 	if err != nil {
 		t.Fatal(err)

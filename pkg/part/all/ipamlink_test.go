@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/process"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
@@ -213,18 +212,13 @@ func newDHCP(t *testing.T, lease time.Duration) *dhcpd {
 // start runs a program in a namespace until the test ends. It writes to the file NAME.
 func (d *dhcpd) start(in *testnet.Netns, name string, program ...string) {
 	d.t.Helper()
-	log, err := os.Create(filepath.Join(d.dir, name))
+	p, err := process.Start(process.Spec{
+		Name: name, Log: filepath.Join(d.dir, name), Args: append([]string{"ip", "netns", "exec", in.Name}, program...),
+	})
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	defer log.Close()
-	cmd := exec.Command("ip", append([]string{"netns", "exec", in.Name}, program...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		d.t.Fatal(err)
-	}
-	d.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	d.t.Cleanup(p.Kill)
 }
 
 func (d *dhcpd) log(name string) string { return string(readFile(d.t, filepath.Join(d.dir, name))) }
