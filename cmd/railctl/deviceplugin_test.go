@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,14 +28,19 @@ func checkpoint(t *testing.T, root, text string) {
 	}
 }
 
-// socket makes a device plugin's socket. The path of a socket has at most 108
-// bytes, so the root must be short.
+// socket makes a device plugin's socket. The path of a socket has at most 107 bytes, so it is made
+// by way of its directory.
 func socket(t *testing.T, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	l, err := net.Listen("unix", path)
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.Close() })
+	l, err := net.Listen("unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(path)))
 	if err != nil {
 		t.Fatal(err)
 	}
