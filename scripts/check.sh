@@ -5,12 +5,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Not that of scripts/scratch.sh, with a name of its own for each run: go's cache of passed
-# tests depends on TMPDIR. The children of a killed run hold its lock, too, until they end.
+# TMPDIR has the same name in each run, which it has not by scripts/scratch.sh: go's cache of
+# passed tests depends on it. The children of a killed run hold its lock, too, until they end.
 mkdir -p bin
 exec {lock}>>bin/check.lock
 if flock -n "$lock"; then
-	export TMPDIR=${TMPDIR:-/tmp}/rail-check-$(stat -c %i .)
+	export TMPDIR=${TMPDIR:-/tmp}/rail-check-$(stat -c %d-%i .)
 	rm -rf --one-file-system "$TMPDIR" # of a run that was killed
 	mkdir -m 700 "$TMPDIR"
 	trap 'rm -rf --one-file-system "$TMPDIR"' EXIT

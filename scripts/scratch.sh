@@ -6,4 +6,5 @@ scratch=$PWD/bin/tools/scratch
 go build -o "$scratch" ./integration/scratch/run
 TMPDIR=$("$scratch" $$)
 export TMPDIR
-trap '"$scratch" -remove "$TMPDIR"' EXIT
+# A failure in the trap would be the exit code of the script.
+trap '"$scratch" -remove "$TMPDIR" || true' EXIT

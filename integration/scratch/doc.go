@@ -1,6 +1,6 @@
 // Package scratch holds what tests and their scripts put beside the checkout: directories
-// for temporary files, and named network namespaces. It makes sure that nothing of it stays,
-// however its owner ends.
+// for temporary files, and named network namespaces. Nothing of it stays for long, however
+// its owner ends.
 //
 // Each name has its owner in it, a process: PID and start time, because PIDs are used again,
 // as in /tmp/rail-4711.815432-rig-1 and /run/netns/rail-4711.815432-node-2. An owner removes

@@ -23,9 +23,8 @@ type owner struct {
 // PID_NS_INIT_INO), which names leave out: paths of sockets are short.
 const initialSpace = 0xEFFFFFFC
 
-// firstInode is the first inode number of those that the kernel gives to namespaces
-// (fs/proc/generic.c, PROC_DYNAMIC_FIRST): names have the difference, which has three or four
-// digits.
+// firstInode is the lowest inode number of a namespace (PROC_DYNAMIC_FIRST in
+// fs/proc/generic.c). Names contain the difference to it, which has three or four digits.
 const firstInode = 0xF0000000
 
 // ownedName matches the names of this package.
@@ -63,8 +62,12 @@ var self = sync.OnceValues(func() (owner, error) {
 	if err := syscall.Stat("/proc/self/ns/pid", &st); err != nil {
 		return owner{}, fmt.Errorf("find this process's PID namespace: %w", err)
 	}
-	if link, err := os.Readlink("/proc/self"); err != nil || link != strconv.Itoa(os.Getpid()) {
-		return owner{}, fmt.Errorf("/proc is that of another PID namespace: it has this process as %q, and it is %d (%w)", link, os.Getpid(), err)
+	link, err := os.Readlink("/proc/self")
+	if err != nil {
+		return owner{}, err
+	}
+	if link != strconv.Itoa(os.Getpid()) {
+		return owner{}, fmt.Errorf("/proc is that of another PID namespace: it has this process as %q, and it is %d", link, os.Getpid())
 	}
 	o, running, err := process(os.Getpid())
 	if err == nil && !running {

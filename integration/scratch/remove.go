@@ -32,8 +32,8 @@ func RemoveNetns(name string) error {
 }
 
 // Remove unmounts what is mounted in a directory of this package, and removes it and all
-// below it. It removes nothing where it cannot unmount: a mount may show files of others.
-// An empty name, of a directory that was never made, is nothing to remove.
+// below it. It removes nothing if a mount stays, which may show files of others. An empty
+// name, of a directory that was never made, is nothing to remove.
 func Remove(dir string) error {
 	if dir == "" {
 		return nil
@@ -49,6 +49,12 @@ func Remove(dir string) error {
 		if err := unmount(point); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
+	}
+	if points, err = mountsBelow(dir); err != nil {
+		return err
+	}
+	if len(points) > 0 {
+		return fmt.Errorf("%s stays, because %v cannot be unmounted; unmount them as root, and remove it", dir, points)
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove what a test left: %w", err)
@@ -66,7 +72,7 @@ func unmount(path string) error {
 		if errors.Is(err, unix.EINVAL) { // it is no mount point
 			return nil
 		}
-		if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 { // who may not mount has mounted nothing
+		if errors.Is(err, unix.EPERM) && os.Geteuid() != 0 { // nobody else may ask, whether or not it is one
 			return nil
 		}
 		return &fs.PathError{Op: "unmount", Path: path, Err: err}

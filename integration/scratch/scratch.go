@@ -67,8 +67,11 @@ func MkdirFor(pid int) (string, error) {
 		return "", err
 	}
 	o, running, err := process(pid)
-	if err != nil || !running {
-		return "", fmt.Errorf("no process %d (%w)", pid, err)
+	if err != nil {
+		return "", err
+	}
+	if !running {
+		return "", fmt.Errorf("no process has the PID %d", pid)
 	}
 	o.space = me.space
 	dir := filepath.Join(place(), o.prefix())

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -207,5 +208,35 @@ func TestDirectoriesOfTestsAreBesideThoseOfTheirScript(t *testing.T) {
 	}
 	if info, err := os.Stat(script); err != nil || info.Mode().Perm() != 0o777 || info.Mode()&fs.ModeSticky == 0 {
 		t.Errorf("the script's directory is not as /tmp is: %v, %v", info.Mode(), err)
+	}
+}
+
+// removeEnv names the directory that this program removes as the child of a test.
+const removeEnv = "RAIL_CNI_SCRATCH_TEST_REMOVE"
+
+// In a user namespace of its own a process may not unmount what was mounted before, and umount2(2)
+// fails as if nothing were mounted there, with EINVAL (mount_namespaces(7), locked mounts).
+func TestNothingIsRemovedWhereAMountStays(t *testing.T) {
+	need.Root(t)
+	if dir := os.Getenv(removeEnv); dir != "" {
+		if err := scratch.Remove(dir); err == nil {
+			t.Error("it was removed")
+		}
+		return
+	}
+	kept, dir := filepath.Join(t.TempDir(), "kept"), scratch.Dir(t)
+	point := filepath.Join(dir, "mounted")
+	if err := errors.Join(os.WriteFile(kept, nil, 0o600), os.Mkdir(point, 0o700), unix.Mount(filepath.Dir(kept), point, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$")
+	cmd.Env = append(os.Environ(), removeEnv+"="+dir)
+	root := []syscall.SysProcIDMap{{Size: 1}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS, UidMappings: root, GidMappings: root}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := os.Stat(kept); err != nil {
+		t.Error(err)
 	}
 }

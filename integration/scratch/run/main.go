@@ -1,4 +1,4 @@
-// Program run gives a script a directory for temporary files. scripts/scratch.sh calls it.
+// Run makes a directory for the temporary files of a script. scripts/scratch.sh calls it.
 //
 //	run PID          removes what ended owners left, and makes and prints a directory of PID
 //	run -remove DIR  removes such a directory
