@@ -53,10 +53,41 @@ var Loans = map[string]func(m *Manager, add, del func()){
 	},
 }
 
-// Difference returns how a host with a manager differs from its state before, "" if it does not. The
+// Lend lends the NIC again and again, and fails the test if the host's addresses, routes, rules
+// and nexthop objects are not as before, with the daemon and without it. The daemon does not run
+// yet; ready is called when it has configured the NIC.
+func (m *Manager) Lend(count int, ready func(), loan func(m *Manager, add, del func()), add, del func()) {
+	t := m.Host.t
+	t.Helper()
+	m.Begin()
+	ready()
+	before, nexthops := m.State(), m.IP("nexthop") // which State does not have
+	unchanged := func() {
+		t.Helper()
+		if d := difference(m.Netns, before); d != "" {
+			t.Errorf("the host is not as it was:\n%s", d)
+		}
+		if now := m.IP("nexthop"); now != nexthops {
+			t.Errorf("the nexthop objects were %q, and are %q", nexthops, now)
+		}
+	}
+	for round := range count {
+		loan(m, add, del)
+		unchanged()
+		if m.Ended() != nil { // the daemon begins when all is done
+			m.Begin()
+			unchanged()
+		}
+		if t.Failed() {
+			t.Fatalf("in round %d", round)
+		}
+	}
+}
+
+// difference returns how a host with a manager differs from its state before, "" if it does not. The
 // restore sets nodad on an address for a moment, and networkd, which may see that, sets the address
 // once more with the flag.
-func Difference(host *testnet.Netns, before string) string {
+func difference(host *testnet.Netns, before string) string {
 	plain := func(state string) string { return strings.ReplaceAll(state, " nodad", "") }
 	if d := host.Settled(before); d != "" && plain(host.State()) != plain(before) {
 		return d

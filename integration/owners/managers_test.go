@@ -45,20 +45,6 @@ func (r *rail) call(verb, nic string, more map[string]any) testnet.Call {
 	}
 }
 
-// nexthops are the objects that State does not have.
-func (r *rail) nexthops() string { return r.IP("nexthop") }
-
-// unchanged fails the test unless the host is as before.
-func (r *rail) unchanged(before, nexthops string) {
-	r.t.Helper()
-	if d := Difference(r.Netns, before); d != "" {
-		r.t.Errorf("the host is not as it was:\n%s", d)
-	}
-	if now := r.nexthops(); now != nexthops {
-		r.t.Errorf("the nexthop objects were %q, and are %q", nexthops, now)
-	}
-}
-
 // loans is the number of loans of each kind: 50 in the long form.
 func loans() int {
 	if need.Full() {
@@ -78,20 +64,8 @@ func TestNICOfANetworkManagerComesHome(t *testing.T) {
 				t.Parallel()
 				r := newRail(t)
 				r.NIC(nicName, r.wire)
-				m := manager(r.Host, nicName)
-				m.Begin()
-				before, nexthops := r.State(), r.nexthops()
-				for round := range loans() {
-					loan(m, func() { r.MustRun(r.call("ADD", nicName, nil)) }, func() { r.MustRun(r.call("DEL", nicName, nil)) })
-					r.unchanged(before, nexthops)
-					if m.Ended() != nil { // the daemon begins when all is done
-						m.Begin()
-						r.unchanged(before, nexthops)
-					}
-					if t.Failed() {
-						t.Fatal(fmt.Sprint("in round ", round))
-					}
-				}
+				manager(r.Host, nicName).Lend(loans(), func() {}, loan,
+					func() { r.MustRun(r.call("ADD", nicName, nil)) }, func() { r.MustRun(r.call("DEL", nicName, nil)) })
 			})
 		}
 	}

@@ -77,35 +77,12 @@ func managedNICsComeHome(t *testing.T) {
 			}
 			t.Run(name+" "+kind, func(t *testing.T) {
 				n := newNode(t)
-				m := manager(owners.NewHost(t, n.Netns), nicName(0))
-				m.Begin()
-				n.carrier(nicName(0))
-				before, nexthops := n.State(), n.IP("nexthop")
-				p, config := n.pod("pod1"), n.config(0, nil)
-				unchanged := func() {
-					t.Helper()
-					if d := owners.Difference(n.Netns, before); d != "" {
-						t.Errorf("the host is not as it was:\n%s", d)
-					}
-					if now := n.IP("nexthop"); now != nexthops {
-						t.Errorf("the nexthop objects were %q, and are %q", nexthops, now)
-					}
-				}
-				count := 5
+				p, config, count := n.pod("pod1"), n.config(0, nil), 5
 				if kind == "running" || kind == "stopped" {
 					count = 50
 				}
-				for round := range rounds(t, count) {
-					loan(m, func() { n.MustRun(p.call("ADD", "net1", config)) }, func() { n.MustRun(p.call("DEL", "net1", config)) })
-					unchanged()
-					if m.Ended() != nil { // the daemon begins when all is done
-						m.Begin()
-						unchanged()
-					}
-					if t.Failed() {
-						t.Fatal(fmt.Sprint("in round ", round))
-					}
-				}
+				manager(owners.NewHost(t, n.Netns), nicName(0)).Lend(rounds(t, count), func() { n.carrier(nicName(0)) }, loan,
+					func() { n.MustRun(p.call("ADD", "net1", config)) }, func() { n.MustRun(p.call("DEL", "net1", config)) })
 				if left := n.records(); len(left) > 0 {
 					t.Errorf("%d records are left", len(left))
 				}
