@@ -109,8 +109,8 @@ func (n *node) sharedPluginBesideOurs() {
 
 	other.Kill()
 	k.await("rail-agent takes over", func() error {
-		if pid := k.pidOf(sharedResource); pid == other.Pid() {
-			return errors.New("the resource is still that of the other")
+		if k.pidOf(sharedResource) != k.pidOf(exclusivePool) {
+			return errors.New("rail-agent has not registered the resource")
 		}
 		return nil
 	})
