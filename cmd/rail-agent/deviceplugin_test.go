@@ -38,7 +38,8 @@ func TestDevicePluginBeginsAndEndsWithTheNodeFile(t *testing.T) {
 		}
 		return len(found)
 	}
-	const pools = `resources: {pools: [{name: rdma/one, mode: shared, max: 2, select: {ifNames: [ens1]}}, {name: rdma/two, mode: shared, max: 2, select: {ifNames: [ens1]}}]}`
+	const pools = "resources: {pools: [{name: rdma/one, mode: shared, max: 2, select: {ifNames: [ens1]}}, " +
+		"{name: rdma/two, mode: shared, max: 2, select: {ifNames: [ens1]}}]}"
 	write("paths: []")
 	t.Setenv(netconf.NodeFileEnv, file)
 	a := l.start("--kubelet-dir", kubelet, "--devinfo-dir", filepath.Join(kubelet, "devinfo"), "--cdi-dir", "off")

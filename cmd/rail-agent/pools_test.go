@@ -24,7 +24,8 @@ func reconciler(t *testing.T, kubeconfig string) func() string {
 	l := listen(t)
 	address := l.Addr().String()
 	_ = l.Close()
-	cmd := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "ipam", "--kubeconfig", kubeconfig, "--namespace", "kube-system", "--journal=false", "--metrics", address)
+	cmd := exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), "ipam", "--kubeconfig", kubeconfig, "--namespace", "kube-system",
+		"--journal=false", "--metrics", address)
 	var log bytes.Buffer
 	cmd.Stderr = &log
 	if err := cmd.Start(); err != nil {

@@ -80,7 +80,10 @@ func (w *theirs) tokenFor(account, kind, name string) string {
 func newTheirs(t *testing.T) *theirs {
 	t.Helper()
 	need.Root(t)
-	w := &theirs{lab: &lab{t: t, state: filepath.Join(scratch.Dir(t), "state")}, plane: controlplane.Start(t, controlplane.Options{}), conf: t.TempDir(), bin: t.TempDir()}
+	w := &theirs{
+		lab:   &lab{t: t, state: filepath.Join(scratch.Dir(t), "state")},
+		plane: controlplane.Start(t, controlplane.Options{}), conf: t.TempDir(), bin: t.TempDir(),
+	}
 	list := exec.Command("go", "list", "-C", "../../integration/peers", "-m", "-f", "{{.Dir}}", "github.com/k8snetworkplumbingwg/whereabouts")
 	module, err := list.Output()
 	if err != nil {
@@ -120,7 +123,8 @@ func newTheirs(t *testing.T) *theirs {
 	}
 	host, port, _ := strings.Cut(strings.TrimPrefix(w.plane.Server(), "https://"), ":")
 	install := exec.Command("unshare", "--mount", "sh", "-ec", installer)
-	install.Env = append(os.Environ(), "ROOT="+root, "CONF="+w.conf, "BIN="+w.bin, "PEER="+filepath.Join(testnet.Peers(t), "kubernetes/whereabouts"), "COMMAND="+command,
+	install.Env = append(os.Environ(), "ROOT="+root, "CONF="+w.conf, "BIN="+w.bin,
+		"PEER="+filepath.Join(testnet.Peers(t), "kubernetes/whereabouts"), "COMMAND="+command,
 		"KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port, "NODENAME=node1", "WHEREABOUTS_NAMESPACE=kube-system")
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("the installer: %v\n%s", err, out)
@@ -136,7 +140,8 @@ func (w *theirs) add(pod string) (said string, err error) {
 		"CNI_COMMAND=ADD", "CNI_CONTAINERID=c-" + pod, "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent", testnet.OpenNodeFileEnv,
 		"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod,
 	}
-	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "net", "type": "macvlan", "stateDir": %q, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "configuration_path": %q}}`,
+	cmd.Stdin = strings.NewReader(fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "net", "type": "macvlan", "stateDir": %q,
+		"ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "configuration_path": %q}}`,
 		w.state, filepath.Join(w.conf, "whereabouts.d/whereabouts.conf")))
 	out, err := cmd.CombinedOutput()
 	return string(out), err
