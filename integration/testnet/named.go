@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netns"
-	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/scratch"
 )
@@ -64,26 +63,41 @@ func inThread(f func() error) error {
 	return <-done
 }
 
-// ipv6Addresses reports whether a link with this name, or any link if it is empty, has a
-// link-local address, and whether it has a tentative one.
-func (n *Netns) ipv6Addresses(name string) (linkLocal, tentative bool) {
+// ipv6Address is an address of a link, as /proc/net/if_inet6 tells it.
+type ipv6Address struct {
+	address string // 32 hexadecimal digits
+	index   uint32 // of the link
+	name    string // of the link
+	flags   uint64 // IFA_F_*
+}
+
+// ipv6Addresses returns the namespace's IPv6 addresses.
+func (n *Netns) ipv6Addresses() (addresses []ipv6Address) {
+	n.t.Helper()
+	// net/ipv6/addrconf.c, if6_seq_show: address, index, prefix length, scope, flags, name
+	for _, f := range n.procNet("if_inet6", 6) {
+		index, _ := strconv.ParseUint(f[1], 16, 32)
+		flags, _ := strconv.ParseUint(f[4], 16, 8)
+		addresses = append(addresses, ipv6Address{f[0], uint32(index), f[5], flags})
+	}
+	return addresses
+}
+
+// procNet returns the lines of a file in /proc/net of the namespace, those that have so many
+// fields.
+func (n *Netns) procNet(file string, fields int) (lines [][]string) {
 	n.t.Helper()
 	err := n.Do(func() error {
-		// net/ipv6/addrconf.c, if6_seq_show: address, index, prefix length, scope, flags, name
-		text, err := os.ReadFile("/proc/thread-self/net/if_inet6")
+		text, err := os.ReadFile("/proc/thread-self/net/" + file)
 		for line := range strings.Lines(string(text)) {
-			f := strings.Fields(line)
-			if len(f) != 6 || name != "" && f[5] != name {
-				continue
+			if f := strings.Fields(line); len(f) == fields {
+				lines = append(lines, f)
 			}
-			linkLocal = linkLocal || f[3] == "20"
-			flags, _ := strconv.ParseUint(f[4], 16, 8)
-			tentative = tentative || flags&unix.IFA_F_TENTATIVE != 0
 		}
 		return err
 	})
 	if err != nil {
-		n.t.Fatalf("the IPv6 addresses in %s: %v", n.Name, err)
+		n.t.Fatalf("%s of %s: %v", file, n.Name, err)
 	}
-	return linkLocal, tentative
+	return lines
 }

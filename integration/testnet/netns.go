@@ -270,8 +270,14 @@ func (n *Netns) NIC(name string, peer *Netns) {
 // and no tentative address.
 func (n *Netns) hasLinkLocal(name string) bool {
 	n.t.Helper()
-	linkLocal, tentative := n.ipv6Addresses(name)
-	return linkLocal && !tentative
+	has, tentative := false, false
+	for _, a := range n.ipv6Addresses() {
+		if a.name == name {
+			has = has || strings.HasPrefix(a.address, "fe80")
+			tentative = tentative || a.flags&unix.IFA_F_TENTATIVE != 0
+		}
+	}
+	return has && !tentative
 }
 
 // State returns all compared facts about the namespace's network: links,
@@ -324,20 +330,36 @@ func (n *Netns) sysctls() string {
 
 // unsettled reports whether the kernel is still about to add addresses and
 // routes: it accepts a new IPv6 address a moment later, even without duplicate
-// address detection, and it reports a carrier (LOWER_UP) up to a second late
-// (linkwatch). Until then the link has NO-CARRIER and no IPv6 routes.
+// address detection, then its worker adds the address's route
+// (addrconf_dad_completed), and it reports a carrier (LOWER_UP) up to a second
+// late (linkwatch). Until then the link has NO-CARRIER and no IPv6 routes.
 func (n *Netns) unsettled() bool {
 	n.t.Helper()
-	if _, tentative := n.ipv6Addresses(""); tentative {
-		return true
-	}
 	links, err := n.ask(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, words(0, 0, 0, 0))
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	const carrier = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
-	return slices.ContainsFunc(links, func(link []byte) bool {
-		return binary.NativeEndian.Uint32(link[8:])&carrier == unix.IFF_UP|unix.IFF_LOWER_UP
+	running := map[uint32]bool{}
+	for _, l := range links {
+		switch binary.NativeEndian.Uint32(l[8:]) & carrier {
+		case unix.IFF_UP | unix.IFF_LOWER_UP:
+			return true
+		case carrier:
+			running[binary.NativeEndian.Uint32(l[4:])] = true
+		}
+	}
+	addresses := n.ipv6Addresses()
+	local := map[string]bool{} // address and link's name
+	// net/ipv6/route.c, rt6_info_route: destination, its prefix length, seven more, and the link
+	for _, f := range n.procNet("ipv6_route", 10) {
+		if f[1] == "80" {
+			local[f[0]+" "+f[9]] = true
+		}
+	}
+	return slices.ContainsFunc(addresses, func(a ipv6Address) bool {
+		return a.flags&unix.IFA_F_TENTATIVE != 0 ||
+			a.flags&unix.IFA_F_DADFAILED == 0 && running[a.index] && !local[a.address+" "+a.name]
 	})
 }
 
