@@ -129,7 +129,7 @@ func (l *clusterLab) configure(p places) error {
 	}
 	for name := range l.path {
 		for node := range clusterNodes {
-			state := filepath.Join(p.state, fmt.Sprint("node", node))
+			state := fmt.Sprint(p.state, "-node", node) // beside it: in a state directory it would be refused
 			conf := map[string]any{
 				"cniVersion": "1.0.0", "name": space(name),
 				"plugins": []any{map[string]any{"type": "macvlan", "master": clusterNIC, "mode": "bridge", "stateDir": state, "ipam": clusterIPAM(name, l.plane.AdminKubeconfig(), flat)}},
@@ -353,7 +353,10 @@ func benchCluster(o options) error {
 	if err != nil {
 		return err
 	}
-	a.Label, a.Rounds, a.Against = o.label, o.rounds, "whereabouts v0.9.4 and host-local v1.9.1, on a real API server"
+	a.Label, a.Rounds = o.label, o.rounds
+	if a.Against, err = against("%s and %s, on a real API server", filepath.Join(o.peers, "kubernetes", "whereabouts"), filepath.Join(o.peers, "host-local")); err != nil {
+		return err
+	}
 	a.State = "state of the node's plugins on tmpfs; etcd on disk, with fsync"
 	if err := clusterNode(); err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 func TestNetworksOfTheClusterDifferInWhatIsMeasured(t *testing.T) {
@@ -27,6 +28,9 @@ func TestNetworksOfTheClusterDifferInWhatIsMeasured(t *testing.T) {
 				t.Errorf("%s has the network of %s", name, was)
 			}
 			names[conf.Name] = name
+			if state := conf.Plugins[0].StateDir; netconf.IsBelow(state, dir+"/state") {
+				t.Errorf("%s is in another state directory, which plugins refuse", state)
+			}
 			states[conf.Plugins[0].StateDir] = true
 			ipam := conf.Plugins[0].IPAM
 			if blocks := name == oursBlocks; blocks != (ipam.BlockSize == clusterBlock) {

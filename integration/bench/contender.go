@@ -243,8 +243,8 @@ func binaries(p places) []*binary {
 		return b
 	}
 	list := []*binary{
-		ours("host-device", 6*mega, true),
-		ours("macvlan", 6*mega, true),
+		ours("host-device", 7*mega, true),
+		ours("macvlan", 7*mega, true),
 		ours("whereabouts", 16*mega, true),
 		ours("railctl", 0, false),
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
@@ -197,7 +198,10 @@ func conditions(o options, p places) (about, error) {
 	if err != nil {
 		return a, err
 	}
-	a.Label, a.Rounds, a.Against = o.label, o.rounds, "containernetworking/plugins v1.9.1"
+	a.Label, a.Rounds = o.label, o.rounds
+	if a.Against, err = against("%s", filepath.Join(o.peers, "host-device")); err != nil {
+		return a, err
+	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(p.disk, &fs); err != nil {
 		return a, err
@@ -207,6 +211,20 @@ func conditions(o options, p places) (about, error) {
 		a.State = "state of all plugins on tmpfs (no fsync), the row that says disk too: -out is on tmpfs"
 	}
 	return a, nil
+}
+
+// against returns the text with the peers that the programs are, as "containernetworking/plugins
+// v1.10.0": module and version as the Go linker recorded them.
+func against(text string, programs ...string) (string, error) {
+	var peers []any
+	for _, program := range programs {
+		info, err := buildinfo.ReadFile(program)
+		if err != nil {
+			return "", fmt.Errorf("version of a peer: %w", err)
+		}
+		peers = append(peers, strings.TrimPrefix(info.Main.Path, "github.com/")+" "+info.Main.Version)
+	}
+	return fmt.Sprintf(text, peers...), nil
 }
 
 // machine returns the facts about the machine, before the run.

@@ -485,7 +485,9 @@ func benchPods(o options) (err error) {
 		return err
 	}
 	a.Label, a.Rounds = o.label, o.rounds
-	a.Against = "the plugins of containernetworking/plugins v1.9.1 with whereabouts v0.9.4, on a real cluster"
+	if a.Against, err = against("the plugins of %s with %s, on a real cluster", filepath.Join(o.peers, "host-device"), filepath.Join(o.peers, "kubernetes", "whereabouts")); err != nil {
+		return err
+	}
 	a.State = "2 nodes, Multus thin; all files of the nodes on tmpfs; etcd on disk, with fsync"
 	l, err := newPodLab(ctx, o, dir)
 	if err != nil {

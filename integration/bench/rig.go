@@ -56,7 +56,10 @@ func benchInRig(o options) error {
 	if a.LoadAfter, err = loadAverage(); err != nil {
 		return err
 	}
-	a.Label, a.Rounds, a.Against = o.label, o.rounds, "containernetworking/plugins v1.9.1 and rdma-cni v1.6.0"
+	a.Label, a.Rounds = o.label, o.rounds
+	if a.Against, err = against("%s and %s", filepath.Join(o.peers, "host-device"), filepath.Join(o.peers, "rdma")); err != nil {
+		return err
+	}
 	a.State = "IN EMULATION: a virtual machine without KVM, NICs and RDMA devices of the rig's own driver;\n" +
 		"no time here is that of a real machine, only ratios mean something. What a process computes counts for more than\n" +
 		"elsewhere, and what the kernel waits for counts for less: nearly all of the floor is ip(8) and rdma(8), which load\n" +
