@@ -70,6 +70,20 @@ func BenchmarkChoose(b *testing.B) {
 	}
 }
 
+func TestPageTellsWhichAddressesAreTaken(t *testing.T) {
+	var p Page
+	for i := 0; i < pageAddrs; i += 7 {
+		p.Set(i, true)
+	}
+	p.Set(14, false)
+	for i := range pageAddrs {
+		want := i%7 == 0 && i != 14
+		if p.Taken(i) != want || p.Byte(i/8)>>(i%8)&1 == 1 != want || p.Bytes()[i/8]>>(i%8)&1 == 1 != want {
+			t.Fatalf("address %d: taken is %v, byte %08b, bytes %08b, want %v", i, p.Taken(i), p.Byte(i/8), p.Bytes()[i/8], want)
+		}
+	}
+}
+
 func TestChooseAfterComesAroundToTheLowest(t *testing.T) {
 	r := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/29")}) // .1 to .6
 	for _, tc := range []struct {

@@ -38,6 +38,9 @@ func TestMovedRangeAssignsTheSameHostParts(t *testing.T) {
 			Exclude: prefixes("10.0.0.8/29", "10.9.0.0/24", "10.0.0.64/26"), Avoid: []netip.Addr{addr("10.0.0.6"), addr("10.9.0.7")},
 		},
 		{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("10.0.0.0/8")},
+		{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("10.9.0.0/24")},
+		{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("9.9.0.0/24", "10.0.0.8/29")},
+		{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("fd00::/64")},
 		{Prefix: netip.MustParsePrefix("10.0.0.0/31"), Small: true, Avoid: []netip.Addr{addr("10.0.0.0")}},
 	} {
 		to := netip.PrefixFrom(addr("0.0.0.0"), spec.Prefix.Bits())

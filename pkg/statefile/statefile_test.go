@@ -449,6 +449,16 @@ func TestName(t *testing.T) {
 	}
 }
 
+// Files that exist have these names, so the length from which a name is hashed may not change.
+func TestNameIsHashedFrom201BytesOn(t *testing.T) {
+	if fits := strings.Repeat("x", 200); Name(fits) != fits {
+		t.Errorf("%d bytes became %s", len(fits), Name(fits))
+	}
+	if long := strings.Repeat("x", 201); len(Name(long)) != 200 || !strings.Contains(Name(long), "~") {
+		t.Errorf("%d bytes became %s", len(long), Name(long))
+	}
+}
+
 func FuzzName(f *testing.F) {
 	f.Add("c1", "net1", "c1@net1", "")
 	f.Add("..", "", ".", ".tmp-")
