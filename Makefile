@@ -83,7 +83,7 @@ export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 # … and of the daemons that own NICs.
 export RAIL_CNI_OWNERS := $(TOOLS)/owners
 
-.PHONY: help build image chart release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz clean
+.PHONY: help build image chart release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -226,6 +226,9 @@ endif
 
 fuzz: ## every fuzz target of the tree for FUZZTIME each (default 60s)
 	@FUZZTIME='$(FUZZTIME)' scripts/fuzz.sh
+
+mutants: ## faults planted in the code of PKG, one at a time, which its tests and those of TESTS are to notice (ONE_IN=N: one in N of them)
+	@PKG='$(PKG)' TESTS='$(TESTS)' ONE_IN='$(ONE_IN)' scripts/mutants.sh
 
 clean: ## remove the other targets' files from the tree (not Go's caches)
 	@rm -rf '$(BIN)'
