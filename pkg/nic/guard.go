@@ -54,6 +54,17 @@ func (h *Host) Guard(v *link.View, allow []string) error {
 	return f.guard(l, allow)
 }
 
+// IfGone returns err, of reading the chosen link with this name. If the cause is that the link has
+// left the host, it is of kind TryAgain: another loan may have come between the choice and
+// the NIC's lock, and the next try finds another NIC, or who has this one.
+func IfGone(err error, name string) error {
+	if !errors.Is(err, link.ErrNotFound) {
+		return err
+	}
+	return failure.WithCure(failure.Wrap(err, failure.TryAgain, "the NIC %s left the host while it was chosen", name),
+		"see `railctl show` for who has it")
+}
+
 // immutable reports whether the kernel refuses to move l at all.
 func (h *Host) immutable(l *link.Link) (bool, error) {
 	err := h.Netns.Movable(l)

@@ -187,7 +187,7 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	lent := &ledger.Loan{NIC: key, PCI: found.PCI, Driver: found.Driver}
 	if found.Link != nil {
 		if err := p.snapshot(tx, found.Link, lent); err != nil {
-			return err
+			return nic.IfGone(err, found.Link.Name)
 		}
 	}
 	tx.Record.Loan = lent
@@ -241,7 +241,7 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	// Read again under the lock: another loan may have come and gone.
 	v, err := host.Netns.View(chosen.Index)
 	if err != nil {
-		return fmt.Errorf("the NIC left while it was chosen: %w", err)
+		return err
 	}
 	l := v.Link
 	if l.Name != chosen.Name {

@@ -216,10 +216,10 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allo
 func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []string) error {
 	if b.netdev == nil {
 		v, err := tx.Node.Netns.View(p.Netdev)
-		if err != nil {
-			return err
+		if err == nil {
+			err = loan.Host(tx.Node).Guard(v, allow)
 		}
-		return loan.Host(tx.Node).Guard(v, allow)
+		return nic.IfGone(err, p.NetdevName)
 	}
 	return nic.GuardSharedRDMA(d.Name, tx.IfName, p.NetdevName, allow)
 }

@@ -1,0 +1,39 @@
+package netdev
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+)
+
+// Another loan may come between the choice of a NIC and its lock: a runtime that tries again
+// gets another NIC, or the error that names who has it.
+func TestNICThatLeavesWhileItIsChosenAsksForARetry(t *testing.T) {
+	host := testnet.NewNetns(t, "host")
+	host.NIC("rail0", testnet.NewNetns(t, "switch"))
+	host.Inside(func() {
+		n, err := attachment.Open(t.TempDir(), attachment.ReleaseOrder{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer n.Close()
+		chosen, err := n.Netns.ByName("rail0")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		host.IP("link", "del", "rail0")
+		p := &Part{Conf: &netconf.HostDevice{}, selected: nic.Selector{Device: "rail0"}, chosen: &nic.NIC{Link: chosen}}
+		err = p.Claim(t.Context(), &attachment.Tx{Call: &attachment.Call{}, Node: n, Record: &ledger.Record{}})
+		if failure.KindOf(err) != failure.TryAgain || !strings.Contains(err.Error(), "rail0") {
+			t.Errorf("got %v, kind %v", err, failure.KindOf(err))
+		}
+	})
+}
