@@ -132,7 +132,10 @@ func (l *clusterLab) configure(p places) error {
 			state := fmt.Sprint(p.state, "-node", node) // beside it: in a state directory it would be refused
 			conf := map[string]any{
 				"cniVersion": "1.0.0", "name": space(name),
-				"plugins": []any{map[string]any{"type": "macvlan", "master": clusterNIC, "mode": "bridge", "stateDir": state, "ipam": clusterIPAM(name, l.plane.AdminKubeconfig(), flat)}},
+				"plugins": []any{map[string]any{
+					"type": "macvlan", "master": clusterNIC, "mode": "bridge", "stateDir": state,
+					"ipam": clusterIPAM(name, l.plane.AdminKubeconfig(), flat),
+				}},
 			}
 			data, err := json.Marshal(conf)
 			if err != nil {
@@ -354,7 +357,7 @@ func benchCluster(o options) error {
 		return err
 	}
 	a.Label, a.Rounds = o.label, o.rounds
-	if a.Against, err = against("%s and %s, on a real API server", filepath.Join(o.peers, "kubernetes", "whereabouts"), filepath.Join(o.peers, "host-local")); err != nil {
+	if a.Against, err = against("%s and %s, on a real API server", o.peers, "kubernetes/whereabouts", "host-local"); err != nil {
 		return err
 	}
 	a.State = "state of the node's plugins on tmpfs; etcd on disk, with fsync"

@@ -99,7 +99,9 @@ func TestReportOfTheClusterJudgesBlocks(t *testing.T) {
 	}
 	var text strings.Builder
 	(&clusterReport{runs: []*clusterRun{run}}).text(&text)
-	for _, row := range []string{"the first on each of 10 nodes: ours, blocks", "50 at once, on 10 nodes: ours, blocks", "10, one after another: ours, local store"} {
+	for _, row := range []string{
+		"the first on each of 10 nodes: ours, blocks", "50 at once, on 10 nodes: ours, blocks", "10, one after another: ours, local store",
+	} {
 		if !strings.Contains(text.String(), row) {
 			t.Errorf("the report lacks %q:\n%s", row, &text)
 		}

@@ -51,7 +51,8 @@ func main() {
 	flag.BoolVar(&o.scale, "scale", false, "measure addresses of many nodes that start at once")
 	flag.StringVar(&o.nodes, "nodes", "10,50,200,1000", fmt.Sprintf("with -scale: the `numbers` of nodes; more than %d with blocks only", mostWithEntries))
 	flag.StringVar(&o.lines, "lines", kindEntries+","+kindBlocks, "with -scale: what is measured, `names` of "+kindEntries+", "+kindBlocks+", "+lineNames())
-	flag.StringVar(&o.shares, "shares", strconv.Itoa(chartShares), "with -scale, entry by entry: the `numbers` of concurrency shares of the chart's priority level, apiPriority.shares")
+	flag.StringVar(&o.shares, "shares", strconv.Itoa(chartShares),
+		"with -scale, entry by entry: the `numbers` of concurrency shares of the chart's priority level, apiPriority.shares")
 	flag.DurationVar(&o.limit, "limit", scaleLimit, "with -scale: the time after which a run ends")
 	flag.Func("etcd", "with -cluster: measure with this etcd `program` as well (may be repeated)", func(path string) error {
 		o.etcds = append(o.etcds, path)
@@ -199,7 +200,7 @@ func conditions(o options, p places) (about, error) {
 		return a, err
 	}
 	a.Label, a.Rounds = o.label, o.rounds
-	if a.Against, err = against("%s", filepath.Join(o.peers, "host-device")); err != nil {
+	if a.Against, err = against("%s", o.peers, "host-device"); err != nil {
 		return a, err
 	}
 	var fs unix.Statfs_t
@@ -213,14 +214,14 @@ func conditions(o options, p places) (about, error) {
 	return a, nil
 }
 
-// against returns the text with the peers that the programs are, as "containernetworking/plugins
-// v1.10.0": module and version as the Go linker recorded them.
-func against(text string, programs ...string) (string, error) {
+// against returns the text with the modules of programs below dir, as "containernetworking/plugins
+// v1.10.0". The Go linker recorded them, so they are those that are measured.
+func against(text, dir string, programs ...string) (string, error) {
 	var peers []any
 	for _, program := range programs {
-		info, err := buildinfo.ReadFile(program)
+		info, err := buildinfo.ReadFile(filepath.Join(dir, program))
 		if err != nil {
-			return "", fmt.Errorf("version of a peer: %w", err)
+			return "", fmt.Errorf("the version of a peer, which \"make peers\" builds: %w", err)
 		}
 		peers = append(peers, strings.TrimPrefix(info.Main.Path, "github.com/")+" "+info.Main.Version)
 	}

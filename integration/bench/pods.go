@@ -485,7 +485,7 @@ func benchPods(o options) (err error) {
 		return err
 	}
 	a.Label, a.Rounds = o.label, o.rounds
-	if a.Against, err = against("the plugins of %s with %s, on a real cluster", filepath.Join(o.peers, "host-device"), filepath.Join(o.peers, "kubernetes", "whereabouts")); err != nil {
+	if a.Against, err = against("the plugins of %s with %s, on a real cluster", o.peers, "host-device", "kubernetes/whereabouts"); err != nil {
 		return err
 	}
 	a.State = "2 nodes, Multus thin; all files of the nodes on tmpfs; etcd on disk, with fsync"

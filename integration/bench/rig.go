@@ -57,7 +57,7 @@ func benchInRig(o options) error {
 		return err
 	}
 	a.Label, a.Rounds = o.label, o.rounds
-	if a.Against, err = against("%s and %s", filepath.Join(o.peers, "host-device"), filepath.Join(o.peers, "rdma")); err != nil {
+	if a.Against, err = against("%s and %s", o.peers, "host-device", "rdma"); err != nil {
 		return err
 	}
 	a.State = "IN EMULATION: a virtual machine without KVM, NICs and RDMA devices of the rig's own driver;\n" +

@@ -72,8 +72,10 @@ func full() *Record {
 				Sysctls:   map[string]string{"ipv4/conf/arp_ignore": "1"},
 			},
 		},
-		RDMA: &RDMA{Mode: "shared", Devices: []RDMADevice{{Name: "mlx5_0", NodeGUID: rdma.GUID(0x1122334455667788), ParentDev: "0000:3b:00.0", Port: 1, Uverbs: "uverbs0"}}},
-		MAC:  "02:00:00:00:00:17", MTU: 9000, Addresses: []string{"172.31.1.2/24"},
+		RDMA: &RDMA{Mode: "shared", Devices: []RDMADevice{{
+			Name: "mlx5_0", NodeGUID: rdma.GUID(0x1122334455667788), ParentDev: "0000:3b:00.0", Port: 1, Uverbs: "uverbs0",
+		}}},
+		MAC: "02:00:00:00:00:17", MTU: 9000, Addresses: []string{"172.31.1.2/24"},
 		IPAM: &IPAM{Type: "whereabouts", Path: "/opt/cni/bin", Args: "K8S_POD_NAME=trainer-0", Config: json.RawMessage(`{"name":"roce-net1"}`)},
 	}
 }
@@ -450,8 +452,8 @@ func TestANICHasOneHolder(t *testing.T) {
 
 // The end of one loan races with the start of the next: the first must not
 // remove the second's mark, without which the NIC could be lent twice.
-// A NIC is marked for who is about to borrow it, not for who gives it back, and not for a record
-// without a NIC.
+// Only a record that is about to lend a NIC marks it. One that is being freed would take the mark
+// of the next loan.
 func TestOnlyALoanThatBeginsMarksItsNIC(t *testing.T) {
 	const nic = "net:[7] ens1"
 	l := open(t, t.TempDir())

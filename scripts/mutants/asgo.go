@@ -27,6 +27,7 @@ const (
 const (
 	killed    = 1
 	notViable = 2 // "does not compile"; here also: not of this sample
+	lives     = 3 // here also: a failure of ours, so that it is not overlooked
 )
 
 // The longest times of a mutant's own tests, and of the others. A mutant that exceeds them hangs.
@@ -50,14 +51,14 @@ func asGo(args []string) int {
 		// What other packages' tests cover, often in programs that they run, is not known.
 		if err := coverAll(args[i+1], args[len(args)-1]); err != nil {
 			fmt.Fprintln(os.Stderr, "mutants:", err)
-			return killed
+			return lives
 		}
 		return 0
 	}
 	in, err := inSample()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
-		os.Exit(3)
+		return lives
 	}
 	if !in {
 		return notViable
@@ -79,7 +80,7 @@ func execute(args ...string) int {
 		return exit.ExitCode()
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "mutants:", err)
-		return notViable
+		return lives
 	}
 	return 0
 }

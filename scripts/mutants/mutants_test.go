@@ -57,7 +57,12 @@ func TestSampleIsOneInN(t *testing.T) {
 	write(t, worker+"/go.mod", "module a\n")
 	t.Setenv(envSource, source)
 	t.Setenv(envOneIn, "7")
-	t.Chdir(mkdir(t, worker+"/pkg/a"))
+	t.Setenv(envSeed, "0")
+	write(t, worker+"/pkg/a/a.go", code)
+	t.Chdir(worker + "/pkg/a")
+	if _, err := inSample(); err == nil {
+		t.Error("a tree without a mutant has one")
+	}
 	var times []int
 	for i := range 20 {
 		write(t, worker+"/pkg/a/a.go", strings.Replace(code, "3", fmt.Sprint(i+10), 1))
@@ -77,21 +82,9 @@ func TestSampleIsOneInN(t *testing.T) {
 	if slices.Max(times) != 1 || slices.Min(times) != 1 {
 		t.Errorf("in samples: %v times, want once each", times)
 	}
-	write(t, worker+"/pkg/a/a.go", code)
-	if _, err := inSample(); err == nil {
-		t.Error("a tree without a mutant has one")
-	}
 }
 
-func mkdir(t *testing.T, name string) string {
-	t.Helper()
-	if err := os.MkdirAll(name, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return name
-}
-
-// TestCallsOfGremlins holds what asGo makes of gremlins' calls, with a go that prints its arguments.
+// The go of this test records its arguments.
 func TestCallsOfGremlins(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir+"/go.mod", "module a\n")
