@@ -204,26 +204,32 @@ func TestMixedWritersShareAPool(t *testing.T) {
 		said.Store(c.id, log)
 		s.note(began, 0)
 	})
-	kept := 0
+	var kept [2]int // by side
 	entries, reserved = holders(t, namespace)
 	left := fmt.Sprint(entries, reserved)
 	for pod := range mixedPods {
-		c := callOf("DEL", pod, other(pod))
+		side := other(pod)
+		c := callOf("DEL", pod, side)
 		if !strings.Contains(left, fmt.Sprintf("podref:apps/pod-%d]", pod)) {
 			continue
 		}
 		log, _ := said.Load(c.id)
-		t.Logf("DEL by %s left pod %d behind: %s", names[other(pod)], pod, log)
-		if kept++; other(pod) == 0 {
-			t.Error("that was ours")
+		t.Logf("DEL by %s left pod %d behind: %s", names[side], pod, log)
+		// On a busy machine ours meets its bound, leaves the address to the node's journal, and says so.
+		if side == 0 && !strings.Contains(fmt.Sprint(log), "step not completed") {
+			t.Error("ours did not report it")
 		}
+		kept[side]++
 		if _, err := c.run(); err != nil {
 			t.Error(err)
 		}
 	}
-	t.Logf("%d of %d DELs by theirs left their address behind", kept, mixedPods/2)
-	if kept > mixedPods/20 {
-		t.Error("that is too many: does our traffic starve real whereabouts?")
+	t.Logf("of %d DELs each, %d by ours and %d by theirs left their address behind", mixedPods/2, kept[0], kept[1])
+	if kept[0] > mixedPods/4 {
+		t.Error("that is too many by ours")
+	}
+	if kept[1] > mixedPods/20 {
+		t.Error("that is too many by theirs: does our traffic starve real whereabouts?")
 	}
 	wantEmpty(t, namespace)
 }
