@@ -17,34 +17,58 @@ import (
 
 // compareWait bounds the wait for what is missing right after a return: the kernel adds some
 // routes of IPv6 in a worker. Nearly always nothing is missing.
+//
+// ownerWait is the bound if an address is missing: a network manager has removed it, and will
+// configure the NIC. NetworkManager takes a second.
+//
+// calm is the time after which a NIC that was restored once more is compared once more:
+// NetworkManager takes a list of what it finds, and removes that.
 const (
-	compareWait  = 500 * time.Millisecond
+	compareWait  = 200 * time.Millisecond
+	ownerWait    = 5 * time.Second
+	calm         = 300 * time.Millisecond
 	comparePause = 50 * time.Millisecond
 )
 
-// compare compares a NIC that was restored with its snapshot, and returns what is missing and is
-// not among the lost. If something is, another NIC that returns at the same time may have
-// replaced a route over both, so again restores once more.
-func compare(ctx context.Context, releasing *attachment.Releasing, index int, lost []error, again func()) []error {
+// compare compares a NIC that was restored with its snapshot, and returns what is lost or missing.
+// lost is what could not be restored. If more is missing, compare waits for it, and calls again,
+// which restores once more and returns what is lost then. It is missing because another NIC that
+// returned at the same time has replaced a route over both, or because a network manager has
+// removed it. A manager comes first: an address that is restored while NetworkManager removes
+// those that it found keeps it from its own profile.
+func compare(ctx context.Context, releasing *attachment.Releasing, index int, lost []error, again func() (lost []error)) []error {
 	var missing []error
+	removed := false // an address
 	look := func() (none bool, err error) {
-		found, err := releasing.Home.Compare(index, releasing.Record.Loan.Snapshot, false)
-		missing = slices.DeleteFunc(found, func(e error) bool { return among(lost, e) })
+		missing, err = missingNow(releasing, index, lost)
 		return !slices.ContainsFunc(missing, mayComeYet), err
 	}
-	none, err := look()
-	if !none && err == nil {
-		again()
-		bounded, cancel := context.WithTimeout(ctx, compareWait)
-		defer cancel()
-		if err = wait.Until(bounded, comparePause, look); wait.Ended(bounded, err) {
-			err = nil
+	settle := func() (none bool, err error) {
+		begin := time.Now()
+		waitErr := wait.Until(ctx, comparePause, func() (bool, error) {
+			bound := compareWait
+			if none, err = look(); slices.ContainsFunc(missing, isAddress) {
+				bound, removed = ownerWait, true
+			}
+			return none || time.Since(begin) > bound, err
+		})
+		if wait.Ended(ctx, waitErr) {
+			return none, nil
+		}
+		return none, waitErr
+	}
+	none, err := settle()
+	for try := 1; (!none || removed && len(lost) > 0) && err == nil && try < restoreTries; try++ {
+		lost, removed = again(), false // an owner may have brought what was lost
+		if none, err = settle(); none && err == nil {
+			_ = wait.For(ctx, calm)
+			none, err = look()
 		}
 	}
 	if err != nil {
 		releasing.Node.LogOf(releasing.Record).Warn("NIC not compared after its return", "err", err)
 	}
-	return missing
+	return slices.Concat(lost, missing)
 }
 
 // mayComeYet reports whether the kernel may still add what is missing, or another restore: a rule
@@ -52,6 +76,18 @@ func compare(ctx context.Context, releasing *attachment.Releasing, index int, lo
 func mayComeYet(missing error) bool {
 	var l *link.Lost
 	return !errors.As(missing, &l) || !strings.HasPrefix(l.What, "rule ")
+}
+
+// missingNow returns what a NIC lacks of its snapshot and is not among the lost.
+func missingNow(releasing *attachment.Releasing, index int, lost []error) ([]error, error) {
+	found, err := releasing.Home.Compare(index, releasing.Record.Loan.Snapshot, false)
+	return slices.DeleteFunc(found, func(e error) bool { return among(lost, e) }), err
+}
+
+// isAddress reports whether an address is missing. The kernel removes none of a link that is up.
+func isAddress(missing error) bool {
+	var l *link.Lost
+	return errors.As(missing, &l) && strings.HasPrefix(l.What, "address ")
 }
 
 // among reports whether one of the lost is the object that err is about.

@@ -280,6 +280,9 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	// enough.
 	again := func(err error) bool { return !errors.Is(err, link.ErrVirtual) }
 	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
+		if missing, err := missingNow(releasing, l.Index, lost); err == nil && slices.ContainsFunc(missing, isAddress) {
+			break // its owner has removed it: compare waits
+		}
 		_ = wait.For(ctx, restorePause)
 		if l, err = home.ByIndex(l.Index); err == nil {
 			lost, err = restore()
@@ -289,11 +292,15 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err == nil { // otherwise another may have the name, and the next try comes here
 		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 		left = append(left, home.MoreReceivers(l.Index, s)...)
-		lost = append(lost, compare(ctx, releasing, l.Index, lost, func() {
-			if now, err := home.ByIndex(l.Index); err == nil {
-				_, _ = home.Restore(now, s) // what is still missing is reported
+		lost = compare(ctx, releasing, l.Index, lost, func() []error {
+			now, err := home.ByIndex(l.Index)
+			if err != nil {
+				return lost
 			}
-		})...)
+			l = now
+			still, _ := restore() // what is missing after that is reported
+			return still
+		})
 	}
 	loan.Report(n, r, lost, left, missing)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
