@@ -4,14 +4,18 @@
 //
 //	go test -json ./... | testreport [-into DIR -as NAME]
 //	testreport [-no-skips] -sum DIR [-before DIR]
+//	go test -exec "testreport -cost-into DIR" ./...
 //	testreport -longest-first FILES < NAMES
 //	testreport -seed
 //
 // Several runs may keep their counts in one directory, each with its events as NAME.json.
-// -sum adds the counts up, prints the steps of scripts/steps.sh, the slowest tests and
-// packages and those that were quicker in the runs of -before, repeats the names of failed
-// tests, and prints the last line. With -no-skips, as in "make test", a skipped test is a
-// failure.
+// With -cost-into, testreport runs the test programs in the place of go test, and keeps the
+// CPU seconds that each has taken with the programs that it has waited for.
+//
+// -sum adds the counts up, prints the steps of scripts/steps.sh, the packages and tests that
+// took most time, and most CPU seconds, and those that were quicker in the runs of -before,
+// repeats the names of failed tests, and prints the last line. With -no-skips, as in
+// "make test", a skipped test is a failure.
 //
 // It exits with 1 when a test or a build failed, or when no test ran at all: a
 // successful run without tests is a broken test set-up.

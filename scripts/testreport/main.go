@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ func main() {
 	before := flag.String("before", "", "with -sum: compare with the runs in `DIR`, if there are any")
 	noSkips := flag.Bool("no-skips", false, "with -sum: a skipped test is a failure")
 	longest := flag.Bool("longest-first", false, "sort the lines of standard input by the seconds that the `FILES` of the arguments have of them, and end")
+	costInto := flag.String("cost-into", "", "run the test program of the arguments, keep its CPU seconds in `DIR`, and end as it does")
 	seed := flag.Bool("seed", false, "print the seed of the tests' samples, and end")
 	flag.Parse()
 
@@ -31,6 +33,12 @@ func main() {
 	switch {
 	case *seed:
 		_, err = fmt.Println(need.Seed())
+	case *costInto != "":
+		status, err := runAndCost(*costInto, flag.Args())
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "testreport:", err)
+		}
+		os.Exit(status)
 	case *longest:
 		err = longestFirst(os.Stdin, os.Stdout, flag.Args())
 	case *sum != "":
@@ -107,6 +115,9 @@ func (t *tally) add(other tally) {
 	t.Packages = append(t.Packages, other.Packages...)
 }
 
+// countsFile is the name of the file with the counts: a line of JSON, a tally, for each run.
+const countsFile = "counts"
+
 // reporter keeps the output of each running test until it is known whether it
 // is printed.
 type reporter struct {
@@ -139,8 +150,8 @@ func report(in io.Reader, out io.Writer, dir string) error {
 		r.tellSkipped(pkg) // its end was cut off
 	}
 	if dir != "" {
-		if err := appendCounts(filepath.Join(dir, "counts"), r.tally); err != nil {
-			return err
+		if err := appendLine(filepath.Join(dir, countsFile), r.tally); err != nil {
+			return fmt.Errorf("keeping the counts: %w", err)
 		}
 	}
 	if n := len(r.tally.Failed); n > 0 {
@@ -283,37 +294,54 @@ func words(line string) string {
 	return line
 }
 
-func appendCounts(path string, t tally) error {
-	data, err := json.Marshal(t)
+// appendLine appends a value to a file, as a line of JSON.
+func appendLine(path string, value any) error {
+	data, err := json.Marshal(value)
 	if err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("keeping the counts: %w", err)
+		return err
 	}
 	_, err = f.Write(append(data, '\n'))
 	return errors.Join(err, f.Close())
 }
 
-// readCounts returns the sum of the counts in dir.
-func readCounts(dir string) (all tally, err error) {
-	f, err := os.Open(filepath.Join(dir, "counts"))
+// readLines returns the values of a file with a line of JSON for each, none if there is no such
+// file.
+func readLines[T any](path string) (all []T, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
-		return all, fmt.Errorf("no run has left its counts: %w", err)
+		return nil, err
 	}
 	defer f.Close()
 	for dec := json.NewDecoder(f); ; {
-		var t tally
-		err := dec.Decode(&t)
+		var value T
+		err := dec.Decode(&value)
 		if errors.Is(err, io.EOF) {
 			return all, nil
 		}
 		if err != nil {
-			return all, fmt.Errorf("counts in %s: %w", f.Name(), err)
+			return all, fmt.Errorf("%s: %w", path, err)
 		}
+		all = append(all, value)
+	}
+}
+
+// readCounts returns the sum of the counts in dir.
+func readCounts(dir string) (all tally, err error) {
+	runs, err := readLines[tally](filepath.Join(dir, countsFile))
+	if err == nil && len(runs) == 0 {
+		err = errors.New("no run has left its counts in " + dir)
+	}
+	for _, t := range runs {
 		all.add(t)
 	}
+	return all, err
 }
 
 func printSum(out io.Writer, dir, before string, noSkips bool) error {
@@ -328,8 +356,11 @@ func printSum(out io.Writer, dir, before string, noSkips bool) error {
 	if err := printSteps(out, dir, before); err != nil {
 		return err
 	}
-	printSlowest(out, "packages", 10, all.Packages, earlier.Packages)
-	printSlowest(out, "tests", 15, all.Tests, earlier.Tests)
+	printLargest(out, "slowest packages", 10, all.Packages, earlier.Packages)
+	printLargest(out, "slowest tests", 15, all.Tests, earlier.Tests)
+	if err := printCosts(out, dir, before); err != nil {
+		return err
+	}
 	printSlower(out, append(all.Packages, all.Tests...), append(earlier.Packages, earlier.Tests...))
 	for _, name := range all.Failed {
 		fmt.Fprintln(out, "FAILED", name)
@@ -359,15 +390,16 @@ func secondsOf(all []timing) map[string]float64 {
 	return of
 }
 
-// printSlowest prints the n slowest tests or packages, and what they took before.
-func printSlowest(out io.Writer, what string, n int, all, before []timing) {
+// printLargest prints a title and the n tests or packages with the most seconds, and what they took
+// before.
+func printLargest(out io.Writer, title string, n int, all, before []timing) {
 	all = slices.DeleteFunc(slices.Clone(all), func(t timing) bool { return t.Seconds < worth })
 	if len(all) == 0 {
 		return
 	}
 	slices.SortStableFunc(all, func(a, b timing) int { return cmp.Compare(b.Seconds, a.Seconds) })
 	was := secondsOf(before)
-	fmt.Fprintf(out, "slowest %s:\n", what)
+	fmt.Fprintf(out, "%s:\n", title)
 	for _, t := range all[:min(n, len(all))] {
 		fmt.Fprintf(out, "%8.1f s  %s", t.Seconds, t.Name)
 		if s, ok := was[t.Name]; ok {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -240,5 +242,28 @@ func TestLongestComesFirst(t *testing.T) {
 	}
 	if want := "new\nq\ns with, words\nr\np\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// TestCostsAreThoseOfTheProgramAndItsChildren runs programs as go test does, and wants their output,
+// their exit status and their CPU seconds.
+func TestCostsAreThoseOfTheProgramAndItsChildren(t *testing.T) {
+	dir := t.TempDir()
+	const work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
+	for script, want := range map[string]int{"sh -c '" + work + "'; exit 3": 3, "kill -9 $$": 1, "exit 0": 0} {
+		if status, err := runAndCost(dir, []string{"sh", "-c", script}); err != nil || status != want {
+			t.Errorf("%s: status %d, %v, want %d", script, status, err, want)
+		}
+	}
+	if status, err := runAndCost(dir, []string{"/no/program"}); err == nil || status == 0 {
+		t.Errorf("a program that is not there: status %d, %v", status, err)
+	}
+	costs, err := readLines[timing](filepath.Join(dir, costsFile))
+	if err != nil || len(costs) != 3 {
+		t.Fatalf("costs %v, %v, want 3", costs, err)
+	}
+	slices.SortFunc(costs, func(a, b timing) int { return cmp.Compare(a.Seconds, b.Seconds) })
+	if most := costs[2]; most.Seconds < 0.02 || filepath.Base(most.Name) != "testreport" {
+		t.Errorf("the most is %v, want the seconds of the loop, for this directory", most)
 	}
 }

@@ -1,18 +1,17 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 	"text/tabwriter"
 )
 
-// stage is one step of a run, a line of the file "steps", which scripts/steps.sh writes.
+// stepsFile is the name of the file with the steps: a line of JSON, a stage, for each, by
+// scripts/steps.sh.
+const stepsFile = "steps"
+
+// stage is one step of a run.
 type stage struct {
 	Name    string
 	Start   int64 // Unix time
@@ -21,33 +20,13 @@ type stage struct {
 	Ended   string  // "ok" or "FAILED"
 }
 
-// readSteps returns the steps in dir, none if it has no file of them.
-func readSteps(dir string) ([]stage, error) {
-	data, err := os.ReadFile(filepath.Join(dir, "steps"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var steps []stage
-	for line := range strings.Lines(string(data)) {
-		var s stage
-		if err := json.Unmarshal([]byte(line), &s); err != nil {
-			return nil, fmt.Errorf("steps in %s: %w", dir, err)
-		}
-		steps = append(steps, s)
-	}
-	return steps, nil
-}
-
 // printSteps prints what each step took, and what it took before.
 func printSteps(out io.Writer, dir, before string) error {
-	steps, err := readSteps(dir)
+	steps, err := readLines[stage](filepath.Join(dir, stepsFile))
 	if err != nil || len(steps) == 0 {
 		return err
 	}
-	earlier, err := readSteps(before)
+	earlier, err := readLines[stage](filepath.Join(before, stepsFile))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+// costsFile is the name of the file with the CPU seconds of test programs: a line of JSON, a timing,
+// for each, named by the directory of its package.
+const costsFile = "costs"
+
+// runAndCost runs a test program in the place of go test (-exec), and appends the CPU seconds of the
+// program and of those that it has waited for to the costs in dir. It returns the program's exit
+// status.
+func runAndCost(dir string, program []string) (status int, err error) {
+	if len(program) == 0 {
+		return 1, errors.New("no program to run")
+	}
+	// Pdeathsig is sent when the thread ends that started the program.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.Command(program[0], program[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// SIGQUIT, with which go test asks for the goroutines' stacks, and a terminal's signals are for the program.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGQUIT, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return 1, err
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				_ = cmd.Process.Signal(s) // it may have ended
+			case <-done:
+				return
+			}
+		}
+	}()
+	_ = cmd.Wait() // the state has how it ended
+	state := cmd.ProcessState
+	if status = state.ExitCode(); status < 0 { // by a signal
+		status = 1
+	}
+	where, err := os.Getwd()
+	if err != nil {
+		return status, err
+	}
+	return status, appendLine(filepath.Join(dir, costsFile), timing{where, (state.UserTime() + state.SystemTime()).Seconds()})
+}
+
+// printCosts prints the packages that took the most CPU seconds, and what they took before.
+func printCosts(out io.Writer, dir, before string) error {
+	all, err := readLines[timing](filepath.Join(dir, costsFile))
+	if err != nil {
+		return err
+	}
+	earlier, err := readLines[timing](filepath.Join(before, costsFile))
+	if err != nil {
+		return err
+	}
+	root, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	for _, list := range [][]timing{all, earlier} {
+		for i := range list {
+			list[i].Name = strings.TrimPrefix(list[i].Name, root+"/")
+		}
+	}
+	printLargest(out, "most CPU seconds", 15, all, earlier)
+	return nil
+}
