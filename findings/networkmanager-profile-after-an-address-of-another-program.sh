@@ -10,7 +10,7 @@
 #   no address:     auto-activating connection 'rail', then 10.1.0.5/24
 #   10.2.0.7/24:    unavailable -> disconnected (reason 'connection-assumed'), then 10.2.0.7/24 only
 #
-# Who moves a NIC into a host's network namespace and restores its addresses meets this: whether the
+# Whoever moves a NIC into a host's network namespace and restores its addresses meets this: whether the
 # profile comes or not depends on who is faster. `nmcli connection up` activates it later.
 #
 # Needs root, unshare(1), iproute2, dbus-daemon, and apt-get with Debian 12's packages.
@@ -67,7 +67,7 @@ export DBUS_SYSTEM_BUS_ADDRESS=unix:path=/run/bus
 dbus-daemon --config-file="$work/bus.conf" --nofork --nopidfile 2>"$work/bus.log" &
 until [[ -S /run/bus ]]; do sleep 0.1; done
 
-await() { for _ in {1..300}; do ! grep -q "$1" "$work/nm.log" || return 0; sleep 0.1; done; cat "$work/nm.log"; echo "no $1"; exit 1; }
+await() { for _ in {1..300}; do ! grep -q "$1" "$work/nm.log" || return 0; sleep 0.1; done; cat "$work/nm.log" >&2; echo "no $1" >&2; exit 1; }
 seen() { # seen ADDRESS: what becomes of the NIC, with an address added before its carrier
 	rm -f /run/nm.*
 	ip link add name nic0 type veth peer name peer0
@@ -85,7 +85,8 @@ seen() { # seen ADDRESS: what becomes of the NIC, with an address added before i
 	wait "$manager" || true
 	ip link del nic0
 }
-now=$(seen "" && seen 10.2.0.7/24)
+now=$(seen "")
+now+=$'\n'$(seen 10.2.0.7/24)
 echo "$now"
 [[ $now == "auto-activating connection 'rail'
 10.1.0.5/24

@@ -42,7 +42,7 @@ export RAIL_CNI_SEED
 every() {
 	local name=$1
 	shift
-	gotest "$name" -count=1 -vet=off -exec "$report -cost-into $run" "${leave[@]}" "$@"
+	gotest "$name" -count=1 -vet=off -exec "'$report' -cost-into '$run'" "${leave[@]}" "$@"
 }
 
 # has LIST ITEM: is the item in the list of words?

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -50,7 +51,8 @@ func runAndCost(dir string, program []string) (status int, err error) {
 	}()
 	_ = cmd.Wait() // the state has how it ended
 	state := cmd.ProcessState
-	if status = state.ExitCode(); status < 0 { // by a signal
+	if status = state.ExitCode(); status < 0 {
+		fmt.Fprintln(os.Stderr, state) // go test tells a signal only of its own child
 		status = 1
 	}
 	where, err := os.Getwd()

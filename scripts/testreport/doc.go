@@ -13,7 +13,7 @@
 // CPU seconds that each has taken with the programs that it has waited for.
 //
 // -sum adds the counts up, prints the steps of scripts/steps.sh, the packages and tests that
-// took most time, and most CPU seconds, and those that were quicker in the runs of -before,
+// took the most time, and the most CPU seconds, and those that were quicker in the runs of -before,
 // repeats the names of failed tests, and prints the last line. With -no-skips, as in
 // "make test", a skipped test is a failure.
 //

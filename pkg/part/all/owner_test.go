@@ -1,6 +1,9 @@
 package all_test
 
 import (
+	"fmt"
+	"os/exec"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,32 +25,37 @@ func TestOwnerOfANICIsNotDisturbed(t *testing.T) {
 	before := b.node.State()
 	config := b.config(nil)
 	b.node.MustRun(b.call("ADD", config))
-	added, configured := ownNIC(t, b.node, func() {
-		b.node.IP("route", "flush", "dev", nicName)
-		time.Sleep(300 * time.Millisecond)
-		b.make(profile)
-	})
-	b.node.MustRun(b.call("DEL", config))
-	select {
-	case <-configured:
-	default:
-		t.Error("DEL did not wait for the owner")
-		<-configured
+	owner := ownNIC(t, b.node)
+	_, err := b.node.Run(b.call("DEL", config))
+	beginsBefore := owner.begun.Load()
+	owner.wait(t)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if n := added.Load(); n != 2 {
-		t.Errorf("the address was added %d times, want 2: by DEL and by the owner", n)
+	if !beginsBefore {
+		t.Error("DEL did not wait for the owner")
 	}
 	if d := b.node.Settled(before); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
+	}
+	if n := owner.added.Load(); n != 2 {
+		t.Errorf("the address was added %d times, want 2: by DEL and by the owner", n)
 	}
 	if note := b.returned(); note != "" {
 		t.Errorf("it is noted: %s", note)
 	}
 }
 
-// ownNIC removes the first IPv4 address that the NIC of a bench gets, and then runs configure. It
-// counts the addresses added; configured is closed when configure has returned.
-func ownNIC(t *testing.T, ns *testnet.Netns, configure func()) (added *atomic.Int64, configured <-chan struct{}) {
+// owner is the owner of the NIC of a bench.
+type owner struct {
+	added atomic.Int64 // IPv4 addresses
+	begun atomic.Bool  // to configure the NIC
+	ended chan error   // of the configuration
+}
+
+// ownNIC starts an owner. It removes the first IPv4 address that it sees, then the routes, and
+// configures the NIC as NetworkManager does.
+func ownNIC(t *testing.T, ns *testnet.Netns) *owner {
 	t.Helper()
 	handle, err := netns.GetFromName(ns.Name)
 	if err != nil {
@@ -64,21 +72,46 @@ func ownNIC(t *testing.T, ns *testnet.Netns, configure func()) (added *atomic.In
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { close(done) })
-	added = &atomic.Int64{}
-	finished := make(chan struct{})
+	o := &owner{ended: make(chan error, 1)}
+	ip := func(batch string) error {
+		cmd := exec.Command("ip", "-n", ns.Name, "-batch", "-")
+		cmd.Stdin = strings.NewReader(batch)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	configure := func(u netlink.AddrUpdate) error {
+		nic := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: u.LinkIndex}}
+		if err := routes.AddrDel(nic, &netlink.Addr{IPNet: &u.LinkAddress}); err != nil {
+			return err
+		}
+		if err := ip("route flush dev " + nicName + "\n"); err != nil {
+			return err
+		}
+		time.Sleep(300 * time.Millisecond)
+		o.begun.Store(true)
+		return ip(strings.ReplaceAll(strings.Join(asMade["NetworkManager"], "\n")+"\n", "%s", nicName))
+	}
 	go func() {
 		for u := range updates {
-			if !u.NewAddr || u.LinkAddress.IP.To4() == nil || added.Add(1) != 1 {
-				continue
+			if u.NewAddr && u.LinkAddress.IP.To4() != nil && o.added.Add(1) == 1 {
+				go func() { o.ended <- configure(u) }()
 			}
-			if err := routes.AddrDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: u.LinkIndex}}, &netlink.Addr{IPNet: &u.LinkAddress}); err != nil {
-				t.Error(err)
-			}
-			go func() {
-				defer close(finished)
-				configure()
-			}()
 		}
 	}()
-	return added, finished
+	return o
+}
+
+// wait waits until the owner has configured the NIC.
+func (o *owner) wait(t *testing.T) {
+	t.Helper()
+	select {
+	case err := <-o.ended:
+		if err != nil {
+			t.Errorf("the owner: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the owner has seen no address")
+	}
 }

@@ -18,8 +18,8 @@ import (
 // compareWait bounds the wait for what is missing right after a return: the kernel adds some
 // routes of IPv6 in a worker. Nearly always nothing is missing.
 //
-// ownerWait is the bound if an address is missing: a network manager has removed it, and will
-// configure the NIC. NetworkManager takes a second.
+// ownerWait bounds the wait while an address is missing: probably a network manager has removed
+// it, and will configure the NIC. NetworkManager takes a second.
 //
 // calm is the time after which a NIC that was restored once more is compared once more:
 // NetworkManager takes a list of what it finds, and removes that.
@@ -31,26 +31,30 @@ const (
 )
 
 // compare compares a NIC that was restored with its snapshot, and returns what is lost or missing.
-// lost is what could not be restored. If more is missing, compare waits for it, and calls again,
-// which restores once more and returns what is lost then. It is missing because another NIC that
-// returned at the same time has replaced a route over both, or because a network manager has
-// removed it. A manager comes first: an address that is restored while NetworkManager removes
-// those that it found keeps it from its own profile.
-func compare(ctx context.Context, releasing *attachment.Releasing, index int, lost []error, again func() (lost []error)) []error {
+// lost is what could not be restored; removed says that somebody has removed an address meanwhile.
+// If more is missing, compare waits for it, and calls again, which restores once more and returns
+// what is lost then. It is missing because another NIC that returned at the same time has replaced
+// a route over both, or because a network manager has removed it. A manager comes first: an
+// address that is restored while NetworkManager removes those that it found keeps it from its own
+// profile.
+func compare(ctx context.Context, releasing *attachment.Releasing, index int, lost []error, removed bool, again func() (lost []error)) []error {
 	var missing []error
-	removed := false // an address
-	look := func() (none bool, err error) {
-		missing, err = missingNow(releasing, index, lost)
-		return !slices.ContainsFunc(missing, mayComeYet), err
-	}
+	end := time.Now().Add(ownerWait)
 	settle := func() (none bool, err error) {
-		begin := time.Now()
+		last := time.Now() // an address was missing
 		waitErr := wait.Until(ctx, comparePause, func() (bool, error) {
-			bound := compareWait
-			if none, err = look(); slices.ContainsFunc(missing, isAddress) {
-				bound, removed = ownerWait, true
+			var found []error
+			found, err = releasing.Home.Compare(index, releasing.Record.Loan.Snapshot, false)
+			missing = notAmong(found, lost)
+			now, gone := time.Now(), slices.ContainsFunc(missing, isAddress)
+			if gone {
+				removed, last = true, now
 			}
-			return none || time.Since(begin) > bound, err
+			if removed {
+				missing = found // a manager may bring what is lost, too
+			}
+			none = !slices.ContainsFunc(missing, mayComeYet)
+			return none || gone && now.After(end) || !gone && now.Sub(last) > compareWait, err
 		})
 		if wait.Ended(ctx, waitErr) {
 			return none, nil
@@ -59,16 +63,19 @@ func compare(ctx context.Context, releasing *attachment.Releasing, index int, lo
 	}
 	none, err := settle()
 	for try := 1; (!none || removed && len(lost) > 0) && err == nil && try < restoreTries; try++ {
-		lost, removed = again(), false // an owner may have brought what was lost
+		lost, removed = again(), false
 		if none, err = settle(); none && err == nil {
 			_ = wait.For(ctx, calm)
-			none, err = look()
+			none, err = settle()
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
 	if err != nil {
 		releasing.Node.LogOf(releasing.Record).Warn("NIC not compared after its return", "err", err)
 	}
-	return slices.Concat(lost, missing)
+	return slices.Concat(lost, notAmong(missing, lost))
 }
 
 // mayComeYet reports whether the kernel may still add what is missing, or another restore: a rule
@@ -78,16 +85,22 @@ func mayComeYet(missing error) bool {
 	return !errors.As(missing, &l) || !strings.HasPrefix(l.What, "rule ")
 }
 
-// missingNow returns what a NIC lacks of its snapshot and is not among the lost.
-func missingNow(releasing *attachment.Releasing, index int, lost []error) ([]error, error) {
+// addressRemoved reports whether a NIC lacks an address that is not among the lost: somebody has
+// removed it since it was restored.
+func addressRemoved(releasing *attachment.Releasing, index int, lost []error) bool {
 	found, err := releasing.Home.Compare(index, releasing.Record.Loan.Snapshot, false)
-	return slices.DeleteFunc(found, func(e error) bool { return among(lost, e) }), err
+	return err == nil && slices.ContainsFunc(notAmong(found, lost), isAddress)
 }
 
-// isAddress reports whether an address is missing. The kernel removes none of a link that is up.
+// isAddress reports whether an address is missing.
 func isAddress(missing error) bool {
 	var l *link.Lost
 	return errors.As(missing, &l) && strings.HasPrefix(l.What, "address ")
+}
+
+// notAmong returns the errors that are about other objects than the lost.
+func notAmong(found, lost []error) []error {
+	return slices.DeleteFunc(slices.Clone(found), func(e error) bool { return among(lost, e) })
 }
 
 // among reports whether one of the lost is the object that err is about.

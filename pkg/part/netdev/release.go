@@ -279,9 +279,10 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	// removed: a temporary error (no memory, something busy) must not be
 	// enough.
 	again := func(err error) bool { return !errors.Is(err, link.ErrVirtual) }
+	removed := false
 	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
-		if missing, err := missingNow(releasing, l.Index, lost); err == nil && slices.ContainsFunc(missing, isAddress) {
-			break // its owner has removed it: compare waits
+		if removed = addressRemoved(releasing, l.Index, lost); removed {
+			break // compare waits for the NIC's owner
 		}
 		_ = wait.For(ctx, restorePause)
 		if l, err = home.ByIndex(l.Index); err == nil {
@@ -292,13 +293,16 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err == nil { // otherwise another may have the name, and the next try comes here
 		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 		left = append(left, home.MoreReceivers(l.Index, s)...)
-		lost = compare(ctx, releasing, l.Index, lost, func() []error {
+		lost = compare(ctx, releasing, l.Index, lost, removed, func() []error {
 			now, err := home.ByIndex(l.Index)
 			if err != nil {
 				return lost
 			}
 			l = now
-			still, _ := restore() // what is missing after that is reported
+			still, err := restore() // a manager may have changed the link: that is its own
+			if errors.Is(err, link.ErrNotFound) {
+				return lost
+			}
 			return still
 		})
 	}
