@@ -342,10 +342,10 @@ func (t *template) excludedOnRail(rail int, own, theirs *template) []any {
 		list, _ := theirs.get(keyExclude).([]any)
 		all = append(all, list...)
 	}
-	mine, err := addresses(rail, own.ipam)
-	other, otherErr := addresses(rail, theirs.ipam)
-	if err != nil || otherErr != nil || !mine.gateway.IsValid() || len(mine.ranges) == 0 {
-		return all // checkRanges has refused what whereabouts cannot read
+	mine, _ := addresses(rail, own.ipam) // checkRanges has refused ranges that cannot be read
+	other, _ := addresses(rail, theirs.ipam)
+	if len(mine.ranges) == 0 || !other.gateway.IsValid() {
+		return all // that rail has no gateway; what is no address whereabouts refuses there
 	}
 	if bits := mine.ranges[0].Prefix.Bits(); hostBits(mine.gateway, bits) != hostBits(other.gateway, bits) {
 		all = append(all, other.gateway.String())

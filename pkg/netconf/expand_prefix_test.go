@@ -142,11 +142,12 @@ func TestOriginsOfPrefixes(t *testing.T) {
 // and again that another rail excludes.
 func TestSameHostExcludesWhatAnyRailExcludes(t *testing.T) {
 	v := ofNode(3)
-	v.Rails = []int{0, 3}
+	v.Rails = []int{0, 3, 10}
 	for ipam, want := range map[string][]any{
 		`, "gateway": "10.${rail}.0.1"`:                          nil,
-		`, "gateway": "10.${rail}.0.1${rail}"`:                   {"10.0.0.10"},
-		`, "exclude": ["10.${rail}.${rail}.0/24"]`:               {"10.3.3.0/24", "10.0.0.0/24"},
+		`, "gateway": "10.${rail}.0.1${rail}"`:                   {"10.0.0.10", "10.10.0.110"},
+		`, "gateway": "10.${rail}.0.10${rail}"`:                  {"10.0.0.100"}, // of rail 10 it is no address
+		`, "exclude": ["10.${rail}.${rail}.0/24"]`:               {"10.3.3.0/24", "10.0.0.0/24", "10.10.10.0/24"},
 		`, "exclude": ["10.0.0.7"], "gateway": "10.${rail}.0.1"`: {"10.0.0.7"},
 	} {
 		text, err := networkOf(t, `, "range": "10.${rail}.0.0/16", "sameHost": true`+ipam).Expanded(v)
