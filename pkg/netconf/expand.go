@@ -65,13 +65,11 @@ func (c *Common) template() (*template, error) {
 	var keys struct {
 		IPAM json.RawMessage `json:"ipam"`
 	}
-	if err := json.Unmarshal(c.Raw, &keys); err != nil || len(keys.IPAM) == 0 {
-		return t, nil //nolint:nilerr // the plugin's parser has read the configuration: see Lenient
-	}
+	_ = json.Unmarshal(c.Raw, &keys) // the plugin's parser has read the configuration: see Lenient
 	d := json.NewDecoder(bytes.NewReader(keys.IPAM))
 	d.UseNumber() // a number stays as it is written
 	if err := d.Decode(&t.ipam); err != nil {
-		return &template{}, nil //nolint:nilerr // the same
+		return &template{}, nil //nolint:nilerr // it is missing or no object: the same
 	}
 	t.sameHost = t.get(keySameHost) == true
 	if text, _ := t.get(keyPrefix).(string); text == prefixOfNode || strings.HasPrefix(text, prefixOfPool) {

@@ -131,13 +131,14 @@ func (a addressesOf) checkGateway() error {
 	return failure.WithCure(failure.New(failure.InvalidConfig, "the gateway %s is not in the range %s", a.gateway, outside.Prefix), `correct "gateway" or "range"`)
 }
 
-// bounds returns the first and the last address of the range, both included.
+// bounds returns the first and the last address of the range, both included. A bound that is
+// missing, or outside of the prefix, does not count.
 func (r *WhereaboutsRange) bounds() (first, last netip.Addr) {
 	first, last = r.Prefix.Addr(), lastOf(r.Prefix)
-	if r.Start.IsValid() && r.Prefix.Contains(r.Start) {
+	if r.Prefix.Contains(r.Start) {
 		first = r.Start
 	}
-	if r.End.IsValid() && r.Prefix.Contains(r.End) {
+	if r.Prefix.Contains(r.End) {
 		last = r.End
 	}
 	return first, last

@@ -226,8 +226,8 @@ func flatFilesName(flatFiles []string, kubeconfig string) bool {
 		if !matchesPath(defaultPaths[keyFlatFile], file) && roots(file) != nil {
 			return false
 		}
-		data, err := readFlatFile(file)
+		data, _ := readFlatFile(file) // nil, which is no JSON, if it is missing or cannot be read
 		var flat whereaboutsIPAM
-		return err == nil && data != nil && decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
+		return decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
 	})
 }

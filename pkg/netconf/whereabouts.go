@@ -261,8 +261,8 @@ func (c *Whereabouts) readSliceSize(text string) error {
 	if text == "" {
 		return nil
 	}
-	n, err := strconv.Atoi(strings.TrimPrefix(text, "/"))
-	if err != nil || n < 1 || n > 128 {
+	n, _ := strconv.Atoi(strings.TrimPrefix(text, "/")) // 0, or far too large, if it cannot be read
+	if n < 1 || n > 128 {
 		return failure.WithCure(failure.New(failure.InvalidConfig, "node_slice_size %q is not a prefix length", text), `write it as "/26" or "26"`)
 	}
 	c.NodeSliceSize = n
@@ -281,7 +281,7 @@ func (c *Whereabouts) readBlockSize(n int) error {
 		return failure.WithCure(failure.New(failure.InvalidConfig, "block_size and node_slice_size both divide the range among the nodes"), "remove one of them")
 	}
 	for _, r := range c.Ranges {
-		if hosts := r.Prefix.Addr().BitLen() - r.Prefix.Bits(); hosts < 31 && n > 1<<hosts {
+		if hosts := r.Prefix.Addr().BitLen() - r.Prefix.Bits(); n>>hosts > 1 {
 			return failure.WithCure(failure.New(failure.InvalidConfig, "block_size %d is more than %s has", n, r.Prefix), "use smaller blocks, or a larger range")
 		}
 	}
@@ -357,9 +357,9 @@ func (n *NodeFile) keepOpen(net *whereaboutsNet) (closed, unlogged error) {
 		*k.value = ""
 		if k.key == keyLogFile && !n.listsPaths() {
 			unlogged = err
-			continue
+		} else {
+			errs = append(errs, err)
 		}
-		errs = append(errs, err)
 	}
 	return errors.Join(errs...), unlogged
 }
