@@ -40,6 +40,20 @@ func TestKeysPageHasEveryKey(t *testing.T) {
 	}
 }
 
+func TestKeysBehindFieldsThatHaveNone(t *testing.T) {
+	keys := keysOf(struct {
+		_     int
+		Raw   []byte `json:"-"`
+		Outer struct {
+			Inner int `json:"inner"`
+		} `json:"outer"`
+		Last int `json:"last"`
+	}{})
+	if got := slices.Sorted(maps.Keys(keys)); !slices.Equal(got, []string{"last", "outer.inner"}) {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestKeysPageHasTheDefaults(t *testing.T) {
 	text := docs.Section(t, keysPage, "Every plugin") + docs.Section(t, keysPage, "whereabouts")
 	for _, want := range append(WhereaboutsFlatFiles()[:1], DefaultStateDir, "`"+StoreLocal+"`", "`"+StoreKubernetes+"`") {

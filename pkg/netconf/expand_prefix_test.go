@@ -100,6 +100,31 @@ func TestSpellingsOfAKeyCountInOneOrder(t *testing.T) {
 	}
 }
 
+func TestNamesOfPools(t *testing.T) {
+	for name, want := range map[string]bool{
+		"a.0-z.9": true, strings.Repeat("x", 253): true,
+		strings.Repeat("x", 254): false, "": false, "A": false, "a_b": false, "ä": false,
+	} {
+		if err := checkPool(name); (err == nil) != want {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestNetworksOfALocalPrefix(t *testing.T) {
+	for ipam, want := range map[string]bool{
+		`{"type": "whereabouts", "prefix": "node"}`:            true,
+		`{"type": "whereabouts", "prefix": "nv-ipam/a"}`:       true,
+		`{"type": "whereabouts", "range": "10.0.0.0/16"}`:      false,
+		`{"type": "host-local", "prefix": "node"}`:             false,
+		`{"type": "whereabouts", "prefix": "nv-ipam/${none}"}`: false,
+	} {
+		if got := Lenient([]byte(`{"ipam": ` + ipam + `}`)).OfLocalPrefix(); got != want {
+			t.Errorf("%s: %v", ipam, got)
+		}
+	}
+}
+
 // A pool without ${rail} is for NICs without a rail, too.
 func TestPoolsNeedTheRailOnlyForTheirName(t *testing.T) {
 	for prefix, want := range map[string]bool{"node": true, "nv-ipam/rail-${rail}": true, "nv-ipam/all": false} {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -170,6 +171,7 @@ func TestVetKubeconfig(t *testing.T) {
 		"the list's, that is missing":        {all, mine + "-none", "", nil, ""}, // the client reports it
 		"the list's, that is a directory":    {all, dir, "", nil, "it is not a regular file"},
 		"the installer's, not in the list":   {&NodeFile{Paths: []string{"/srv/*"}}, usual, "", nil, "not open"},
+		"another of root's, not in the list": {&NodeFile{Paths: []string{"/srv/*"}}, mine, "", nil, "not open"},
 		"a service account, without a file":  {none, "", "", nil, ""},
 		"a service account, with everything": {all, "", "", nil, ""},
 	} {
@@ -185,6 +187,16 @@ func TestVetKubeconfig(t *testing.T) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+func TestFlatFilesThatMayNameAKubeconfig(t *testing.T) {
+	const open = "/etc/cni/net.d/whereabouts.d/mine.conf"
+	var none *NodeFile
+	for named, want := range map[string][]string{"": nil, open: {open}, volume + "/flat": nil} {
+		if got := none.FlatFiles(named); !slices.Equal(got, append(want, WhereaboutsFlatFiles()...)) {
+			t.Errorf("%s: %q", named, got)
+		}
 	}
 }
 

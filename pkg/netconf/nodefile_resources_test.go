@@ -42,6 +42,11 @@ func TestPoolsOfTheFilesThatTheNodeFileNames(t *testing.T) {
 	if len(n.Resources.PoolConfigs) != 1 {
 		t.Errorf("%+v", n.Resources)
 	}
+	n, err = ParseNodeFile([]byte("resources: {sriovConfigFile: " + sriov + "}"))
+	must(t, err)
+	if c, err := n.ReadResources(); err != nil || len(c.PoolConfigs) != 1 {
+		t.Errorf("one file only: %+v, %v", c, err)
+	}
 }
 
 func TestWithoutTheKeyThereAreNoResources(t *testing.T) {

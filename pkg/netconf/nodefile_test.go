@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -145,6 +146,15 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestNumbersOfNodes(t *testing.T) {
+	for _, number := range []int{0, maxNode} { // the first and the last
+		n, err := ParseNodeFile(fmt.Appendf(nil, "node: %d", number))
+		if err != nil || n.Node == nil || *n.Node != number {
+			t.Errorf("%d: %+v, %v", number, n, err)
+		}
 	}
 }
 

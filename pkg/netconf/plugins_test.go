@@ -3,6 +3,7 @@ package netconf
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -538,6 +539,59 @@ func TestLinkTimeout(t *testing.T) {
 		_, err := ParseHostDevice([]byte(`{"name":"n","type":"host-device","linkTimeout":` + value + `}`))
 		if err == nil || !strings.Contains(err.Error(), "linkTimeout") || !strings.Contains(err.Error(), why) {
 			t.Errorf("linkTimeout %s: %v", value, err)
+		}
+	}
+}
+
+// Two keys that give addresses would leave open which ones the interface has.
+func TestTheKeptAddressIsTheOnlyOne(t *testing.T) {
+	for keys, want := range map[string]string{
+		``: "", `, "ipam": {}`: "", `, "useInterfaceNetwork": false`: "",
+		`, "ipam": {"type": "whereabouts"}`: `"keepAddress" and "ipam" both`,
+		`, "useInterfaceNetwork": true`:     `"keepAddress" and "useInterfaceNetwork" both`,
+	} {
+		_, err := ParseHostDevice([]byte(`{"name": "n", "type": "host-device", "device": "ens1", "keepAddress": true` + keys + `}`))
+		if want == "" && err != nil || want != "" && (failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", keys, err, want)
+		}
+	}
+}
+
+// The cure "give a table" would leave a network without a rail that needs one for more.
+func TestCureOfAMissingRail(t *testing.T) {
+	for keys, want := range map[string]bool{
+		`, "rail": "auto"`: false,
+		`, "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16"}`: false,
+		``: true,
+	} {
+		keys += `, "routing": {"mode": "source"}}`
+		host, err := ParseHostDevice([]byte(`{"name": "n", "type": "host-device"` + keys))
+		must(t, err)
+		macvlan, err := ParseMacvlan([]byte(`{"name": "n", "type": "macvlan"`+keys), Args{})
+		must(t, err)
+		for _, cured := range []error{host.RailCure(errors.New("no rail")), macvlan.RailCure(errors.New("no rail"))} {
+			if strings.Contains(cured.Error(), tableCure) != want {
+				t.Errorf("%s: %v", keys, cured)
+			}
+		}
+	}
+}
+
+func TestJournalIsBesideTheState(t *testing.T) {
+	for state, want := range map[string]string{DefaultStateDir: "/var/lib/rail-cni/ipam-journal", "/run/rail-cni-b": "/run/rail-cni-b/ipam-journal"} {
+		if got := JournalDir(state); got != want {
+			t.Errorf("%s: %s", state, got)
+		}
+	}
+}
+
+func TestResultsWithNullAreRefused(t *testing.T) {
+	for result, whole := range map[string]bool{
+		`{}`: true, `{"interfaces": [{}], "ips": [{}], "routes": null}`: true,
+		`null`: false, `{`: false, `{"interfaces": [null]}`: false, `{"ips": [{}, null]}`: false, `{"routes": [null]}`: false,
+	} {
+		if err := WholeResult([]byte(result)); (err == nil) != whole {
+			t.Errorf("%s: %v", result, err)
 		}
 	}
 }

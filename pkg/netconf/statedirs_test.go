@@ -116,4 +116,8 @@ func TestEndingOpensStateDirectoriesThatWereOpen(t *testing.T) {
 	if err := none.CheckPath(KeyStateDir, former); !errors.Is(err, ErrClosed) {
 		t.Errorf("ADD: %v", err)
 	}
+	nodeWithList(t, nil)
+	if err := none.Ending().CheckPath(KeyStateDir, former); !errors.Is(err, ErrClosed) {
+		t.Errorf("without a list: %v", err)
+	}
 }

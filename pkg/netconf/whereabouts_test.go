@@ -2,6 +2,7 @@ package netconf
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -37,6 +38,11 @@ func TestWhereaboutsReadsEveryRangeSyntax(t *testing.T) {
 		{`{"range":"010.00.0.005-10.000.0.20/024"}`, "10.0.0.0/24", "10.0.0.5", "10.0.0.20"},
 		{`{"range":"2001:db8::5-2001:db8::ffff/64"}`, "2001:db8::/64", "2001:db8::5", "2001:db8::ffff"},
 		{`{"range":"::ffff:10.0.0.0/120"}`, "10.0.0.0/24", "", ""},
+		{`{"range":"::ffff:0.0.0.0/96"}`, "0.0.0.0/0", "", ""},
+		{`{"range":"2001:db8::/120"}`, "2001:db8::/120", "", ""},
+		{`{"range":"10.0.0.09-10.0.0.20/24"}`, "10.0.0.0/24", "10.0.0.9", "10.0.0.20"},
+		{`{"range":"fd00::0aaaa-fd00::0ffff/64"}`, "fd00::/64", "fd00::aaaa", "fd00::ffff"},
+		{`{"range":"fd00::0AAAA-fd00::0FFFF/64"}`, "fd00::/64", "fd00::aaaa", "fd00::ffff"},
 		{`{"range":"10.0.0.0/24","range_start":"nonsense","range_end":"10.0.0.999"}`, "10.0.0.0/24", "", ""},
 		{`{"range":"10.0.0.0/24","range_start":"2001:db8::1"}`, "10.0.0.0/24", "2001:db8::1", ""},
 		{`{"RANGE":"10.0.0.0/24","Range_Start":"10.0.0.9"}`, "10.0.0.0/24", "10.0.0.9", ""},
@@ -58,17 +64,20 @@ func TestWhereaboutsReadsEveryRangeSyntax(t *testing.T) {
 }
 
 func TestWhereaboutsPutsRangeBeforeIPRanges(t *testing.T) {
-	c := parseOK(t, `{"range":"10.1.0.0/24","exclude":["10.1.0.0/28","10.1.0.77"],"ipRanges":[{"range":"10.2.0.0/24","exclude":["10.2.0.5"]},{"range":"2001:db8::/64"}]}`, "")
+	c := parseOK(t, `{"range":"10.1.0.0/24","exclude":["10.1.0.0/28","10.1.0.77","::ffff:10.1.0.96/123"],"ipRanges":[{"range":"10.2.0.0/24","exclude":["10.2.0.5"]},{"range":"2001:db8::/64"}]}`, "")
 	var got []string
 	for _, r := range c.Ranges {
 		got = append(got, r.Prefix.String()+" "+strings.Join(r.ExcludeText, ","))
 	}
-	want := []string{"10.1.0.0/24 10.1.0.0/28,10.1.0.77", "10.2.0.0/24 10.2.0.5", "2001:db8::/64 "}
+	want := []string{"10.1.0.0/24 10.1.0.0/28,10.1.0.77,::ffff:10.1.0.96/123", "10.2.0.0/24 10.2.0.5", "2001:db8::/64 "}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if e := c.Ranges[0].Exclude[1]; e != netip.MustParsePrefix("10.1.0.77/32") {
 		t.Errorf("a single excluded address became %s", e)
+	}
+	if e := c.Ranges[0].Exclude[2]; e != netip.MustParsePrefix("10.1.0.96/27") {
+		t.Errorf("an excluded IPv4-mapped CIDR became %s", e)
 	}
 }
 
@@ -112,6 +121,7 @@ func TestWhereaboutsRefuses(t *testing.T) {
 		{"bad IP in args", string(network(`{}`)), "IP=10.0.0.1", cnierr.InvalidEnv, "10.0.0.1"},
 		{"bad GATEWAY in args", string(network(`{}`)), "GATEWAY=x", cnierr.InvalidEnv, "x"},
 		{"two IPv4 at 0.2.0", `{"cniVersion":"0.2.0","ipam":{"addresses":[{"address":"10.0.0.1/24"},{"address":"10.0.0.2/24"}]}}`, "", cnierr.InvalidConfig, "does not support more than 1 address per family"},
+		{"two IPv6 at 0.1.0", `{"cniVersion":"0.1.0","ipam":{"ipRanges":[{"range":"fd00::/64"}],"addresses":[{"address":"fd01::2/64"}]}}`, "", cnierr.InvalidConfig, "does not support more than 1 address per family"},
 		{"two IPv4 ranges without version", `{"ipam":{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.0.1.0/24"}]}}`, "", cnierr.InvalidConfig, "does not support more than 1 address per family"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -369,6 +379,50 @@ func FuzzParseWhereabouts(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestWhereaboutsOfAnOldVersionHasOneAddressPerFamily(t *testing.T) {
+	c, err := ParseWhereabouts([]byte(`{"cniVersion":"0.2.0","ipam":{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"fd00::/64"}]}}`), "", nil)
+	if err != nil || len(c.Ranges) != 2 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+func TestSizesOfBlocksAndSlices(t *testing.T) {
+	for keys, want := range map[string]string{
+		`"range":"10.0.0.0/16"`:                                           "0 0",
+		`"range":"10.0.0.0/16","block_size":2`:                            "2 0",
+		`"range":"10.0.0.0/16","block_size":4096`:                         "4096 0",
+		`"range":"10.0.0.0/28","block_size":16`:                           "16 0",
+		`"range":"fd00::/64","block_size":16`:                             "16 0",
+		`"range":"10.0.0.0/16","block_size":1`:                            "block_size 1 is not a power of two from 2 to 4096",
+		`"range":"10.0.0.0/16","block_size":-2`:                           "block_size -2 is not",
+		`"range":"10.0.0.0/16","block_size":12`:                           "block_size 12 is not",
+		`"range":"10.0.0.0/16","block_size":8192`:                         "block_size 8192 is not",
+		`"range":"10.0.0.0/28","block_size":32`:                           "block_size 32 is more than 10.0.0.0/28 has",
+		`"range":"10.0.0.0/16","node_slice_size":"1"`:                     "0 1",
+		`"range":"fd00::/64","node_slice_size":"/128"`:                    "0 128",
+		`"range":"10.0.0.0/16","node_slice_size":"0"`:                     `node_slice_size "0" is not a prefix length`,
+		`"range":"fd00::/64","node_slice_size":"/129"`:                    `node_slice_size "/129" is not`,
+		`"range":"10.0.0.0/16","node_slice_size":"/99999999999999999999"`: "is not a prefix length",
+		`"range":"10.0.0.0/16","node_slice_size":"26","block_size":16`:    "both divide the range",
+	} {
+		c, err := ParseWhereabouts(network(`{`+keys+`}`), "", nil)
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = fmt.Sprint(c.BlockSize, c.NodeSliceSize)
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", keys, got, want)
+		}
+	}
+	files := flat(t, `{"block_size":16}`)
+	for keys, want := range map[string]int{``: 16, `,"block_size":32`: 32} {
+		c, err := ParseWhereabouts(network(`{"range":"10.0.0.0/16"`+keys+`}`), "", files)
+		if err != nil || c.BlockSize != want {
+			t.Errorf("with a flat file%s: %+v, %v", keys, c, err)
+		}
+	}
 }
 
 func TestWhereaboutsAllocation(t *testing.T) {
