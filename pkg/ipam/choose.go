@@ -160,7 +160,7 @@ func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 // ChooseAfter is [Choose] among the addresses after last, and then among the others. The
 // zero last is none.
 func ChooseAfter(r *Range, used Used, last netip.Addr) (netip.Addr, error) {
-	if next := last.Next(); last.IsValid() && next.IsValid() {
+	if next := last.Next(); next.IsValid() {
 		addr, err := ChooseFrom(r, used, next)
 		if full := (*ExhaustedError)(nil); !errors.As(err, &full) {
 			return addr, err

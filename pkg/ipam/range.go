@@ -166,7 +166,7 @@ func (r *Range) Exhausted() *ExhaustedError {
 // Next returns the lowest address of the range from from on, and false if there
 // is none. Its cost is that of a binary search in the excluded blocks.
 func (r *Range) Next(from netip.Addr) (netip.Addr, bool) {
-	if !from.IsValid() || from.Compare(r.first) < 0 {
+	if from.Less(r.first) { // as the invalid address is
 		from = r.first
 	}
 	if b, closed := r.blockOf(from); closed {
@@ -194,9 +194,9 @@ func (r *Range) Why(addr netip.Addr) string {
 	return ""
 }
 
-func (r *Range) inBounds(a netip.Addr) bool {
-	return a.IsValid() && a.BitLen() == r.first.BitLen() && r.first.Compare(a) <= 0 && a.Compare(r.last) <= 0
-}
+// inBounds reports whether a lies between the bounds. No address of the other family does: all of
+// IPv4 is less than IPv6.
+func (r *Range) inBounds(a netip.Addr) bool { return !a.Less(r.first) && !r.last.Less(a) }
 
 func (r *Range) blockOf(a netip.Addr) (block, bool) {
 	i, exact := slices.BinarySearchFunc(r.closed, a, func(b block, a netip.Addr) int { return b.lo.Compare(a) })
@@ -221,7 +221,7 @@ func merge(blocks []block) []block {
 			last := &merged[n-1]
 			touches := b.lo.Compare(last.hi) <= 0 || last.hi.Next() == b.lo
 			if touches && b.lo.BitLen() == last.hi.BitLen() {
-				if last.hi.Compare(b.hi) < 0 {
+				if last.hi.Less(b.hi) {
 					last.hi = b.hi
 				}
 				continue

@@ -42,16 +42,16 @@ func (s *Store) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (n
 // allocate assigns owner an address, or returns its old one. The caller holds
 // the lock.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
-	held, err := p.heldBy(owner)
+	held, r, err := p.heldBy(owner)
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	if held.IsValid() {
+	if r != nil {
 		if c.Want.IsValid() && c.Want != held {
 			return netip.Addr{}, failure.WithCure(failure.New(failure.IPAM, "%s asks for %s and already holds %s", owner.PodRef, c.Want, held),
 				"end the attachment first, or ask for the same address")
 		}
-		kept, err := p.renew(ctx, owner, held, c)
+		kept, err := p.renew(ctx, owner, held, r, c)
 		if err != nil || kept {
 			return held, err
 		}
@@ -62,8 +62,8 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	return p.takeFree(ctx, owner, c)
 }
 
-// heldBy returns the address that owner has in this pool, or the zero Addr.
-func (p *pool) heldBy(owner ipam.Owner) (netip.Addr, error) {
+// heldBy returns the address that owner has in this pool and its record, or nil.
+func (p *pool) heldBy(owner ipam.Owner) (netip.Addr, *record, error) {
 	for _, link := range []struct {
 		index
 		key string
@@ -74,23 +74,19 @@ func (p *pool) heldBy(owner ipam.Owner) (netip.Addr, error) {
 		}
 		r, err := p.read(addr)
 		if err != nil {
-			return netip.Addr{}, err
+			return netip.Addr{}, nil, err
 		}
 		if r != nil && owner.Same(r.owner()) {
-			return addr, nil
+			return addr, r, nil
 		}
 	}
-	return netip.Addr{}, nil
+	return netip.Addr{}, nil, nil
 }
 
-// renew writes owner, whose container may be a new one, into its record. It
+// renew writes owner, whose container may be a new one, into its record r of addr. It
 // returns false if another pool has reserved the address meanwhile: then the
 // record is gone.
-func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, c ipam.Claim) (bool, error) {
-	r, err := p.read(addr)
-	if err != nil || r == nil {
-		return false, err
-	}
+func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, r *record, c ipam.Claim) (bool, error) {
 	if was := r.owner(); was != owner {
 		if err := p.link(owner, addr); err != nil {
 			return false, err
@@ -120,11 +116,11 @@ func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) e
 	if why := c.Range.Why(c.Want); why != "" {
 		return refuse(why)
 	}
-	if p.dir.Exists(recordName(c.Want)) {
-		if r, err := p.read(c.Want); err == nil && r != nil && r.SetAside == "" {
-			return refuse(r.PodRef + " holds it")
-		}
+	switch r, err := p.read(c.Want); {
+	case err != nil || r != nil && r.SetAside != "":
 		return refuse("it is taken")
+	case r != nil:
+		return refuse(r.PodRef + " holds it")
 	}
 	taken, err := p.take(ctx, owner, c.Want, c.Exclusive)
 	if err == nil && !taken {
@@ -183,7 +179,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 		if !p.rails.have(addr, "") {
 			taken, err = p.take(ctx, owner, addr, c.Exclusive)
 		}
-		if err == nil && taken && c.Rotate {
+		if taken && c.Rotate {
 			_ = p.dir.Write(lastFile, []byte(addr.String()+"\n"))
 		}
 		if err != nil || taken {

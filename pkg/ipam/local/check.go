@@ -73,9 +73,9 @@ func (s *Store) Allocations(ctx context.Context, id ipam.Pool) ([]Allocation, er
 		}
 		r, readErr := p.read(addr)
 		switch {
-		case readErr != nil || r != nil && r.SetAside != "":
+		case readErr != nil:
 			found = append(found, Allocation{Addr: addr})
-		case r != nil:
+		case r != nil: // one that was set aside has no owner either
 			found = append(found, Allocation{addr, r.owner()})
 		}
 	}

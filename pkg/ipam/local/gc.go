@@ -18,7 +18,7 @@ func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []i
 	}
 	began := s.now()
 	stale := func(r *record) bool {
-		return r.SetAside == "" && r.Network == network && !r.Since.After(began) &&
+		return r != nil && r.SetAside == "" && r.Network == network && !r.Since.After(began) &&
 			!keep[ipam.Attachment{ContainerID: r.ContainerID, IfName: r.IfName}]
 	}
 	pools, err := s.pools(ctx)
@@ -48,7 +48,7 @@ func (s *Store) gcPool(ctx context.Context, id ipam.Pool, stale func(*record) bo
 		if !ok {
 			continue
 		}
-		if r, err := p.read(addr); err != nil || r != nil && stale(r) {
+		if r, err := p.read(addr); err != nil || stale(r) {
 			suspects = append(suspects, addr)
 		}
 	}
@@ -61,7 +61,7 @@ func (s *Store) gcPool(ctx context.Context, id ipam.Pool, stale func(*record) bo
 	var freeErrs []error
 	for _, addr := range suspects {
 		r, err := p.read(addr)
-		if err == nil && r != nil && stale(r) {
+		if stale(r) {
 			err = p.free(ctx, r.owner(), addr)
 		}
 		freeErrs = append(freeErrs, err)

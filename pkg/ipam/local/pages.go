@@ -31,7 +31,7 @@ func pageName(base netip.Addr) string { return "map-" + base.String() }
 // Page implements [ipam.Used].
 func (m *pages) Page(base netip.Addr) (*ipam.Page, error) {
 	p, err := m.load(base)
-	if err != nil || p == nil {
+	if err != nil {
 		return nil, err
 	}
 	if p.hidden != nil {

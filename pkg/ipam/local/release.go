@@ -72,9 +72,7 @@ func (p *pool) linksOf(owner ipam.Owner) []netip.Addr {
 	}
 	add(p.byAttachment, attachmentKey(owner))
 	add(p.byAttachment, attachmentKey(ipam.Owner{ContainerID: owner.ContainerID}))
-	if owner.PodRef != "" {
-		add(p.byPod, podKey(owner))
-	}
+	add(p.byPod, podKey(owner))
 	return addrs
 }
 

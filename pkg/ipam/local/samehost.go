@@ -72,8 +72,8 @@ func (s *Store) allocateSameHost(ctx context.Context, owner ipam.Owner, c ipam.C
 		return netip.Addr{}, err
 	}
 	defer p.close()
-	addr, found, err := s.withHost(ctx, p, owner, c)
-	if found || err != nil {
+	addr, err := s.withHost(ctx, p, owner, c)
+	if addr.IsValid() || err != nil {
 		return addr, err
 	}
 	lock, err := p.reserved.space.Lock(ctx, hostLock)
@@ -82,8 +82,8 @@ func (s *Store) allocateSameHost(ctx context.Context, owner ipam.Owner, c ipam.C
 	}
 	defer release(lock)
 	// Another rail's ADD may have chosen one meanwhile.
-	addr, found, err = s.withHost(ctx, p, owner, c)
-	if found || err != nil {
+	addr, err = s.withHost(ctx, p, owner, c)
+	if addr.IsValid() || err != nil {
 		return addr, err
 	}
 	if p.rails, err = s.openFree(ctx, p, c); err != nil {
@@ -103,19 +103,19 @@ func (s *Store) allocateSameHost(ctx context.Context, owner ipam.Owner, c ipam.C
 }
 
 // withHost assigns owner the address with the host part that its container has on other
-// rails. It returns false if there is none.
-func (s *Store) withHost(ctx context.Context, p *pool, owner ipam.Owner, c ipam.Claim) (netip.Addr, bool, error) {
+// rails. It returns the zero Addr if there is none.
+func (s *Store) withHost(ctx context.Context, p *pool, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
 	others, err := s.openRails(ctx, c)
 	if err != nil {
-		return netip.Addr{}, false, err
+		return netip.Addr{}, err
 	}
 	defer others.close()
 	host, err := others.hostOf(p, owner)
 	if err != nil || !host.IsValid() {
-		return netip.Addr{}, false, err
+		return netip.Addr{}, err
 	}
 	if c.Want.IsValid() && c.Want != host {
-		return netip.Addr{}, false, ipam.WantsOtherHost(owner, c.Want, host)
+		return netip.Addr{}, ipam.WantsOtherHost(owner, c.Want, host)
 	}
 	c.Want = host
 	addr, err := p.alone(ctx, func() (netip.Addr, error) {
@@ -127,7 +127,7 @@ func (s *Store) withHost(ctx context.Context, p *pool, owner ipam.Owner, c ipam.
 	if refusal(err) {
 		err = ipam.HostTaken(host, err)
 	}
-	return addr, err == nil, err
+	return addr, err
 }
 
 // alone calls do with the pool's lock.
@@ -144,12 +144,8 @@ func (p *pool) alone(ctx context.Context, do func() (netip.Addr, error)) (netip.
 // giveUpUnless frees the address that a former container of owner's pod has, unless keep
 // returns true for it.
 func (p *pool) giveUpUnless(ctx context.Context, owner ipam.Owner, keep func(held netip.Addr) bool) error {
-	held, err := p.heldBy(owner)
-	if err != nil || !held.IsValid() || keep(held) {
-		return err
-	}
-	r, err := p.read(held)
-	if err != nil || r == nil || r.ContainerID == owner.ContainerID {
+	held, r, err := p.heldBy(owner)
+	if err != nil || r == nil || keep(held) || r.ContainerID == owner.ContainerID {
 		return err
 	}
 	return p.free(ctx, r.owner(), held)
@@ -198,7 +194,7 @@ func (p *pool) heldByContainer(id string) (map[netip.Addr]string, error) {
 		if err != nil {
 			continue
 		}
-		if r, err := parseRecord(data, addr); err == nil && r.SetAside == "" && r.ContainerID == id {
+		if r, err := parseRecord(data, addr); err == nil && r.ContainerID == id {
 			held[addr] = r.IfName
 		}
 	}
@@ -231,7 +227,8 @@ func (r *rails) have(addr netip.Addr, podRef string) bool {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if held, parseErr := parseRecord(data, there); err != nil || parseErr != nil || held.PodRef != podRef {
+		// One that cannot be read is another pod's.
+		if held, err := parseRecord(data, there); err != nil || held.PodRef != podRef {
 			return true
 		}
 	}

@@ -67,7 +67,11 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	if err != nil {
 		return failure.WithCure(failure.Wrap(err, failure.IO, "cannot tell this boot from the last one"), "mount /proc, or put the state directory on tmpfs")
 	}
-	if was, err := root.Read(bootFile); err == nil && bytes.Equal(was, boot) {
+	ofThisBoot := func() bool {
+		was, err := root.Read(bootFile)
+		return err == nil && bytes.Equal(was, boot)
+	}
+	if ofThisBoot() {
 		return nil
 	}
 	lock, err := root.Lock(ctx, bootLock)
@@ -75,7 +79,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 		return err
 	}
 	defer release(lock)
-	if was, err := root.Read(bootFile); err == nil && bytes.Equal(was, boot) {
+	if ofThisBoot() {
 		return nil
 	}
 	names, err := entries(root)
