@@ -30,12 +30,12 @@ func TestPoolsAndReservationsAreNamedAsWhereaboutsNamesThem(t *testing.T) {
 }
 
 func TestNetworkNamesThatKubernetesWouldRefuse(t *testing.T) {
-	for _, good := range []string{"", "a", "rail-1", "a.b-c.9", strings.Repeat("a", 190)} {
+	for _, good := range []string{"", "a", "rail-1", "a.b-c.9", "z0", strings.Repeat("a", 190)} {
 		if err := CheckSpace(good); err != nil {
 			t.Errorf("%q: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"A", "a_b", "-a", "a-", "a..b", ".a", "a.", "a/b", "ä", "a.-b", strings.Repeat("a", 191), " "} {
+	for _, bad := range []string{"A", "a_b", "-a", "a-", "a..b", ".a", "a.", "a/b", "ä", "a.-b", strings.Repeat("a", 191), " ", BlockNode, HostNode, "a-" + BlockNode, "a-" + HostNode} {
 		if err := CheckSpace(bad); failure.KindOf(err) != failure.InvalidConfig {
 			t.Errorf("%q: %v", bad, err)
 		}

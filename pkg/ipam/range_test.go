@@ -120,6 +120,7 @@ func TestChooseGivesTheLowestFreeAddress(t *testing.T) {
 		{"hole", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24")}, []string{"10.0.0.1", "10.0.0.3"}, "10.0.0.2"},
 		{"excluded block", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("10.0.0.0/28")}, nil, "10.0.0.16"},
 		{"neighboring and nested blocks", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("10.0.0.16/28", "10.0.0.0/28", "10.0.0.4/30", "10.0.0.32/32")}, nil, "10.0.0.33"},
+		{"block and its first address", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Start: addr("10.0.0.4"), Exclude: prefixes("10.0.0.4/30", "10.0.0.4/32")}, nil, "10.0.0.8"},
 		{"foreign block", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Exclude: prefixes("2001:db8::/64", "192.168.0.0/16")}, nil, "10.0.0.1"},
 		{"gateway", RangeSpec{Prefix: netip.MustParsePrefix("172.31.1.0/24"), Avoid: []netip.Addr{addr("172.31.1.1")}}, nil, "172.31.1.2"},
 		{"network address inside", RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/16"), Start: addr("10.0.0.255")}, []string{"10.0.0.255"}, "10.0.1.0"},

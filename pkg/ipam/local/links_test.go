@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -32,9 +34,13 @@ func TestKeyLinksToOneRecord(t *testing.T) {
 		}
 		return info
 	}
-	first := set(a)
-	if !os.SameFile(first, set(a)) {
-		t.Error("a link that is right was made again")
+	set(a)
+	old := unix.NsecToTimeval(1e18)
+	if err := unix.Lutimes(path, []unix.Timeval{old, old}); err != nil {
+		t.Fatal(err)
+	}
+	if made := set(a).ModTime(); made.UnixNano() != 1e18 {
+		t.Errorf("a link that is right was made again at %s", made)
 	}
 	set(b)
 	if err := x.drop("key", a); err != nil {
@@ -70,6 +76,20 @@ func TestLinkWithoutRecordIsNoAddress(t *testing.T) {
 	}
 }
 
+func TestDelRemovesLinksWithoutRecord(t *testing.T) {
+	s, c, o := New(t.TempDir()), claim(t, "10.0.0.0/24"), owner("c1", "p1", "net1")
+	add(t, s, o, c)
+	if err := os.Remove(file(s, "10.0.0.1.json")); err != nil {
+		t.Fatal(err)
+	}
+	del(t, s, o, c.Pool)
+	for _, dir := range []string{byPodDir, byAttachmentDir} {
+		if left, err := os.ReadDir(file(s, dir)); err != nil || len(left) > 0 {
+			t.Errorf("%s has %v, %v", dir, left, err)
+		}
+	}
+}
+
 // A new sandbox of the pod has a new container. Nothing is left of the old one.
 func TestLinksOfTheFormerContainerGo(t *testing.T) {
 	s := New(t.TempDir())
@@ -81,6 +101,21 @@ func TestLinksOfTheFormerContainerGo(t *testing.T) {
 		if err != nil || len(links) != 1 || links[0].Name() != attachmentKey(o) {
 			t.Errorf("links of attachments: %v, %v, want %s", links, err, attachmentKey(o))
 		}
+	}
+}
+
+func TestOneLinkIsEnoughForDel(t *testing.T) {
+	for _, lost := range []string{"by-pod/ns%2Fp1@net1", "by-attachment/c1@net1"} {
+		s, c, o := New(t.TempDir()), claim(t, "10.0.0.0/24"), owner("c1", "p1", "net1")
+		add(t, s, o, c)
+		if err := os.Remove(file(s, lost)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Check(testContext, o, []ipam.Pool{c.Pool}); err != nil {
+			t.Errorf("CHECK without %s: %v", lost, err)
+		}
+		del(t, s, o, c.Pool)
+		checkEmpty(t, s)
 	}
 }
 

@@ -3,6 +3,8 @@ package local
 import (
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -91,6 +93,11 @@ func TestHostPartThatAnotherPoolHasReservedOnOneRailIsNotChosen(t *testing.T) {
 				t.Errorf("rail %d: %s, want %s", rail, got, want)
 			}
 		}
+		c := onRail(t, 0)
+		c.Exclusive = false // reservations do not count
+		if got := add(t, s, railOwner("c2", "p2", 0), c); got != "10.0.0.1/26" {
+			t.Errorf("without reservations: %s", got)
+		}
 	}
 }
 
@@ -107,7 +114,7 @@ func TestNewSandboxOfAPodKeepsItsHostPart(t *testing.T) {
 		del(t, s, railOwner("c2", "p1", rail), poolOf(fmt.Sprintf("10.%d.0.0/26", rail)))
 	}
 	add(t, s, owner("x", "x", "net1"), claim(t, "10.1.0.0/26"))
-	wantRails(t, s, "c4", "p1", 3, 0, 1, 2, 3)
+	wantRails(t, s, "c4", "p1", 3, 2, 0, 1, 3)
 	for rail := range testRails {
 		del(t, s, railOwner("c2", "p1", rail), poolOf(fmt.Sprintf("10.%d.0.0/26", rail)))
 		del(t, s, railOwner("c3", "p3", rail), poolOf(fmt.Sprintf("10.%d.0.0/26", rail)))
@@ -146,13 +153,54 @@ func TestRequestedAddressGivesTheHostPart(t *testing.T) {
 	}
 }
 
+// A record of another rail that cannot be read may be any pod's.
+func TestRecordThatCannotBeReadHoldsItsHostPart(t *testing.T) {
+	s := New(t.TempDir())
+	wantRails(t, s, "c1", "p1", 1, 0, 1)
+	write(t, filepath.Join(s.path, "space", "10.0.0.0_26", "10.0.0.1.json"), "{")
+	wantRails(t, s, "c2", "p1", 2, 1) // the pod had 1 there
+	wantRails(t, s, "c1", "p1", 3, 2)
+}
+
+// Such links stay of a process that was killed, or lost a file.
+func TestLinksWithoutRecordSayNothingOfTheHostPart(t *testing.T) {
+	s := New(t.TempDir())
+	ghost := func(i int) {
+		name := filepath.Join(s.path, "space", "10.0.0.0_26", byAttachmentDir, fmt.Sprint("c1@ghost", i))
+		write(t, name+"x", "") // no link at all
+		if err := os.Symlink("../10.0.0.9.json", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantRails(t, s, "c0", "p0", 1, 0)
+	for i := range 5 {
+		ghost(i)
+	}
+	wantRails(t, s, "c1", "p1", 2, 0)
+	for i := range 5 { // the order of a directory's files is unknown
+		ghost(5 + i)
+	}
+	del(t, s, railOwner("c0", "p0", 0), poolOf("10.0.0.0/26"))
+	wantRails(t, s, "c1", "p1", 2, 1)
+}
+
 func TestExhaustedRailsSaySo(t *testing.T) {
+	for _, exclusive := range []bool{true, false} {
+		t.Run(fmt.Sprint("exclusive=", exclusive), func(t *testing.T) { testExhaustedRails(t, exclusive) })
+	}
+}
+
+func testExhaustedRails(t *testing.T, exclusive bool) {
+	t.Helper()
 	s := New(t.TempDir())
 	for i := range 62 {
-		rail := i % testRails
-		wantRails(t, s, fmt.Sprint("c", i), fmt.Sprint("p", i), i+1, rail) // one rail each
+		c := onRail(t, i%testRails) // one rail each
+		c.Exclusive = exclusive
+		add(t, s, railOwner(fmt.Sprint("c", i), fmt.Sprint("p", i), i%testRails), want(c, fmt.Sprintf("10.%d.0.%d", i%testRails, i+1)))
 	}
+	write(t, filepath.Join(s.path, "space", "10.3.0.0_26", "0.json"), "{}") // no record
 	c := onRail(t, 2)
+	c.Exclusive = exclusive
 	_, err := s.Allocate(testContext, railOwner("c", "p", 2), []ipam.Claim{c})
 	if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), "Could not allocate IP in range") {
 		t.Errorf("%v", err)

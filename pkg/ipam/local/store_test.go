@@ -237,6 +237,30 @@ func TestDelFreesWhatTheConfigNoLongerNames(t *testing.T) {
 	}
 }
 
+// So a broken pool holds up only the pods that have an address in it.
+func TestDelThatFindsItsAddressesReadsNoOtherPool(t *testing.T) {
+	s, c := New(t.TempDir()), claim(t, "10.1.0.0/24")
+	add(t, s, owner("x", "x", "net1"), claim(t, "10.0.0.0/24"))
+	add(t, s, owner("c", "p", "net1"), c)
+	write(t, file(s, poolFile), "{")
+	del(t, s, owner("c", "p", "net1"), c.Pool)
+	if err := s.Release(testContext, owner("c", "p", "net1"), []ipam.Pool{c.Pool}); failure.KindOf(err) != failure.BadRecord {
+		t.Errorf("DEL that finds nothing says %v of the broken pool", err)
+	}
+}
+
+func TestFileThatIsNoPoolIsPassedOver(t *testing.T) {
+	s, c := New(t.TempDir()), claim(t, "10.0.0.0/24")
+	add(t, s, owner("c", "p", "net1"), c)
+	for _, name := range []string{"spaces.tar", "space/10.9.0.0_24", "space/notes"} {
+		write(t, filepath.Join(s.path, name), "")
+	}
+	del(t, s, owner("c", "p", "net1"))
+	if all, err := s.Allocations(testContext, c.Pool); len(all) > 0 || err != nil {
+		t.Errorf("DEL left %v, %v", all, err)
+	}
+}
+
 func TestAllocateOfSeveralRangesIsAllOrNothing(t *testing.T) {
 	s := New(t.TempDir())
 	full := claim(t, "10.0.1.0/30")
@@ -321,6 +345,9 @@ func TestReservationWithoutRecordHoldsNothing(t *testing.T) {
 	if got := add(t, s, owner("c", "p", "net1"), narrow); got != "10.0.0.1/24" {
 		t.Errorf("got %s", got)
 	}
+	if err := os.Remove(filepath.Join(s.path, "space", "10.0.0.0_16", "map-10.0.0.0")); err != nil {
+		t.Fatal(err)
+	}
 	if got := add(t, s, owner("y", "y", "net1"), wide); got != "10.0.0.2/16" {
 		t.Errorf("got %s", got)
 	}
@@ -371,6 +398,12 @@ func TestRequestedAddress(t *testing.T) {
 	}
 	if _, err := s.Allocate(testContext, o, []ipam.Claim{want(c, "10.0.0.78")}); err == nil || !strings.Contains(err.Error(), "already holds 10.0.0.77") {
 		t.Errorf("a second wish: %v", err)
+	}
+	write(t, file(s, "10.0.0.77.json"), "{")
+	for range 2 { // sets it aside, finds it set aside
+		if _, err := s.Allocate(testContext, owner("d", "d", "net1"), []ipam.Claim{want(c, "10.0.0.77")}); failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), ": it is taken") {
+			t.Errorf("an address whose record cannot be read: %v", err)
+		}
 	}
 }
 
@@ -503,6 +536,25 @@ func TestPoolThatContradictsTheConfigIsRefused(t *testing.T) {
 	}
 }
 
+// Otherwise each ADD would read the records of all addresses before it.
+func TestMapHasTheTakenAddresses(t *testing.T) {
+	s, c := New(t.TempDir()), claim(t, "10.0.0.0/24")
+	for i := range 20 {
+		add(t, s, owner(fmt.Sprint(i), fmt.Sprint(i), "net1"), c)
+	}
+	del(t, s, owner("4", "4", "net1"), c.Pool)
+	data, err := os.ReadFile(file(s, "map-10.0.0.0"))
+	if err != nil || len(data) != ipam.PageBytes {
+		t.Fatal(len(data), err)
+	}
+	page := ipam.ParsePage((*[ipam.PageBytes]byte)(data))
+	for i := range 1000 {
+		if want := i >= 1 && i <= 20 && i != 5; page.Taken(i) != want {
+			t.Errorf("address %d: %t", i, !want)
+		}
+	}
+}
+
 func TestMapHealsItself(t *testing.T) {
 	ones := strings.Repeat("\xff", ipam.PageBytes)
 	for name, damage := range map[string]func(t *testing.T, path string){
@@ -533,6 +585,65 @@ func TestMapHealsItself(t *testing.T) {
 			}
 			checkEmpty(t, s)
 		})
+	}
+}
+
+// The other pool has addresses within the range and outside of it, in any order.
+func TestStatusCountsWhatOtherPoolsHaveReserved(t *testing.T) {
+	for _, sameHost := range []bool{false, true} {
+		s := New(t.TempDir())
+		c, wide, there := claim(t, "10.0.0.0/30"), claim(t, "10.0.0.0/16"), "10.0.0."
+		if sameHost {
+			c.SameHost = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/30"), netip.MustParsePrefix("10.1.0.0/30")}
+			wide, there = claim(t, "10.1.0.0/16"), "10.1.0."
+		}
+		for i, host := range []int{11, 12, 13, 14, 1, 2, 15, 16, 17, 18} {
+			if err := s.Status(testContext, []ipam.Claim{c}); i <= 5 && err != nil {
+				t.Errorf("an address is free: %v", err)
+			}
+			add(t, s, owner(fmt.Sprint("x", i), fmt.Sprint("x", i), "net1"), want(wide, fmt.Sprint(there, host)))
+		}
+		if err := s.Status(testContext, []ipam.Claim{c}); failure.KindOf(err) != failure.NotAvailable {
+			t.Errorf("all are reserved: %v", err)
+		}
+	}
+}
+
+func TestStatusReadsTheRecords(t *testing.T) {
+	s, c := New(t.TempDir()), claim(t, "10.0.0.0/30")
+	c.Exclusive = false
+	for _, id := range []string{"a", "b"} {
+		add(t, s, owner(id, id, "net1"), c)
+	}
+	if err := os.Remove(filepath.Join(s.path, "space", "10.0.0.0_30", "map-10.0.0.0")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Status(testContext, []ipam.Claim{c}); failure.KindOf(err) != failure.NotAvailable {
+		t.Errorf("a full pool without a map: %v", err)
+	}
+}
+
+func TestAllocationsNameOwnersAndWhatCannotBeRead(t *testing.T) {
+	s, c := New(t.TempDir()), claim(t, "10.0.0.0/24")
+	for _, id := range []string{"a", "b", "c", "d"} {
+		add(t, s, owner(id, id, "net1"), c)
+	}
+	write(t, file(s, "0.json"), "{}")
+	write(t, file(s, "10.0.0.2.json"), "{")
+	write(t, file(s, "10.0.0.3.json"), "{")
+	if _, err := s.Allocate(testContext, owner("c", "c", "net1"), []ipam.Claim{c}); err == nil {
+		t.Fatal("the record was not set aside")
+	}
+	got, err := s.Allocations(testContext, c.Pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for _, a := range got {
+		text = append(text, a.Addr.String()+" "+a.Owner.ContainerID)
+	}
+	if got, want := strings.Join(text, ", "), "10.0.0.1 a, 10.0.0.2 , 10.0.0.3 , 10.0.0.4 d"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
@@ -655,6 +766,11 @@ func TestPoolDirectoriesNameTheirNetwork(t *testing.T) {
 		prefix := netip.MustParsePrefix(p)
 		if back, ok := poolPrefix(poolDir(prefix)); !ok || back != prefix {
 			t.Errorf("%s became %v", p, back)
+		}
+	}
+	for name, want := range map[string]bool{"10.0.0.1.json": true, "2001:db8::1.json": true, "2001:DB8::1.json": false, "2001:db8:0::1.json": false, "10.0.0.1": false, "x.json": false} {
+		if a, ok := recordAddr(name); ok != want {
+			t.Errorf("%q is the record of %v: %t", name, a, ok)
 		}
 	}
 	for _, name := range []string{"reserved", "10.0.0.1_24", "10.0.0.0/24", "", "x_24"} {

@@ -53,7 +53,7 @@ func TestClaimsOfANodeSlice(t *testing.T) {
 	if claims, err := Claims(conf, slice); err == nil {
 		t.Errorf("a slice below range_start has claims %v", claims)
 	}
-	for prefix, want := range map[string]bool{"10.0.3.0/24": true, "10.1.0.0/24": false, "10.0.0.0/8": false} {
+	for prefix, want := range map[string]bool{"10.0.3.0/24": true, "10.0.0.0/16": true, "10.1.0.0/24": false, "10.0.0.0/8": false} {
 		if got := (Slice{Prefix: netip.MustParsePrefix(prefix)}).In(conf.Ranges[0].Prefix); got != want {
 			t.Errorf("%s is in %s: %t", prefix, conf.Ranges[0].Prefix, got)
 		}
@@ -111,7 +111,7 @@ func TestClaimsRefuseAnAddressSpaceThatIsNoName(t *testing.T) {
 func TestWhatIsExcludedOnOneRailIsExcludedOnAll(t *testing.T) {
 	for rail := range 2 {
 		conf := parse(t, fmt.Sprintf(`"range":"10.%d.0.0/24","range_start":"10.0.0.9","range_end":"10.1.0.30","exclude":["10.0.0.16/30","10.1.0.22","172.16.0.0/12"],
-			"gateway":"10.1.0.24","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.26"}],"sameHost":true,"railRanges":["10.0.0.0/24","10.1.0.0/24"]`, rail))
+			"gateway":"10.1.0.24","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.26"},{"dst":"172.16.0.0/16","gw":"10.9.0.28"}],"sameHost":true,"railRanges":["10.0.0.0/24","10.1.0.0/24"]`, rail))
 		claims, err := Claims(conf, Slice{})
 		if err != nil || len(claims[0].SameHost) != 2 {
 			t.Fatal(claims, err)
