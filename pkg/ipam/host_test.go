@@ -78,8 +78,9 @@ func TestSmallNetworks(t *testing.T) {
 		if tc.avoid != "" {
 			spec.Avoid = []netip.Addr{addr(tc.avoid)}
 		}
-		r, got := newRange(t, spec), ""
+		r, got, taken := newRange(t, spec), "", &Set{}
 		for a, ok := r.Next(r.First()); ok; a, ok = r.Next(a.Next()) {
+			taken.Add(a)
 			got += a.String() + " "
 			if !a.Next().IsValid() {
 				break
@@ -87,6 +88,9 @@ func TestSmallNetworks(t *testing.T) {
 		}
 		if got != tc.want {
 			t.Errorf("%s without %q: %q, want %q", tc.prefix, tc.avoid, got, tc.want)
+		}
+		if a, err := Choose(r, taken); err == nil {
+			t.Errorf("%s without %q: all are taken, and %s is chosen", tc.prefix, tc.avoid, a)
 		}
 		if spec.Small = false; spec.Prefix.Addr().BitLen()-spec.Prefix.Bits() < 2 {
 			if _, err := NewRange(spec); err == nil {
