@@ -10,7 +10,7 @@
 #   no address:     auto-activating connection 'rail', then 10.1.0.5/24
 #   10.2.0.7/24:    unavailable -> disconnected (reason 'connection-assumed'), then 10.2.0.7/24 only
 #
-# Whoever moves a NIC into a host's network namespace and restores its addresses meets this: whether the
+# A program that moves a NIC into a host's network namespace and restores its addresses meets this: whether the
 # profile comes or not depends on who is faster. `nmcli connection up` activates it later.
 #
 # Needs root, unshare(1), iproute2, dbus-daemon, and apt-get with Debian 12's packages.
