@@ -16,7 +16,7 @@ import (
 
 // TestOwnerOfANICIsNotDisturbed returns a NIC whose owner, like NetworkManager, removes the address
 // that it finds, then the routes, and then configures the NIC by its profile. DEL restores the
-// address once, and waits for the owner.
+// address once, and leaves the rest to the owner, which may also come after DEL has ended.
 func TestOwnerOfANICIsNotDisturbed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -27,13 +27,9 @@ func TestOwnerOfANICIsNotDisturbed(t *testing.T) {
 	b.node.MustRun(b.call("ADD", config))
 	owner := ownNIC(t, b.node)
 	_, err := b.node.Run(b.call("DEL", config))
-	beginsBefore := owner.begun.Load()
 	owner.wait(t)
 	if err != nil {
 		t.Fatal(err)
-	}
-	if !beginsBefore {
-		t.Error("DEL did not wait for the owner")
 	}
 	if d := b.node.Settled(before); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
@@ -49,7 +45,6 @@ func TestOwnerOfANICIsNotDisturbed(t *testing.T) {
 // owner is the owner of the NIC of a bench.
 type owner struct {
 	added atomic.Int64 // IPv4 addresses
-	begun atomic.Bool  // to configure the NIC
 	ended chan error   // of the configuration
 }
 
@@ -90,7 +85,6 @@ func ownNIC(t *testing.T, ns *testnet.Netns) *owner {
 			return err
 		}
 		time.Sleep(300 * time.Millisecond)
-		o.begun.Store(true)
 		return ip(strings.ReplaceAll(strings.Join(asMade["NetworkManager"], "\n")+"\n", "%s", nicName))
 	}
 	go func() {

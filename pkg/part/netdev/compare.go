@@ -30,52 +30,69 @@ const (
 	comparePause = 50 * time.Millisecond
 )
 
-// compare compares a NIC that was restored with its snapshot, and returns what is lost or missing.
-// lost is what could not be restored; removed says that somebody has removed an address meanwhile.
-// If more is missing, compare waits for it, and calls again, which restores once more and returns
-// what is lost then. It is missing because another NIC that returned at the same time has replaced
-// a route over both, or because a network manager has removed it. A manager comes first: an
-// address that is restored while NetworkManager removes those that it found keeps it from its own
-// profile.
-func compare(ctx context.Context, releasing *attachment.Releasing, index int, lost []error, removed bool, again func() (lost []error)) []error {
-	var missing []error
-	end := time.Now().Add(ownerWait)
-	settle := func() (none bool, err error) {
-		last := time.Now() // an address was missing
-		waitErr := wait.Until(ctx, comparePause, func() (bool, error) {
-			var found []error
-			found, err = releasing.Home.Compare(index, releasing.Record.Loan.Snapshot, false)
-			missing = notAmong(found, lost)
-			now, gone := time.Now(), slices.ContainsFunc(missing, isAddress)
-			if gone {
-				removed, last = true, now
-			}
-			if removed {
-				missing = found // a manager may bring what is lost, too
-			}
-			none = !slices.ContainsFunc(missing, mayComeYet)
-			return none || gone && now.After(end) || !gone && now.Sub(last) > compareWait, err
-		})
-		if wait.Ended(ctx, waitErr) {
-			return none, nil
-		}
-		return none, waitErr
-	}
-	none, err := settle()
-	for try := 1; (!none || removed && len(lost) > 0) && err == nil && try < restoreTries; try++ {
-		lost, removed = again(), false
-		if none, err = settle(); none && err == nil {
+// comparison compares a NIC that was restored with its snapshot.
+type comparison struct {
+	releasing *attachment.Releasing
+	index     int
+	lost      []error // what could not be restored
+	removed   bool    // somebody has removed an address since
+
+	missing []error   // what the NIC lacks beside the lost; if an address was removed, all that it lacks
+	end     time.Time // of the wait for a manager
+}
+
+// compare compares a NIC with its snapshot, and returns what is lost or missing. If something is,
+// it waits for that, and calls again, which restores once more and returns what is lost then:
+// another NIC that returned at the same time may have replaced a route over both, or a network
+// manager has removed what it found. A manager comes first: an address that is restored while
+// NetworkManager removes those that it found keeps it from its own profile.
+func (c *comparison) compare(ctx context.Context, again func() (lost []error)) []error {
+	c.end = time.Now().Add(ownerWait)
+	none, err := c.settle(ctx)
+	for try := 1; (!none || c.removed && len(c.lost) > 0) && err == nil && try < restoreTries; try++ {
+		c.lost, c.removed = again(), false
+		if none, err = c.settle(ctx); none && err == nil {
 			_ = wait.For(ctx, calm)
-			none, err = settle()
+			none, err = c.settle(ctx)
 		}
 		if ctx.Err() != nil {
 			break
 		}
 	}
 	if err != nil {
-		releasing.Node.LogOf(releasing.Record).Warn("NIC not compared after its return", "err", err)
+		c.releasing.Node.LogOf(c.releasing.Record).Warn("NIC not compared after its return", "err", err)
 	}
-	return slices.Concat(lost, notAmong(missing, lost))
+	return slices.Concat(c.lost, notAmong(c.missing, c.lost))
+}
+
+// settle waits until nothing is missing, or has been for too long. It reports whether nothing is.
+func (c *comparison) settle(ctx context.Context) (none bool, err error) {
+	since := time.Now() // an address was missing last
+	err = wait.Until(ctx, comparePause, func() (bool, error) {
+		gone, err := c.look()
+		if gone {
+			since = time.Now()
+		}
+		none = err == nil && !slices.ContainsFunc(c.missing, mayComeYet)
+		return none || gone && since.After(c.end) || time.Since(since) > compareWait, err
+	})
+	if wait.Ended(ctx, err) {
+		err = nil
+	}
+	return none, err
+}
+
+// look compares the NIC once. It reports whether an address is gone that was restored.
+func (c *comparison) look() (gone bool, err error) {
+	found, err := c.releasing.Home.Compare(c.index, c.releasing.Record.Loan.Snapshot, false)
+	c.missing = notAmong(found, c.lost)
+	if gone = slices.ContainsFunc(c.missing, isAddress); gone {
+		c.removed = true
+	}
+	if c.removed {
+		c.missing = found // a manager may bring what is lost, too
+	}
+	return gone, err
 }
 
 // mayComeYet reports whether the kernel may still add what is missing, or another restore: a rule
@@ -83,13 +100,6 @@ func compare(ctx context.Context, releasing *attachment.Releasing, index int, lo
 func mayComeYet(missing error) bool {
 	var l *link.Lost
 	return !errors.As(missing, &l) || !strings.HasPrefix(l.What, "rule ")
-}
-
-// addressRemoved reports whether a NIC lacks an address that is not among the lost: somebody has
-// removed it since it was restored.
-func addressRemoved(releasing *attachment.Releasing, index int, lost []error) bool {
-	found, err := releasing.Home.Compare(index, releasing.Record.Loan.Snapshot, false)
-	return err == nil && slices.ContainsFunc(notAmong(found, lost), isAddress)
 }
 
 // isAddress reports whether an address is missing.

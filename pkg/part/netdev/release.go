@@ -279,10 +279,11 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	// removed: a temporary error (no memory, something busy) must not be
 	// enough.
 	again := func(err error) bool { return !errors.Is(err, link.ErrVirtual) }
-	removed := false
+	c := &comparison{releasing: releasing, index: l.Index}
 	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
-		if removed = addressRemoved(releasing, l.Index, lost); removed {
-			break // compare waits for the NIC's owner
+		c.lost = lost
+		if gone, _ := c.look(); gone { // compare reports the error
+			break // and waits for the NIC's manager
 		}
 		_ = wait.For(ctx, restorePause)
 		if l, err = home.ByIndex(l.Index); err == nil {
@@ -293,7 +294,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err == nil { // otherwise another may have the name, and the next try comes here
 		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
 		left = append(left, home.MoreReceivers(l.Index, s)...)
-		lost = compare(ctx, releasing, l.Index, lost, removed, func() []error {
+		c.lost = lost
+		lost = c.compare(ctx, func() []error {
 			now, err := home.ByIndex(l.Index)
 			if err != nil {
 				return lost
