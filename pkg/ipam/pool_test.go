@@ -35,7 +35,10 @@ func TestNetworkNamesThatKubernetesWouldRefuse(t *testing.T) {
 			t.Errorf("%q: %v", good, err)
 		}
 	}
-	for _, bad := range []string{"A", "a_b", "-a", "a-", "a..b", ".a", "a.", "a/b", "ä", "a.-b", strings.Repeat("a", 191), " ", BlockNode, HostNode, "a-" + BlockNode, "a-" + HostNode} {
+	for _, bad := range []string{
+		"A", "a_b", "-a", "a-", "a..b", ".a", "a.", "a/b", "ä", "a.-b", strings.Repeat("a", 191), " ",
+		BlockNode, HostNode, "a-" + BlockNode, "a-" + HostNode,
+	} {
 		if err := CheckSpace(bad); failure.KindOf(err) != failure.InvalidConfig {
 			t.Errorf("%q: %v", bad, err)
 		}

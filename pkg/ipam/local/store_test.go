@@ -401,7 +401,8 @@ func TestRequestedAddress(t *testing.T) {
 	}
 	write(t, file(s, "10.0.0.77.json"), "{")
 	for range 2 { // sets it aside, finds it set aside
-		if _, err := s.Allocate(testContext, owner("d", "d", "net1"), []ipam.Claim{want(c, "10.0.0.77")}); failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), ": it is taken") {
+		_, err := s.Allocate(testContext, owner("d", "d", "net1"), []ipam.Claim{want(c, "10.0.0.77")})
+		if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), ": it is taken") {
 			t.Errorf("an address whose record cannot be read: %v", err)
 		}
 	}
@@ -768,7 +769,10 @@ func TestPoolDirectoriesNameTheirNetwork(t *testing.T) {
 			t.Errorf("%s became %v", p, back)
 		}
 	}
-	for name, want := range map[string]bool{"10.0.0.1.json": true, "2001:db8::1.json": true, "2001:DB8::1.json": false, "2001:db8:0::1.json": false, "10.0.0.1": false, "x.json": false} {
+	for name, want := range map[string]bool{
+		"10.0.0.1.json": true, "2001:db8::1.json": true,
+		"2001:DB8::1.json": false, "2001:db8:0::1.json": false, "10.0.0.1": false, "x.json": false,
+	} {
 		if a, ok := recordAddr(name); ok != want {
 			t.Errorf("%q is the record of %v: %t", name, a, ok)
 		}

@@ -20,7 +20,8 @@ func parse(t *testing.T, ipam string) *netconf.Whereabouts {
 }
 
 func TestClaimsOfSeveralRanges(t *testing.T) {
-	conf := parse(t, `"network_name":"blue","gateway":"10.0.0.1","allocation":"rotate","ipRanges":[{"range":"10.0.0.0/24","range_start":"10.0.0.9","exclude":["10.0.0.10/32"]},{"range":"2001:db8::/64"}]`)
+	conf := parse(t, `"network_name":"blue","gateway":"10.0.0.1","allocation":"rotate",
+		"ipRanges":[{"range":"10.0.0.0/24","range_start":"10.0.0.9","exclude":["10.0.0.10/32"]},{"range":"2001:db8::/64"}]`)
 	claims, err := Claims(conf, Slice{})
 	if err != nil || len(claims) != 2 {
 		t.Fatalf("%d claims, %v", len(claims), err)
@@ -111,7 +112,8 @@ func TestClaimsRefuseAnAddressSpaceThatIsNoName(t *testing.T) {
 func TestWhatIsExcludedOnOneRailIsExcludedOnAll(t *testing.T) {
 	for rail := range 2 {
 		conf := parse(t, fmt.Sprintf(`"range":"10.%d.0.0/24","range_start":"10.0.0.9","range_end":"10.1.0.30","exclude":["10.0.0.16/30","10.1.0.22","172.16.0.0/12"],
-			"gateway":"10.1.0.24","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.26"},{"dst":"172.16.0.0/16","gw":"10.9.0.28"}],"sameHost":true,"railRanges":["10.0.0.0/24","10.1.0.0/24"]`, rail))
+			"gateway":"10.1.0.24","routes":[{"dst":"0.0.0.0/0","gw":"10.0.0.26"},{"dst":"172.16.0.0/16","gw":"10.9.0.28"}],
+			"sameHost":true,"railRanges":["10.0.0.0/24","10.1.0.0/24"]`, rail))
 		claims, err := Claims(conf, Slice{})
 		if err != nil || len(claims[0].SameHost) != 2 {
 			t.Fatal(claims, err)
