@@ -30,9 +30,9 @@ func runAndCost(dir string, program []string) (status int, err error) {
 	cmd := exec.Command(program[0], program[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	// SIGQUIT, with which go test asks for the goroutines' stacks, and a terminal's signals are for the program.
+	// By it go test asks the program for its stacks. Any other signal ends both.
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGQUIT, syscall.SIGINT, syscall.SIGTERM)
+	signal.Notify(signals, syscall.SIGQUIT)
 	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
 		return 1, err
