@@ -172,6 +172,12 @@ func runWorld(t *testing.T, steps int) {
 		fmt.Printf("%s%s\n", progress, text)
 	}
 	sequences, failed, unfinished := 0, false, false
+	var first string // what was wrong first, which shortening may not find again
+	t.Cleanup(func() {
+		if first != "" {
+			t.Log(first)
+		}
+	})
 	rapid.Check(t, func(rt *rapid.T) {
 		if done["steps"] >= steps && !failed {
 			return
@@ -192,7 +198,11 @@ func runWorld(t *testing.T, steps int) {
 				return
 			}
 			// Rapid prints a failing sequence again, but not the violation.
-			fmt.Printf("after\n%s\nthis is wrong:\n%s\n", strings.Join(made, "\n"), strings.Join(found, "\n"))
+			text := fmt.Sprintf("after\n%s\nthis is wrong:\n%s\n", strings.Join(made, "\n"), strings.Join(found, "\n"))
+			fmt.Print(text)
+			if !failed {
+				first = "first, " + text // the last lines of a test's output are kept longest
+			}
 			failed = true
 			w.abandon() // what a failed sequence leaves is of no use
 			w, unfinished = nil, false
