@@ -51,8 +51,9 @@ work=$(mktemp -d)
 # one DIR WHERE NAME TESTS runs tests of a directory, by names joined with "|", in a
 # machine, or, if they start machines themselves, here.
 one() {
-	local dir=$1 where=$2 name=$3 tests=$4 in=("$root/bin/tools/rig")
-	[[ $where == machine ]] || in=()
+	local dir=$1 where=$2 name=$3 tests=$4 in=()
+	[[ -z ${KEEP:-} ]] || in=("$root/bin/tools/testreport" -cost-into "$KEEP" -as "$dir ${name//,/, }")
+	[[ $where != machine ]] || in+=("$root/bin/tools/rig")
 	cd "$dir"
 	go tool test2json -t -p "$dir $name" "${in[@]}" "$work/${dir//\//-}.test" \
 		-test.v=test2json -test.timeout="${RIG_LIMIT:-30m}" -test.run="^($tests)\$" -test.skip="$long" 2>&1 |

@@ -14,13 +14,13 @@ import (
 )
 
 // costsFile is the name of the file with the CPU seconds of test programs: a line of JSON, a timing,
-// for each, named by the directory of its package.
+// for each, named by -as, or else by the directory of its package.
 const costsFile = "costs"
 
 // runAndCost runs a test program in the place of go test (-exec), and appends the CPU seconds of the
-// program and of those that it has waited for to the costs in dir. It returns the program's exit
-// status.
-func runAndCost(dir string, program []string) (status int, err error) {
+// program and of those that it has waited for to the costs in dir, by the name, or without one by
+// the directory of its package. It returns the program's exit status.
+func runAndCost(dir, name string, program []string) (status int, err error) {
 	if len(program) == 0 {
 		return 1, errors.New("no program to run")
 	}
@@ -55,11 +55,12 @@ func runAndCost(dir string, program []string) (status int, err error) {
 		fmt.Fprintln(os.Stderr, state) // go test tells a signal only of its own child
 		status = 1
 	}
-	where, err := os.Getwd()
-	if err != nil {
-		return status, err
+	if name == "" {
+		if name, err = os.Getwd(); err != nil {
+			return status, err
+		}
 	}
-	return status, appendLine(filepath.Join(dir, costsFile), timing{where, (state.UserTime() + state.SystemTime()).Seconds()})
+	return status, appendLine(filepath.Join(dir, costsFile), timing{name, (state.UserTime() + state.SystemTime()).Seconds()})
 }
 
 // printCosts prints the packages that took the most CPU seconds, and what they took before.
@@ -81,6 +82,6 @@ func printCosts(out io.Writer, dir, before string) error {
 			list[i].Name = strings.TrimPrefix(list[i].Name, root+"/")
 		}
 	}
-	printLargest(out, "most CPU seconds", 15, all, earlier)
+	printLargest(out, "most CPU seconds", 25, all, earlier)
 	return nil
 }

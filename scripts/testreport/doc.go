@@ -5,6 +5,7 @@
 //	go test -json ./... | testreport [-into DIR -as NAME]
 //	testreport [-no-skips] -sum DIR [-before DIR]
 //	go test -exec "testreport -cost-into DIR" ./...
+//	testreport -cost-into DIR -as NAME PROGRAM …
 //	testreport -longest-first FILES < NAMES
 //	testreport -seed
 //

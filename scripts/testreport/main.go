@@ -20,7 +20,7 @@ import (
 
 func main() {
 	into := flag.String("into", "", "keep the counts and the events of this run in `DIR`")
-	as := flag.String("as", "events", "with -into: the events' file is `NAME`.json")
+	as := flag.String("as", "", "with -into: the events' file is `NAME`.json; with -cost-into: the program's name, in place of its package")
 	sum := flag.String("sum", "", "print the sum of all runs in `DIR` and end")
 	before := flag.String("before", "", "with -sum: compare with the runs in `DIR`, if there are any")
 	noSkips := flag.Bool("no-skips", false, "with -sum: a skipped test is a failure")
@@ -34,7 +34,7 @@ func main() {
 	case *seed:
 		_, err = fmt.Println(need.Seed())
 	case *costInto != "":
-		status, err := runAndCost(*costInto, flag.Args())
+		status, err := runAndCost(*costInto, *as, flag.Args())
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "testreport:", err)
 		}
@@ -57,6 +57,9 @@ func main() {
 func reportInto(in io.Reader, out io.Writer, dir, name string) error {
 	if dir == "" {
 		return report(in, out, "")
+	}
+	if name == "" {
+		name = "events"
 	}
 	events, err := os.Create(filepath.Join(dir, name+".json"))
 	if err != nil {

@@ -251,19 +251,22 @@ func TestCostsAreThoseOfTheProgramAndItsChildren(t *testing.T) {
 	dir := t.TempDir()
 	const work = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"
 	for script, want := range map[string]int{"sh -c '" + work + "'; exit 3": 3, "kill -9 $$": 1, "exit 0": 0} {
-		if status, err := runAndCost(dir, []string{"sh", "-c", script}); err != nil || status != want {
+		if status, err := runAndCost(dir, "", []string{"sh", "-c", script}); err != nil || status != want {
 			t.Errorf("%s: status %d, %v, want %d", script, status, err, want)
 		}
 	}
-	if status, err := runAndCost(dir, []string{"/no/program"}); err == nil || status == 0 {
+	if status, err := runAndCost(dir, "", []string{"/no/program"}); err == nil || status == 0 {
 		t.Errorf("a program that is not there: status %d, %v", status, err)
 	}
+	if _, err := runAndCost(dir, "a name", []string{"true"}); err != nil {
+		t.Error(err)
+	}
 	costs, err := readLines[timing](filepath.Join(dir, costsFile))
-	if err != nil || len(costs) != 3 {
-		t.Fatalf("costs %v, %v, want 3", costs, err)
+	if err != nil || len(costs) != 4 || costs[3].Name != "a name" {
+		t.Fatalf("costs %v, %v, want 4, the last with its name", costs, err)
 	}
 	slices.SortFunc(costs, func(a, b timing) int { return cmp.Compare(a.Seconds, b.Seconds) })
-	if most := costs[2]; most.Seconds < 0.02 || filepath.Base(most.Name) != "testreport" {
+	if most := costs[3]; most.Seconds < 0.02 || filepath.Base(most.Name) != "testreport" {
 		t.Errorf("the most is %v, want the seconds of the loop, for this directory", most)
 	}
 }
