@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"syscall"
 	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Spec describes a process to run.
@@ -160,6 +162,7 @@ func (p *Process) Poll(ctx context.Context, patience time.Duration, try func(con
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
+		began := time.Now()
 		one, cancelOne := context.WithTimeout(ctx, 2*time.Second)
 		err := try(one)
 		cancelOne()
@@ -172,7 +175,7 @@ func (p *Process) Poll(ctx context.Context, patience time.Duration, try func(con
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s is not ready: %w (%w)", p.name, err, ctx.Err())
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(min(max(20*time.Millisecond, wait.Rest(time.Since(began))), time.Second)):
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (a *announcer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		timer := time.NewTimer(time.Until(a.look(began)))
-		rest := max(recordRest, restRatio*time.Since(began))
+		rest := max(recordRest, wait.Rest(time.Since(began)))
 		select {
 		case <-ctx.Done():
 		case <-changed:

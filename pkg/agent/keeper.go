@@ -20,10 +20,9 @@ import (
 )
 
 const (
-	// A pod that dies causes many notices. A check waits debounce for more,
-	// and checks take at most a fifth of the time.
+	// A pod that dies causes many notices. A check waits debounce for more, and the rest
+	// between checks is longestRest at most.
 	debounce    = 2 * time.Millisecond
-	restRatio   = 4
 	longestRest = 100 * time.Millisecond
 
 	maxConcurrent = 16 // concurrent ends of attachments
@@ -158,7 +157,7 @@ func (k *keeper) run(ctx context.Context) {
 			for _, e := range recheckDelays {
 				again = append(again, time.Now().Add(e))
 			}
-			_ = wait.For(ctx, max(debounce, min(restRatio*took, longestRest)-time.Since(began)))
+			_ = wait.For(ctx, max(debounce, min(wait.Rest(took), longestRest)-time.Since(began)))
 		case <-timer.C:
 		}
 		timer.Stop()

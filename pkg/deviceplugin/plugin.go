@@ -129,29 +129,30 @@ func (p *Plugin) once(ctx context.Context) {
 	p.removeStale()
 	sockets := notify.NewDirs(p.Log)
 	p.contain(&all, func() { sockets.Run(ctx, p.kubeletChanged) })
-	changed, rest := p.Changed, firstRest
+	changed, again := p.Changed, firstRest
 	for ctx.Err() == nil {
 		sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))
 		sockets.Watch(filepath.Join(p.KubeletDir, registryDir))
-		now := p.Now()
+		began, now := time.Now(), p.Now()
 		next, ok := p.tryLook(ctx)
 		if !ok { // the servers go on with what they have
-			_ = wait.For(ctx, rest)
-			rest = min(2*rest, lastRest)
+			_ = wait.For(ctx, again)
+			again = min(2*again, lastRest)
 			continue
 		}
-		rest = firstRest
-		timer := time.NewTimer(max(lookRest, min(p.Interval, next.Sub(now))))
+		again = firstRest
+		rest := max(lookRest, wait.Rest(time.Since(began)))
+		timer := time.NewTimer(max(rest, min(p.Interval, next.Sub(now))))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-p.wake:
-			_ = wait.For(ctx, lookRest)
+			_ = wait.For(ctx, rest)
 		case _, open := <-changed:
 			if !open {
 				changed = nil
 			}
-			_ = wait.For(ctx, lookRest)
+			_ = wait.For(ctx, rest)
 		}
 		timer.Stop()
 	}

@@ -30,7 +30,7 @@ import (
 const (
 	pollGIDs = 500 * time.Millisecond // between looks at the GID tables of rails
 	slow     = 30 * time.Second       // between looks at everything: no message reports a link's state
-	rest     = 50 * time.Millisecond  // longest pause between two passes
+	rest     = 500 * time.Millisecond // longest pause between two passes, which take half of the time at most
 	leastGap = 5 * time.Millisecond   // least pause between two passes
 	factsFor = time.Minute            // the age of the NICs' facts at which they are read again
 	again    = 5 * time.Second        // after a failure, and after a panic

@@ -43,6 +43,10 @@ func Ended(ctx context.Context, err error) bool {
 	return errors.As(err, &e) && e.ctx == ctx
 }
 
+// Rest returns the time to rest after work that took so long and may be wanted again at once: with it
+// the work takes at most a fifth of the time.
+func Rest(took time.Duration) time.Duration { return 4 * took }
+
 // For waits for d. If ctx ends first, it returns the error of ctx.
 func For(ctx context.Context, d time.Duration) error {
 	if ctx.Err() != nil {
