@@ -27,6 +27,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // node is the machine as a node of the cluster.
@@ -128,7 +129,8 @@ func (n *node) rails() {
 // await waits until done returns nil.
 func (n *node) await(what string, done func() error) {
 	n.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; {
+		began := time.Now()
 		err := done()
 		if err == nil {
 			return
@@ -136,6 +138,7 @@ func (n *node) await(what string, done func() error) {
 		if time.Now().After(deadline) {
 			n.t.Fatalf("%s: %v\n%s", what, err, n.logs())
 		}
+		time.Sleep(max(100*time.Millisecond, wait.Rest(time.Since(began)))) // the CPUs are the kubelet's
 	}
 }
 
