@@ -113,7 +113,7 @@ func (n *Netns) Kill() {
 func (n *Netns) Delete() {
 	n.t.Helper()
 	n.Kill()
-	if !eventually(func() bool { return !link.NetnsExists(n.ID, "") }) {
+	if !Within(awaitTime, func() bool { return !link.NetnsExists(n.ID, "") }) {
 		n.t.Fatalf("netns %s still exists after %v, and is held by:\n%s", n.Name, awaitTime, n.holders())
 	}
 }
@@ -168,22 +168,8 @@ const awaitTime = time.Minute
 // than awaitTime.
 func (n *Netns) await(what string, done func() bool) {
 	n.t.Helper()
-	if !eventually(done) {
+	if !Within(awaitTime, done) {
 		n.t.Fatalf("still waiting for %s after %v", what, awaitTime)
-	}
-}
-
-// eventually reports whether done returns true within awaitTime. It calls done once more
-// after that, in case the machine was suspended.
-func eventually(done func() bool) bool {
-	for deadline := time.Now().Add(awaitTime); ; time.Sleep(2 * time.Millisecond) {
-		late := time.Now().After(deadline)
-		if done() {
-			return true
-		}
-		if late {
-			return false
-		}
 	}
 }
 
@@ -292,12 +278,7 @@ func (n *Netns) State() string {
 // objects is the part of State that ip(8) tells.
 func (n *Netns) objects() string {
 	n.t.Helper()
-	for range 200 {
-		if !n.unsettled() {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	Within(2*time.Second, func() bool { return !n.unsettled() }) // otherwise the states differ, which is told
 	var b strings.Builder
 	n.describe(&b, nil, "link", "addr", "route show table all", "rule", "neigh show nud permanent")
 	n.describe(&b, []string{"-6"}, "route show table all", "rule")
@@ -473,16 +454,17 @@ func Diff(before, after string) string {
 // carrier up to a second late (linkwatch), on a busy machine even later.
 func (n *Netns) Settled(before string) string {
 	n.t.Helper()
-	for deadline := time.Now().Add(settleTime); ; time.Sleep(20 * time.Millisecond) {
-		now, late := n.objects(), time.Now().After(deadline)
-		if !late && !strings.HasPrefix(before, now) {
-			continue // reading the sysctls takes as long again
+	now := ""
+	if Within(settleTime, func() bool {
+		if now = n.objects(); !strings.HasPrefix(before, now) {
+			return false // reading the sysctls takes as long again
 		}
 		now += n.sysctls()
-		if late || now == before {
-			return Diff(before, now)
-		}
+		return now == before
+	}) {
+		return ""
 	}
+	return Diff(before, n.State())
 }
 
 const settleTime = 10 * time.Second

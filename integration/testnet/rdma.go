@@ -27,14 +27,12 @@ func (n *Netns) SetRDMAMode(t testing.TB, m rdma.Mode) {
 		t.Fatal(err)
 	}
 	defer core.Close()
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		err := core.SetMode(m)
-		if err == nil {
-			return
-		}
-		if !errors.Is(err, rdma.ErrOtherNetns) || time.Now().After(deadline) {
-			t.Fatal(err)
-		}
+	Within(20*time.Second, func() bool {
+		err = core.SetMode(m)
+		return !errors.Is(err, rdma.ErrOtherNetns)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -27,7 +27,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
-	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // node is the machine as a node of the cluster.
@@ -129,16 +128,9 @@ func (n *node) rails() {
 // await waits until done returns nil.
 func (n *node) await(what string, done func() error) {
 	n.t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		began := time.Now()
-		err := done()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("%s: %v\n%s", what, err, n.logs())
-		}
-		time.Sleep(max(100*time.Millisecond, wait.Rest(time.Since(began)))) // the CPUs are the kubelet's
+	var err error
+	if !testnet.Within(patience, func() bool { err = done(); return err == nil }) {
+		n.t.Fatalf("%s: %v\n%s", what, err, n.logs())
 	}
 }
 

@@ -62,17 +62,17 @@ func (n *node) keepWith(flags []string, may ...string) (log func() string) {
 			n.t.Errorf("rail-agent: %v\n%s", err, log())
 		}
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if answer, err := http.Get("http://" + agentAddress + "/readyz"); err == nil {
-			_ = answer.Body.Close()
-			if answer.StatusCode == http.StatusOK {
-				return log
-			}
+	if !testnet.Within(20*time.Second, func() bool {
+		answer, err := http.Get("http://" + agentAddress + "/readyz")
+		if err != nil {
+			return false
 		}
-		if time.Now().After(deadline) {
-			n.t.Fatal("rail-agent does not become ready")
-		}
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	}) {
+		n.t.Fatal("rail-agent does not become ready")
 	}
+	return log
 }
 
 // arrival has the times when the kernel had returned a NIC, and when it was
@@ -150,9 +150,7 @@ func TestAgentBringsNICsOfDeadPodsHome(t *testing.T) {
 					}
 				}
 				kernel, lag, all = append(kernel, back.Sub(died)), append(lag, usable.Sub(back)), append(all, usable.Sub(died))
-				for deadline := time.Now().Add(10 * time.Second); len(n.records()) > 0 && time.Now().Before(deadline); {
-					time.Sleep(20 * time.Millisecond)
-				}
+				testnet.Within(10*time.Second, func() bool { return len(n.records()) == 0 })
 				n.untouched(before)
 				if now := n.allRDMA(); !maps.Equal(now, devices) {
 					t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, devices)

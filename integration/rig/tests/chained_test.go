@@ -352,17 +352,14 @@ func TestOursEndsWhatRDMACNIBegan(t *testing.T) {
 // fell waits until the NIC is on the host, under any name.
 func (c *chain) fell() {
 	c.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	if !testnet.Within(10*time.Second, func() bool {
 		links, err := c.Links()
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		if slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == nicPCI(0) }) {
-			return
-		}
-		if time.Now().After(deadline) {
-			c.t.Fatalf("%s has not returned", nicName(0))
-		}
+		return slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == nicPCI(0) })
+	}) {
+		c.t.Fatalf("%s has not returned", nicName(0))
 	}
 }
 

@@ -197,9 +197,7 @@ func TestNICsOfSlowDriversComeHome(t *testing.T) {
 					n.MustRun(l.call("DEL", l.ifName, n.config(l.rail, nil)))
 				}
 			}
-			for len(n.records()) > 0 && time.Since(died) < limit {
-				time.Sleep(20 * time.Millisecond)
-			}
+			testnet.Within(limit-time.Since(died), func() bool { return len(n.records()) == 0 })
 			took := time.Since(died)
 			if took > limit {
 				t.Errorf("the NICs returned after %v", took)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -274,9 +275,7 @@ func (p *pod) portState(t *testing.T) rdma.PortState {
 // announced waits until an announcement is heard.
 func (n *node) announced(heard func() []string, want string) {
 	n.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !slices.Contains(heard(), want); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			n.t.Fatalf("never heard that %s, only %q", want, heard())
-		}
+	if !testnet.Within(30*time.Second, func() bool { return slices.Contains(heard(), want) }) {
+		n.t.Fatalf("never heard that %s, only %q", want, heard())
 	}
 }

@@ -111,18 +111,19 @@ func (n *node) up(count int) {
 // takes up to a second (linkwatch).
 func (n *node) carrier(names ...string) {
 	n.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	down := ""
+	if !testnet.Within(30*time.Second, func() bool {
 		links, err := n.Links()
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		down := slices.IndexFunc(links, func(l *link.Link) bool { return slices.Contains(names, l.Name) && !l.OperUp })
-		if down < 0 {
-			return
+		first := slices.IndexFunc(links, func(l *link.Link) bool { return slices.Contains(names, l.Name) && !l.OperUp })
+		if first >= 0 {
+			down = links[first].Name
 		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("%s has no carrier", links[down].Name)
-		}
+		return first < 0
+	}) {
+		n.t.Fatalf("%s has no carrier", down)
 	}
 }
 
@@ -225,20 +226,18 @@ func (n *node) untouched(before string) {
 // names.
 func (n *node) fallen(loans []loan) {
 	n.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+	away := 0
+	if !testnet.Within(10*time.Second, func() bool {
 		links, err := n.initNet.Links()
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		away := slices.IndexFunc(loans, func(l loan) bool {
+		away = slices.IndexFunc(loans, func(l loan) bool {
 			return !slices.ContainsFunc(links, func(k *link.Link) bool { return k.ParentDev == nicPCI(l.rail) })
 		})
-		if away < 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("%s has not returned", nicName(loans[away].rail))
-		}
+		return away < 0
+	}) {
+		n.t.Fatalf("%s has not returned", nicName(loans[away].rail))
 	}
 }
 

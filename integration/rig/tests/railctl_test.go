@@ -212,14 +212,11 @@ func (n *node) changes(p *pod) {
 // shows waits until is holds for the first attachment in show.
 func (n *node) shows(what string, is func(rdmaOf) bool) {
 	n.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	if !testnet.Within(30*time.Second, func() bool {
 		list := n.shown()
-		if len(list) > 0 && list[0].RDMA != nil && is(list[0]) {
-			return
-		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("show does not say %s: %+v", what, list)
-		}
+		return len(list) > 0 && list[0].RDMA != nil && is(list[0])
+	}) {
+		n.t.Fatalf("show does not say %s: %+v", what, n.shown())
 	}
 }
 

@@ -98,13 +98,12 @@ func ofRail(parent string) bool {
 func (n *node) rdmaHome(before map[string]string) {
 	n.t.Helper()
 	var now map[string]string
-	for range 100 {
-		if now = n.rdmaState(n.Netns.Netns); maps.Equal(now, before) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !testnet.Within(5*time.Second, func() bool {
+		now = n.rdmaState(n.Netns.Netns)
+		return maps.Equal(now, before)
+	}) {
+		n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
 	}
-	n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
 }
 
 func TestRDMADevicesGoWithTheirNICsInExclusiveMode(t *testing.T) {
@@ -271,10 +270,8 @@ func TestEachMacvlanTakesItsEntriesOfTheGIDTable(t *testing.T) {
 				call.Plugin = "macvlan"
 				n.MustRun(call)
 				want += rdma.EntriesOf(len(ranges))
-				for deadline := time.Now().Add(30 * time.Second); used() != want; time.Sleep(20 * time.Millisecond) {
-					if time.Now().After(deadline) {
-						t.Fatalf("with %d pods %d entries are used, not %d", i+1, used(), want)
-					}
+				if !testnet.Within(30*time.Second, func() bool { return used() == want }) {
+					t.Fatalf("with %d pods %d entries are used, not %d", i+1, used(), want)
 				}
 			}
 		})
@@ -308,10 +305,8 @@ func TestEntriesOfEveryLinkAboveTheNICAreCounted(t *testing.T) {
 		return err
 	}
 	awaited := func(what string, is func() bool) {
-		for deadline := time.Now().Add(30 * time.Second); !is(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: %+v", what, table())
-			}
+		if !testnet.Within(30*time.Second, is) {
+			t.Fatalf("%s: %+v", what, table())
 		}
 	}
 	// An ipvlan and a bridge leave no room for a macvlan on the NIC, so they come after the ADD.
@@ -526,23 +521,21 @@ func (n *node) endRails(p *pod, count int) {
 func (n *node) railsAreHome() {
 	n.t.Helper()
 	core := n.core(n.Netns.Netns)
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		devices, err := core.Devices()
-		if err != nil {
+	var devices []rdma.Device
+	var links []*link.Link
+	if !testnet.Within(10*time.Second, func() (home bool) {
+		var err error
+		if devices, err = core.Devices(); err != nil {
 			n.t.Fatal(err)
 		}
-		links, err := n.Links()
-		if err != nil {
+		if links, err = n.Links(); err != nil {
 			n.t.Fatal(err)
 		}
 		devices = slices.DeleteFunc(devices, func(d rdma.Device) bool { return !ofRail(d.ParentDev) })
 		links = slices.DeleteFunc(links, func(l *link.Link) bool { return !ofRail(l.ParentDev) })
-		if len(devices) == rails && len(links) == rails {
-			return
-		}
-		if time.Now().After(deadline) {
-			n.t.Fatalf("%d RDMA devices and %d netdevs of %d NICs have returned", len(devices), len(links), rails)
-		}
+		return len(devices) == rails && len(links) == rails
+	}) {
+		n.t.Fatalf("%d RDMA devices and %d netdevs of %d NICs have returned", len(devices), len(links), rails)
 	}
 }
 

@@ -296,9 +296,7 @@ func (n *node) exported(line string) {
 
 func (n *node) eventually(what string, done func() bool) {
 	n.t.Helper()
-	for deadline := time.Now().Add(60 * time.Second); !done(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			n.t.Fatalf("not within a minute: %s", what)
-		}
+	if !testnet.Within(time.Minute, done) {
+		n.t.Fatalf("not within a minute: %s", what)
 	}
 }

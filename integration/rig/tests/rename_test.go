@@ -210,13 +210,12 @@ func TestRDMADeviceWhoseNameIsTakenReturnsUnderAFreeOne(t *testing.T) {
 func (n *node) rdmaAll(before map[string]string) {
 	n.t.Helper()
 	var now string
-	for range 100 {
-		if now = fmt.Sprint(n.allRDMA()); now == fmt.Sprint(before) {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
+	if !testnet.Within(5*time.Second, func() bool {
+		now = fmt.Sprint(n.allRDMA())
+		return now == fmt.Sprint(before)
+	}) {
+		n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
 	}
-	n.t.Errorf("RDMA devices on the host:\n%v\nbefore:\n%v", now, before)
 }
 
 // The kernel accepts any unused name for an RDMA device, including names that no file

@@ -282,9 +282,7 @@ func findAfterTheReset(t *testing.T) {
 		t.Errorf("%d frees wait for the API server, want 1", n.waiting())
 	}
 	k := n.offerAfterTheReset()
-	for deadline := time.Now().Add(20 * time.Second); len(n.records())+n.waiting() > 0 && time.Now().Before(deadline); {
-		time.Sleep(20 * time.Millisecond)
-	}
+	testnet.Within(20*time.Second, func() bool { return len(n.records())+n.waiting() == 0 })
 	n.untouched(before)
 	if n.waiting() != 0 {
 		t.Errorf("%d frees wait for the API server, which is there", n.waiting())

@@ -150,14 +150,9 @@ func (k *poolKubelet) watch(r fakekubelet.Registration) {
 // await waits until done returns nil.
 func (k *poolKubelet) await(what string, done func() error) {
 	k.n.t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		err := done()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			k.n.t.Fatalf("%s: %v", what, err)
-		}
+	var err error
+	if !testnet.Within(3*time.Minute, func() bool { err = done(); return err == nil }) {
+		k.n.t.Fatalf("%s: %v", what, err)
 	}
 }
 

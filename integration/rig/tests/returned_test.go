@@ -54,16 +54,15 @@ func TestWhatThePodDidToTheDeviceDoesNotComeHome(t *testing.T) {
 			if said := n.returned(); (m.Fate == mutate.Reported) != (said != "") {
 				t.Errorf("it is to be %s, and of the NIC is said: %q", m.Fate, said)
 			}
-			d := ""
-			for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-				now := everything()
-				if d = testnet.Diff(before, now); (d == "") == (m.Fate == mutate.Restored) {
-					before = now
-					return
-				}
+			d, now := "", ""
+			if !testnet.Within(20*time.Second, func() bool {
+				now = everything()
+				d = testnet.Diff(before, now)
+				return (d == "") == (m.Fate == mutate.Restored)
+			}) {
+				t.Errorf("it is to be %s:\n%s", m.Fate, d)
 			}
-			before = everything()
-			t.Errorf("it is to be %s:\n%s", m.Fate, d)
+			before = now
 		})
 	}
 }
@@ -163,10 +162,11 @@ func TestOldRecordStillBringsTheNICAndItsRDMADeviceHome(t *testing.T) {
 	}
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(state)
-	d := testnet.Diff(before, everything())
-	for deadline := time.Now().Add(20 * time.Second); d != "" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	d := ""
+	testnet.Within(20*time.Second, func() bool {
 		d = testnet.Diff(before, everything())
-	}
+		return d == ""
+	})
 	if said := n.returned(); said != "" || d != "" {
 		t.Errorf("of the NIC is said %q:\n%s", said, d)
 	}
@@ -208,11 +208,10 @@ func TestVirtualFunctionsKeepTheirSettingsWhenTheirNICComesHome(t *testing.T) {
 		"link set net1 vf 1 trust off spoofchk off max_tx_rate 100 state disable")
 	n.MustRun(p.call("DEL", "net1", config))
 	d := ""
-	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if d = testnet.Diff(before, n.Attributes(pf)); d == "" {
-			break
-		}
-	}
+	testnet.Within(5*time.Second, func() bool {
+		d = testnet.Diff(before, n.Attributes(pf))
+		return d == ""
+	})
 	if said := n.returned(); d != "" || said != "" {
 		t.Errorf("of the NIC is said %q:\n%s", said, d)
 	}

@@ -115,10 +115,8 @@ func TestBondWithRDMAChangesItsMember(t *testing.T) {
 	n.Batch(nil, "link set bond0 type bond active_slave "+nicName(1))
 	n.carrier("bond0")
 	path := fmt.Sprintf("/sys/class/infiniband/%s/ports/%d/gids/%d", first.Device, first.Port, first.Index)
-	for deadline := time.Now().Add(10 * time.Second); readText(t, path) == first.Value; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the first member has the GID still")
-		}
+	if !testnet.Within(10*time.Second, func() bool { return readText(t, path) != first.Value }) {
+		t.Fatal("the first member has the GID still")
 	}
 	n.checks(add, result)
 	out, errOut, code := n.railctl("show")

@@ -83,14 +83,13 @@ func startUdev(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		out, err := exec.Command("udevadm", "control", "--ping").CombinedOutput()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("udev does not answer: %v\n%s", err, out)
-		}
+	var out []byte
+	var err error
+	if !testnet.Within(20*time.Second, func() bool {
+		out, err = exec.Command("udevadm", "control", "--ping").CombinedOutput()
+		return err == nil
+	}) {
+		t.Fatalf("udev does not answer: %v\n%s", err, out)
 	}
 }
 

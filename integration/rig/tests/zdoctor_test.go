@@ -3,7 +3,6 @@
 package tests
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -25,7 +24,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
-	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // railNode is a node of eight rails with a pod that holds the first three, and, in shared mode, a
@@ -171,10 +169,8 @@ func startWithoutIPCLock(cmd *exec.Cmd) error {
 // await waits until something is so.
 func (s *railNode) await(what string, is func() bool) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
-	defer cancel()
-	if err := wait.Until(ctx, 5*time.Millisecond, func() (bool, error) { return is(), nil }); err != nil {
-		s.t.Fatalf("%s: %v", what, err)
+	if !testnet.Within(20*time.Second, is) {
+		s.t.Fatalf("not within 20 s: %s", what)
 	}
 }
 

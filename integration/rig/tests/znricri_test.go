@@ -22,6 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/process"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
@@ -138,17 +139,15 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// await waits until done returns nil. It asks seldom: the machine is slow.
+// await waits until done returns nil.
 func (c *containerd) await(t *testing.T, what string, done func(context.Context) error) {
 	t.Helper()
-	for deadline := time.Now().Add(criPatience); ; time.Sleep(200 * time.Millisecond) {
-		err := done(t.Context())
-		if err == nil {
-			return
-		}
-		if ended := c.daemon.Ended(); ended != nil || time.Now().After(deadline) {
-			t.Fatalf("%s: %v", what, errors.Join(err, ended))
-		}
+	var err, ended error
+	if !testnet.Within(criPatience, func() bool {
+		err, ended = done(t.Context()), c.daemon.Ended()
+		return err == nil || ended != nil
+	}) || err != nil {
+		t.Fatalf("%s: %v", what, errors.Join(err, ended))
 	}
 }
 

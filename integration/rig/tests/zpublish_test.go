@@ -3,7 +3,6 @@
 package tests
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,10 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
-	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // told returns what the agent tells the pod of a container, for which the runtime gave no
@@ -42,10 +41,8 @@ func (n *node) told(container string) *publish.Rails {
 func (n *node) tells(container, what string, is func(r *publish.Rails) bool) time.Duration {
 	n.t.Helper()
 	began := time.Now()
-	ctx, cancel := context.WithTimeout(n.t.Context(), 30*time.Second)
-	defer cancel()
-	if err := wait.Until(ctx, 10*time.Millisecond, func() (bool, error) { return is(n.told(container)), nil }); err != nil {
-		n.t.Fatalf("%s: %v: %+v", what, err, n.told(container))
+	if !testnet.Within(30*time.Second, func() bool { return is(n.told(container)) }) {
+		n.t.Fatalf("not within 30 s: %s: %+v", what, n.told(container))
 	}
 	return time.Since(began)
 }
