@@ -16,6 +16,7 @@ import (
 	nadv1 "github.com/k8snetworkplumbingwg/network-attachment-definition-client/pkg/apis/k8s.cni.cncf.io/v1"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -720,7 +721,10 @@ func TestReconcileThousands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it makes thousands of objects")
 	}
-	const pods, gone = 3000, 600
+	pods, gone := 1500, 600
+	if need.Full() {
+		pods = 3000
+	}
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/16")
 	all := map[string]api.Entry{}
 	numbers := make([]int, pods)
