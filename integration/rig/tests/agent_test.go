@@ -62,7 +62,7 @@ func (n *node) keepWith(flags []string, may ...string) (log func() string) {
 			n.t.Errorf("rail-agent: %v\n%s", err, log())
 		}
 	})
-	if !testnet.Within(20*time.Second, func() bool {
+	if !testnet.Within(time.Minute, func() bool { // it writes to the disk first, which others may use
 		answer, err := http.Get("http://" + agentAddress + "/readyz")
 		if err != nil {
 			return false
