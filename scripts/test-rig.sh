@@ -52,7 +52,7 @@ work=$(mktemp -d)
 # machine, or, if they start machines themselves, here.
 one() {
 	local dir=$1 where=$2 name=$3 tests=$4 in=()
-	[[ -z ${KEEP:-} ]] || in=("$root/bin/tools/testreport" -cost-into "$KEEP" -as "$dir ${name//,/, }")
+	[[ -z ${KEEP:-} ]] || in=("$root/bin/tools/testreport" -cost-into "$KEEP" -as "$dir $name")
 	[[ $where != machine ]] || in+=("$root/bin/tools/rig")
 	cd "$dir"
 	go tool test2json -t -p "$dir $name" "${in[@]}" "$work/${dir//\//-}.test" \

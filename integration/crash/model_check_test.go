@@ -12,8 +12,8 @@ import (
 )
 
 // settleTime bounds the asynchronous work after a step: a carrier that returns,
-// a record that a GC skipped because the agent had its lock. It takes milliseconds; where
-// other tests have the CPUs a try of the agent may fail twice, and it waits 1 s, 2 s and 4 s.
+// a record that a GC skipped because the agent had its lock. It takes milliseconds. On a busy
+// machine the agent may fail two or three times, and it pauses 1 s, 2 s and 4 s after that.
 const settleTime = 30 * time.Second
 
 // violations compares the node with the model when all operations are over.

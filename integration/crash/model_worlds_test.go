@@ -172,7 +172,7 @@ func runWorld(t *testing.T, steps int) {
 		fmt.Printf("%s%s\n", progress, text)
 	}
 	sequences, failed, unfinished := 0, false, false
-	var first string // what was wrong first, which shortening may not find again
+	var first string // the first violation; a shortened sequence may show another
 	t.Cleanup(func() {
 		if first != "" {
 			t.Log(first)
@@ -201,7 +201,7 @@ func runWorld(t *testing.T, steps int) {
 			text := fmt.Sprintf("after\n%s\nthis is wrong:\n%s\n", strings.Join(made, "\n"), strings.Join(found, "\n"))
 			fmt.Print(text)
 			if !failed {
-				first = "first, " + text // the last lines of a test's output are kept longest
+				first = "first, " + text // logged last, because CI keeps the last lines
 			}
 			failed = true
 			w.abandon() // what a failed sequence leaves is of no use

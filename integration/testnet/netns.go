@@ -278,7 +278,13 @@ func (n *Netns) State() string {
 // objects is the part of State that ip(8) tells.
 func (n *Netns) objects() string {
 	n.t.Helper()
-	Within(2*time.Second, func() bool { return !n.unsettled() }) // otherwise the states differ, which is told
+	Within(settleTime, func() bool { return !n.unsettled() }) // if it does not settle, the comparison shows it
+	return n.objectsNow()
+}
+
+// objectsNow is objects of a namespace that may not have settled.
+func (n *Netns) objectsNow() string {
+	n.t.Helper()
 	var b strings.Builder
 	n.describe(&b, nil, "link", "addr", "route show table all", "rule", "neigh show nud permanent")
 	n.describe(&b, []string{"-6"}, "route show table all", "rule")
@@ -454,17 +460,16 @@ func Diff(before, after string) string {
 // carrier up to a second late (linkwatch), on a busy machine even later.
 func (n *Netns) Settled(before string) string {
 	n.t.Helper()
-	now := ""
 	if Within(settleTime, func() bool {
-		if now = n.objects(); !strings.HasPrefix(before, now) {
-			return false // reading the sysctls takes as long again
+		if n.unsettled() {
+			return false
 		}
-		now += n.sysctls()
-		return now == before
+		now := n.objectsNow() // the sysctls take as long again
+		return strings.HasPrefix(before, now) && before == now+n.sysctls()
 	}) {
 		return ""
 	}
-	return Diff(before, n.State())
+	return Diff(before, n.State()) // one more look, which waits as long again
 }
 
 const settleTime = 10 * time.Second

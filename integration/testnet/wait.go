@@ -6,14 +6,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// leastPause is the least time between two calls of [Within].
-const leastPause = 2 * time.Millisecond
+// The pauses between two calls of done in [Within] double from leastPause to callPause. After a slow
+// call they are longer, up to longestPause.
+const (
+	leastPause   = 2 * time.Millisecond
+	callPause    = 50 * time.Millisecond
+	longestPause = 500 * time.Millisecond
+)
 
-// Within calls done until it returns true, and reports whether it did within the limit. It calls done
-// once more after that, in case the machine was suspended. It rests four times as long as a call
-// takes: the CPUs are for what it waits for.
+// Within calls done until it returns true or the limit has passed, and reports whether it returned
+// true. It makes one more call after the limit, in case the machine was suspended. It pauses four
+// times as long as the call took, so that what it waits for gets the CPUs.
 func Within(limit time.Duration, done func() bool) bool {
-	for deadline := time.Now().Add(limit); ; {
+	deadline := time.Now().Add(limit)
+	for pause := leastPause; ; pause = min(2*pause, callPause) {
 		began := time.Now()
 		if done() {
 			return true
@@ -21,6 +27,7 @@ func Within(limit time.Duration, done func() bool) bool {
 		if began.After(deadline) {
 			return false
 		}
-		time.Sleep(max(leastPause, wait.Rest(time.Since(began))))
+		rest := min(wait.Rest(time.Since(began)), longestPause, time.Until(deadline)+leastPause)
+		time.Sleep(max(pause, rest))
 	}
 }

@@ -63,11 +63,12 @@ func (a *announcer) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		timer := time.NewTimer(time.Until(a.look(began)))
-		rest := max(recordRest, wait.Rest(time.Since(began)))
+		ended := time.Now()
+		rest := wait.Rest(ended.Sub(began))
 		select {
 		case <-ctx.Done():
 		case <-changed:
-			_ = wait.For(ctx, rest)
+			_ = wait.For(ctx, max(recordRest, rest-time.Since(ended)))
 		case <-timer.C:
 		}
 		timer.Stop()

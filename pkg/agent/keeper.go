@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// A pod that dies causes many notices. A check waits debounce for more, and the rest
-	// between checks is longestRest at most.
+	// A pod that dies causes many notices. A check waits debounce for more of them, and up to
+	// longestRest if the last check took long.
 	debounce    = 2 * time.Millisecond
 	longestRest = 100 * time.Millisecond
 

@@ -26,6 +26,8 @@ const (
 	defaultInterval = 10 * time.Second
 	// lookRest is the least time between looks.
 	lookRest = 50 * time.Millisecond
+	// longestRest bounds the rest after a look, which may have waited for the kubelet.
+	longestRest = 2 * time.Second
 	// listTime bounds a call of PodResources.
 	listTime = 2 * time.Second
 	// The pause after a panic doubles from firstRest to lastRest. It begins anew after a
@@ -141,18 +143,19 @@ func (p *Plugin) once(ctx context.Context) {
 			continue
 		}
 		again = firstRest
-		rest := max(lookRest, wait.Rest(time.Since(began)))
+		ended := time.Now()
+		rest := max(lookRest, min(wait.Rest(ended.Sub(began)), longestRest))
 		timer := time.NewTimer(max(rest, min(p.Interval, next.Sub(now))))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-p.wake:
-			_ = wait.For(ctx, rest)
+			_ = wait.For(ctx, max(lookRest, rest-time.Since(ended)))
 		case _, open := <-changed:
 			if !open {
 				changed = nil
 			}
-			_ = wait.For(ctx, rest)
+			_ = wait.For(ctx, max(lookRest, rest-time.Since(ended)))
 		}
 		timer.Stop()
 	}

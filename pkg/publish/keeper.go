@@ -30,7 +30,7 @@ import (
 const (
 	pollGIDs = 500 * time.Millisecond // between looks at the GID tables of rails
 	slow     = 30 * time.Second       // between looks at everything: no message reports a link's state
-	rest     = 500 * time.Millisecond // longest pause between two passes, which take half of the time at most
+	rest     = 500 * time.Millisecond // longest pause between two passes; else it is as long as the pass
 	leastGap = 5 * time.Millisecond   // least pause between two passes
 	factsFor = time.Minute            // the age of the NICs' facts at which they are read again
 	again    = 5 * time.Second        // after a failure, and after a panic
@@ -391,6 +391,7 @@ func (k *Keeper) run(ctx context.Context) {
 	})
 	var full time.Time
 	polled := time.Now()
+	began := polled // of a pass, which begins with what woke it
 	for ctx.Err() == nil {
 		for _, dir := range k.StateDirs {
 			records.Watch(filepath.Join(dir, "attachments"))
@@ -400,7 +401,6 @@ func (k *Keeper) run(ctx context.Context) {
 			k.look()
 			k.allDue()
 		}
-		began := time.Now()
 		if k.refreshFacts() {
 			k.allDue()
 		}
@@ -419,12 +419,14 @@ func (k *Keeper) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-			polled = time.Now()
+			began = time.Now()
+			polled = began
 			k.poll()
 			if k.left {
 				k.look()
 			}
 		case <-changed:
+			began = time.Now()
 			k.look()
 		}
 		timer.Stop()

@@ -43,8 +43,8 @@ func Ended(ctx context.Context, err error) bool {
 	return errors.As(err, &e) && e.ctx == ctx
 }
 
-// Rest returns the time to rest after work that took so long and may be wanted again at once: with it
-// the work takes at most a fifth of the time.
+// Rest returns how long to rest after work that took so long. Work that is repeated with these rests
+// takes at most a fifth of the time.
 func Rest(took time.Duration) time.Duration { return 4 * took }
 
 // For waits for d. If ctx ends first, it returns the error of ctx.

@@ -127,7 +127,8 @@ func inSample() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	// FNV puts lines with the same end together: of 1,408 mutants 13 were one in 20.
+	// Not FNV: lines with the same end have the same remainder. Of 1,421 mutants a sample of one
+	// in 20 had 13.
 	h := sha256.Sum256([]byte(line))
 	return binary.BigEndian.Uint64(h[:])%oneIn == seed%oneIn, nil
 }

@@ -10,8 +10,9 @@
 //	testreport -seed
 //
 // Several runs may keep their counts in one directory, each with its events as NAME.json.
-// With -cost-into, testreport runs the test programs in the place of go test, and keeps the
-// CPU seconds that each has taken with the programs that it has waited for.
+// With -cost-into, testreport runs a test program in the place of go test, or any PROGRAM, and
+// keeps the CPU seconds that it took together with the programs that it waited for, under NAME or
+// the directory of its package.
 //
 // -sum adds the counts up, prints the steps of scripts/steps.sh, the packages and tests that
 // took the most time, and the most CPU seconds, and those that were quicker in the runs of -before,

@@ -212,11 +212,12 @@ func (n *node) changes(p *pod) {
 // shows waits until is holds for the first attachment in show.
 func (n *node) shows(what string, is func(rdmaOf) bool) {
 	n.t.Helper()
+	var list []rdmaOf
 	if !testnet.Within(30*time.Second, func() bool {
-		list := n.shown()
+		list = n.shown()
 		return len(list) > 0 && list[0].RDMA != nil && is(list[0])
 	}) {
-		n.t.Fatalf("show does not say %s: %+v", what, n.shown())
+		n.t.Fatalf("show does not say %s: %+v", what, list)
 	}
 }
 

@@ -98,7 +98,7 @@ func ofRail(parent string) bool {
 func (n *node) rdmaHome(before map[string]string) {
 	n.t.Helper()
 	var now map[string]string
-	if !testnet.Within(5*time.Second, func() bool {
+	if !testnet.Within(10*time.Second, func() bool {
 		now = n.rdmaState(n.Netns.Netns)
 		return maps.Equal(now, before)
 	}) {
@@ -523,7 +523,7 @@ func (n *node) railsAreHome() {
 	core := n.core(n.Netns.Netns)
 	var devices []rdma.Device
 	var links []*link.Link
-	if !testnet.Within(10*time.Second, func() (home bool) {
+	if !testnet.Within(10*time.Second, func() bool {
 		var err error
 		if devices, err = core.Devices(); err != nil {
 			n.t.Fatal(err)

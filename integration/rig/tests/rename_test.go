@@ -210,7 +210,7 @@ func TestRDMADeviceWhoseNameIsTakenReturnsUnderAFreeOne(t *testing.T) {
 func (n *node) rdmaAll(before map[string]string) {
 	n.t.Helper()
 	var now string
-	if !testnet.Within(5*time.Second, func() bool {
+	if !testnet.Within(10*time.Second, func() bool {
 		now = fmt.Sprint(n.allRDMA())
 		return now == fmt.Sprint(before)
 	}) {

@@ -143,10 +143,11 @@ func must(t *testing.T, err error) {
 func (c *containerd) await(t *testing.T, what string, done func(context.Context) error) {
 	t.Helper()
 	var err, ended error
-	if !testnet.Within(criPatience, func() bool {
+	testnet.Within(criPatience, func() bool {
 		err, ended = done(t.Context()), c.daemon.Ended()
 		return err == nil || ended != nil
-	}) || err != nil {
+	})
+	if err != nil {
 		t.Fatalf("%s: %v", what, errors.Join(err, ended))
 	}
 }

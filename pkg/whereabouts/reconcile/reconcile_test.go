@@ -721,7 +721,8 @@ func TestReconcileThousands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it makes thousands of objects")
 	}
-	pods, gone := 1500, 600
+	const gone = 600
+	pods := 1500
 	if need.Full() {
 		pods = 3000
 	}
