@@ -166,7 +166,7 @@ func (n *Node) StartDaemon(ctx context.Context, name string, env, args []string,
 	}
 	d, err := process.Start(process.Spec{
 		Name: name + " of " + n.Name, Log: filepath.Join(n.dir, name+".log"), Args: args,
-		Env: append([]string{"TMPDIR=" + temporary}, env...), Enter: n.enter, Outlives: true, // it ends with the node's first process
+		Env: append([]string{"TMPDIR=" + temporary, "GOGC=400"}, env...), Enter: n.enter, Outlives: true, // it ends with the node's first process
 	})
 	if err != nil {
 		return err
