@@ -11,14 +11,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// settleTime bounds the asynchronous work after a step: a carrier that returns,
-// a record that a GC skipped because the agent had its lock. It takes milliseconds. On a busy
-// machine the agent may fail two or three times, and it pauses 1 s, 2 s and 4 s after that.
-const settleTime = 30 * time.Second
+// settleTime bounds asynchronous work, such as a carrier that returns.
+const settleTime = 10 * time.Second
+
+// stepTime bounds the asynchronous work after a step of the model: also a record that a GC skipped
+// because the agent had its lock. It takes milliseconds. On a busy machine the agent may fail two
+// or three times, and it pauses 1 s, 2 s and 4 s after that. An agent may take as long to end: so
+// long the kubelet waits.
+const stepTime = 30 * time.Second
 
 // violations compares the node with the model when all operations are over.
 func (w *world) violations() []string {
-	for deadline := time.Now().Add(settleTime); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(stepTime); ; time.Sleep(5 * time.Millisecond) {
 		found := w.look()
 		if len(found) == 0 || time.Now().After(deadline) {
 			return found

@@ -253,7 +253,8 @@ func (w *world) startAgent() *keeper {
 
 // startKeeper starts a rail-agent that keeps the node of a state directory, with more flags.
 func startKeeper(t *testing.T, state string, flags ...string) *keeper {
-	k := &keeper{long: settleTime, cmd: exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), append([]string{"run", "--state-dir", state, "--metrics", "off"}, flags...)...)}
+	args := append([]string{"run", "--state-dir", state, "--metrics", "off"}, flags...)
+	k := &keeper{long: stepTime, cmd: exec.Command(filepath.Join(testnet.Bin(t), "rail-agent"), args...)}
 	k.cmd.Env = append(os.Environ(), "KUBECONFIG=", "GOGC=100") // hostile pods bound its memory, as nodes have it
 	k.cmd.Stderr, k.cmd.SysProcAttr = &k.log, &syscall.SysProcAttr{Setpgid: true}
 	if err := k.cmd.Start(); err != nil {
