@@ -160,6 +160,9 @@ const (
 	progressEvery = 50 * sequence
 )
 
+// firstViolation begins the log of a world's first violation, behind the shortened ones.
+const firstViolation = "the first violation: "
+
 // runWorld runs one world for at least so many steps, in sequences that end
 // with everything free. This process is the first in its PID namespace, and
 // alone in its others.
@@ -201,7 +204,7 @@ func runWorld(t *testing.T, steps int) {
 			text := fmt.Sprintf("after\n%s\nthis is wrong:\n%s\n", strings.Join(made, "\n"), strings.Join(found, "\n"))
 			fmt.Print(text)
 			if !failed {
-				first = "first, " + text // logged last, because CI keeps the last lines
+				first = firstViolation + text // logged last, because CI keeps the last lines
 			}
 			failed = true
 			w.abandon() // what a failed sequence leaves is of no use

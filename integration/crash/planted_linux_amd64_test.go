@@ -104,6 +104,7 @@ func TestModelFindsAPlantedBug(t *testing.T) {
 	}
 	first, _, _ := strings.Cut(said, "this is wrong:")
 	_, last, _ := strings.Cut(said, "Failed test output:")
+	last, _, _ = strings.Cut(last, firstViolation)
 	_, last, found := strings.Cut(last, "after\n")
 	if from, to := strings.Count(first, " of pod"), strings.Count(last, " of pod"); !found || to == 0 || to > from {
 		t.Errorf("a sequence with %d calls and ends of pods became one with %d\n%s", from, to, said)
