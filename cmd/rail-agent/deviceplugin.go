@@ -5,11 +5,10 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/spf13/pflag"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/deviceplugin"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -33,9 +32,8 @@ func (f *deviceFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cdi, "cdi-dir", "/var/run/cdi", `directory of the device plugin's CDI specification, which "cdi: true" in the node file needs; "off" for none`)
 }
 
-// begin starts the device plugin in beside, unless it is off. A panic of the device plugin
-// does not end the keeper.
-func (f *deviceFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agent.Options) error {
+// components returns the device plugin and the watch of the node's NICs, none if it is off.
+func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 	for _, d := range []struct {
 		flag string
 		dir  *string
@@ -43,44 +41,30 @@ func (f *deviceFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agen
 		if *d.dir == off {
 			*d.dir = ""
 		} else if !filepath.IsAbs(*d.dir) {
-			return fmt.Errorf("--%s %q is not an absolute path; give one, or %s", d.flag, *d.dir, off)
+			return nil, fmt.Errorf("--%s %q is not an absolute path; give one, or %s", d.flag, *d.dir, off)
 		}
 	}
 	if f.kubelet == "" {
-		return nil
+		return nil, nil
 	}
-	host, err := link.CurrentNetns()
+	ns, err := link.CurrentNetns()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	changed := make(chan struct{}, 1)
-	options := deviceplugin.Options{
+	changed := component.NewTrigger()
+	plugin := deviceplugin.New(deviceplugin.Options{
 		Config: readResources, Changed: changed,
 		Inventory: func() (*deviceplugin.Inventory, error) {
-			list, err := inventory.NICs(o.StateDirs...)
+			list, err := inventory.NICs(h.stateDirs...)
 			if err != nil {
 				return nil, err
 			}
 			return convert(list), nil
 		},
-		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Log: o.Log,
-	}
-	if o.Teller != nil {
-		options.Tell = o.Teller.Tell
-	}
-	plugin := deviceplugin.New(options)
-	o.Devices = plugin.Metrics
-	beside.Go(func() { plugin.Run(ctx) })
-	beside.Go(func() {
-		defer host.Close()
-		inventory.Watch(ctx, host, o.StateDirs, o.Log, func() {
-			select {
-			case changed <- struct{}{}:
-			default: // a look is due already
-			}
-		})
+		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Tell: h.notify, Log: h.log,
 	})
-	return nil
+	watch := func(ctx context.Context) { inventory.Watch(ctx, ns, h.stateDirs, h.log, changed.Fire) } // ns is open until the process ends
+	return []component.Component{plugin.Component(), {Name: "inventory", Run: watch}}, nil
 }
 
 // readResources returns the resources and rails of the node file.

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 	"github.com/rail-cni/rail-cni/pkg/doctor/keeper"
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -37,52 +37,42 @@ var errNoRights = errors.New("rail-agent has no right to read it; railctl doctor
 // mostInterval bounds --doctor-interval: after 30 minutes the alert RailDoctorSilent fires.
 const mostInterval = 15 * time.Minute
 
-// begin starts the doctor in beside, unless it is off. A panic of it does not end the keeper of
-// NICs. The socket serves the node's facts in any case.
-func (f *doctorFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client, confDir, record string) error {
+// components returns the doctor. The socket serves the node's facts in any case. status returns the
+// status of the agent.
+func (f *doctorFlags) components(h *host, confDir, record string, status func() ([]byte, error)) ([]component.Component, error) {
 	if f.doctor != on && f.doctor != off {
-		return fmt.Errorf("--doctor is %q; it must be %s or %s", f.doctor, on, off)
+		return nil, fmt.Errorf("--doctor is %q; it must be %s or %s", f.doctor, on, off)
 	}
 	if f.interval < time.Second || f.interval > mostInterval {
-		return fmt.Errorf("--doctor-interval %v: it must be between 1s and %v", f.interval, mostInterval)
+		return nil, fmt.Errorf("--doctor-interval %v: it must be between 1s and %v", f.interval, mostInterval)
 	}
-	options := keeper.Options{Log: o.Log, Every: f.interval, Collect: collect.Options{
-		StateDir: o.StateDirs[0], Node: o.NodeName, Version: o.Version, Root: collect.NodeRoot(), ConfDir: confDir, InstallDir: record,
-		Socket: o.Socket, NoClient: errNoRights,
+	options := keeper.Options{Log: h.log, Tell: h.notify, Every: f.interval, Status: status, Collect: collect.Options{
+		StateDir: h.stateDirs[0], Node: h.name, Version: version, Root: collect.NodeRoot(), ConfDir: confDir, InstallDir: record,
+		Socket: h.socket, NoClient: errNoRights,
 	}}
-	if len(o.BinDirs) > 0 {
-		options.Collect.BinDir = o.BinDirs[0]
-	}
-	if o.Teller != nil {
-		options.Tell = o.Teller.Tell
+	if len(h.binDirs) > 0 {
+		options.Collect.BinDir = h.binDirs[0]
 	}
 	if f.condition {
-		if client == nil {
-			return errors.New("--node-condition needs a cluster: name it by --kubeconfig")
+		if h.client == nil {
+			return nil, errors.New("--node-condition needs a cluster: name it by --kubeconfig")
 		}
 		options.Condition = func(ctx context.Context, c *keeper.Condition) error {
 			var one any = c
 			if c == nil {
 				one = map[string]string{"type": keeper.ConditionType, "$patch": "delete"}
 			}
-			_, err := client.PatchStatus(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, o.NodeName, map[string]any{"conditions": []any{one}})
+			_, err := h.client.PatchStatus(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, h.name, map[string]any{"conditions": []any{one}})
 			return err
 		}
 	}
 	program, err := os.Executable()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	reader := &collect.Reader{Command: []string{program, readCommand}}
 	options.Read = reader.Node
-	k := keeper.New(options)
-	o.Facts, o.Running = k.Facts, k.Running
-	if f.doctor == off {
-		return nil
-	}
-	o.Doctor = k.Metrics
-	beside.Go(func() { k.Run(ctx) })
-	return nil
+	return []component.Component{keeper.New(options).Component(f.doctor == on)}, nil
 }
 
 // readCommand is the command of the process that reads facts for the agent.
@@ -108,7 +98,7 @@ their carrier in the last 12 hours, which the agent remembers.`,
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket; "agent.sock" in the first state directory when missing`)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return agent.CopyFacts(cmd.Context(), cmp.Or(socket, agent.SocketIn(a.stateDirs[0])), cmd.OutOrStdout())
+		return local.CopyFacts(cmd.Context(), cmp.Or(socket, local.SocketIn(a.stateDirs[0])), cmd.OutOrStdout())
 	}
 	return cmd
 }

@@ -8,17 +8,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/credential"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/install/node"
-	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/keeper"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -54,7 +53,7 @@ func addRecordFlag(flags *pflag.FlagSet, path *string) {
 
 func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, keep what was there before, and keep ours there")
-	flags.StringSliceVar(&f.plugins, "plugins", agent.Plugins, "the plugins to install and to watch")
+	flags.StringSliceVar(&f.plugins, "plugins", node.PluginNames, "the plugins to install and to watch")
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
 	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install put there as soon as no pod needs it, and be ready then")
 	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, even if pods need the plugins")
@@ -66,8 +65,8 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 // check refuses invalid values, and names that would lead to another directory.
 func (f *installFlags) check() error {
 	for _, name := range f.plugins {
-		if !slices.Contains(agent.Plugins, name) {
-			return fmt.Errorf("--plugins: unknown plugin %q, want some of %s", name, strings.Join(agent.Plugins, ", "))
+		if !slices.Contains(node.PluginNames, name) {
+			return fmt.Errorf("--plugins: unknown plugin %q, want some of %s", name, strings.Join(node.PluginNames, ", "))
 		}
 	}
 	if f.credential.lifetime < credential.ShortestLifetime {
@@ -84,85 +83,86 @@ func (f *installFlags) check() error {
 	return nil
 }
 
-// begin installs or uninstalls, and starts in beside the work that goes on
-// until ctx ends.
-func (f *installFlags) begin(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client) error {
+// components installs or uninstalls, and returns the components that go on with that and watch the
+// plugins. restore: put plugins back that something has replaced.
+func (f *installFlags) components(ctx context.Context, h *host, restore bool) ([]component.Component, error) {
 	if err := f.check(); err != nil {
-		return err
+		return nil, err
 	}
-	o.Plugins, o.Prefix = f.plugins, f.prefix
-	if !f.on && !f.uninstall {
-		return nil
+	if f.on && len(h.binDirs) == 0 {
+		return nil, errors.New("--install: name the CNI directory by --cni-bin")
 	}
-	if f.on && len(o.BinDirs) == 0 {
-		return errors.New("--install: name the CNI directory by --cni-bin")
+	plugins := node.Plugins{BinDirs: h.binDirs, Own: h.own, Names: f.plugins, Prefix: f.prefix, NodeFile: f.nodeFile, Log: h.log}
+	var components []component.Component
+	if f.on || f.uninstall {
+		var err error
+		restore, plugins.Record = true, install.Open(f.record)
+		if components, err = f.install(ctx, h, plugins); err != nil {
+			return nil, err
+		}
 	}
-	plugins := node.Plugins{BinDirs: o.BinDirs, Own: o.Own, Names: f.plugins, Prefix: f.prefix, NodeFile: f.nodeFile, Record: install.Open(f.record), Log: o.Log}
-	inUse := func() []string { return node.Users(o.StateDirs) }
-	o.Restore, o.Record, o.Uninstalling, o.Leaving = true, plugins.Record, f.uninstall, f.uninstall && f.force
+	watcher := &node.Watcher{Plugins: plugins, Restore: restore, Version: version}
+	watch, err := watcher.Component(h.notify)
+	return append(components, watch), err
+}
+
+// install installs or uninstalls, and returns the components that go on with it.
+func (f *installFlags) install(ctx context.Context, h *host, plugins node.Plugins) ([]component.Component, error) {
+	inUse := func() []string { return node.Users(h.stateDirs) }
 	put := plugins.Record.Put
 	if f.uninstall {
 		put = plugins.Record.PutBack // removed files stay removed
-	} else if err := plugins.Record.Visible(append(slices.Clone(o.BinDirs), filepath.Join(f.credential.confDir, credential.Dir))...); err != nil {
-		return fmt.Errorf("files that an earlier version installed elsewhere cannot be removed (restore its settings, uninstall, then change them): %w", err)
+	} else if err := plugins.Record.Visible(append(slices.Clone(h.binDirs), filepath.Join(f.credential.confDir, credential.Dir))...); err != nil {
+		return nil, fmt.Errorf("files that an earlier version installed elsewhere cannot be removed (restore its settings, uninstall, then change them): %w", err)
 	} else if err := plugins.Put(ctx, inUse); err != nil {
-		return err
+		return nil, err
 	}
-	stop, err := f.keepCredential(ctx, beside, o, client, put)
+	components, err := f.keepCredential(h, put)
 	if err != nil || !f.uninstall {
-		return err
+		return components, err
 	}
-	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Force: f.force, Stop: stop, Tell: func(n agent.Notice) {
-		n.Write(o.Log)
-		if o.Teller != nil {
-			o.Teller.Tell(n)
-		}
-	}}
-	beside.Go(func() { u.Run(ctx) })
-	o.Ready = u.Ready
-	return nil
+	stop := func() {}
+	for i := range components { // the uninstaller ends it, and it makes nobody ready
+		components[i].Run, stop = stoppable(components[i].Run)
+		components[i].Ready = nil
+	}
+	reporter := component.NewReporter("uninstaller", h.log, h.notify)
+	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Force: f.force, Stop: stop, Tell: func(n component.Notice) { reporter.Report(n) }}
+	return append(components, component.Component{Name: "uninstaller", Reporter: reporter, Run: u.Run, Ready: u.Ready}), nil
 }
 
-// keepCredential starts a keeper of the plugin's kubeconfig in beside, if one is wanted.
-// stop ends the keeper and waits for its end.
-func (f *installFlags) keepCredential(ctx context.Context, beside *sync.WaitGroup, o *agent.Options, client *kube.Client,
-	put func(context.Context, install.File) (install.Outcome, error),
-) (stop func(), err error) {
+// stoppable returns run, and a function that ends it and waits for its
+// end.
+func stoppable(run func(context.Context)) (runs func(context.Context), stop func()) {
+	stopped, cancel := context.WithCancel(context.Background())
+	ended, end := context.WithCancel(context.Background())
+	runs = func(ctx context.Context) {
+		defer end()
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
+		defer context.AfterFunc(stopped, stop)()
+		run(ctx)
+	}
+	return runs, func() {
+		cancel()
+		<-ended.Done()
+	}
+}
+
+// keepCredential returns the keeper of the plugin's kubeconfig, if one is wanted.
+func (f *installFlags) keepCredential(h *host, put func(context.Context, install.File) (install.Outcome, error)) ([]component.Component, error) {
 	of := f.credential
 	if of.confDir == "" || !slices.Contains(f.plugins, "whereabouts") {
-		return func() {}, nil
+		return nil, nil
 	}
-	if client == nil {
+	if h.client == nil {
 		return nil, errors.New("--cni-conf needs a cluster: name it by --kubeconfig, or leave both away")
 	}
-	keeper := credential.New(credential.Options{
-		Client: client, ConfDir: of.confDir, Node: o.NodeName, Account: of.account, Namespace: client.Namespace(), Lifetime: of.lifetime,
-		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(), Log: o.Log,
-		Tell: func(n agent.Notice) { o.Teller.Tell(n) }, // with a client there is one
+	k := credential.New(credential.Options{
+		Client: h.client, ConfDir: of.confDir, Node: h.name, Account: of.account, Namespace: h.client.Namespace(), Lifetime: of.lifetime,
+		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(), Log: h.log, Tell: h.notify,
 	})
-	o.Ready = keeper.Ready
-	o.Kubeconfig = func() agent.Kubeconfig {
-		use := keeper.Use()
-		return agent.Kubeconfig{Path: use.Path, Ours: use.Ours, Accepted: use.Accepted, Refused: text(use.Refused), Unasked: text(use.Unasked)}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
-	beside.Go(func() {
-		defer close(ended)
-		keeper.Run(ctx)
-	})
-	return func() {
-		cancel()
-		<-ended
-	}, nil
-}
-
-// text returns the text of an error, "" for none.
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
+	return []component.Component{k.Component()}, nil
 }
 
 func newUninstall(a *agentFlags) *cobra.Command {
@@ -191,7 +191,7 @@ does it anyway. In a cluster "railctl uninstall" does it on all nodes.`,
 		if err := node.Remove(install.Open(record), a.log); err != nil {
 			return err
 		}
-		return agent.RemoveStateDirs(agent.MainStateDir(a.stateDirs))
+		return keeper.RemoveStateDirs(keeper.MainStateDir(a.stateDirs))
 	}
 	return cmd
 }

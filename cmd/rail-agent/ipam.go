@@ -12,7 +12,9 @@ import (
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
 )
 
 // onceTime bounds one pass beyond its grace period: the API client retries
@@ -98,24 +100,19 @@ func (a *agentFlags) reconcile(ctx context.Context, o reconcile.Options, address
 	if address == off {
 		return reconcile.New(o).Run(ctx)
 	}
-	var pools poolUse
-	o.Surveyed = pools.surveyed
-	serve := agent.Options{Metrics: address, Pools: pools.metrics, Log: a.log}
-	host, err := os.Hostname()
+	pools := new(report.Metrics)
+	o.Surveyed = pools.Surveyed
+	name, err := os.Hostname()
 	if err != nil {
 		return err
 	}
-	serve.NodeName = host // of a certificate that the process signs itself
+	serve := agent.Options{Metrics: address, NodeName: name, Version: version, Log: a.log} // the name is that of a certificate that the process signs itself
 	if err := f.begin(&serve, o.Client); err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	served := make(chan error, 1)
-	go func() {
-		defer stop() // an address that is none ends the reconciler, too
-		served <- agent.ServePools(ctx, serve)
-	}()
-	err = reconcile.New(o).Run(ctx)
-	stop()
-	return errors.Join(err, <-served)
+	run := agent.New(serve)
+	var failed error
+	run.Add(pools.Component(a.log), component.Component{Name: "reconciler", Run: func(ctx context.Context) { failed = reconcile.New(o).Run(ctx) }})
+	err = run.Run(ctx)
+	return errors.Join(err, failed)
 }

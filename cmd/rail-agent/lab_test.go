@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
@@ -193,9 +193,9 @@ func (a *running) get(path string) (code int, body string) {
 	return answer.StatusCode, string(text)
 }
 
-func (a *running) status() agent.Status {
+func (a *running) status() local.Status {
 	a.t.Helper()
-	var s agent.Status
+	var s local.Status
 	code, body := a.get("/status")
 	if err := json.Unmarshal([]byte(body), &s); err != nil || code != http.StatusOK {
 		a.t.Fatal(code, body, err)

@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 )
 
 func newProbe(a *agentFlags) *cobra.Command {
@@ -23,12 +23,12 @@ loopback may belong to another process.`,
 	cmd.Flags().BoolVar(&live, "live", false, "ask only whether the agent is still working")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if socket == "" {
-			socket = agent.SocketIn(a.stateDirs[0])
+			socket = local.SocketIn(a.stateDirs[0])
 		}
 		if live {
-			return agent.ProbeLive(cmd.Context(), socket)
+			return local.ProbeLive(cmd.Context(), socket)
 		}
-		return agent.ProbeReady(cmd.Context(), socket)
+		return local.ProbeReady(cmd.Context(), socket)
 	}
 	return cmd
 }

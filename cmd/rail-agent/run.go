@@ -10,17 +10,23 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"sync"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/agent/events"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/inventory/counters"
+	"github.com/rail-cni/rail-cni/pkg/keeper"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
 )
 
 // The values of flags that turn something on or off.
@@ -89,7 +95,6 @@ it serves them by HTTPS, and /metrics only to accounts that the cluster allows. 
 checked everything, and has done what --install, --cni-conf or --uninstall say.`
 
 func newRun(a *agentFlags) *cobra.Command {
-	var o agent.Options
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
@@ -102,14 +107,14 @@ func newRun(a *agentFlags) *cobra.Command {
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.Metrics, "metrics", "127.0.0.1:9400", `address of /metrics, /healthz and /readyz; "off" for none`)
-	flags.StringVar(&o.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
+	flags.StringVar(&f.agent.Metrics, "metrics", "127.0.0.1:9400", `address of /metrics, /healthz and /readyz; "off" for none`)
+	flags.StringVar(&f.agent.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else the first of $KUBECONFIG, else a pod's service account, else none does")
-	flags.StringVar(&o.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
+	flags.StringVar(&f.agent.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
 	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP, else $NODE_IP; host-device lends the NIC that has it only with \"allow\": [\"uplink\"]")
-	flags.StringArrayVar(&o.BinDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
-	flags.StringVar(&o.Own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
-	flags.BoolVar(&o.Restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
+	flags.StringArrayVar(&f.binDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
+	flags.StringVar(&f.own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
+	flags.BoolVar(&f.restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
 	flags.BoolVar(&f.container, "container", false, "in a container with capabilities that is not privileged: make its /proc/sys and /sys writable")
 	f.install.add(flags)
 	f.metrics.add(flags)
@@ -118,14 +123,18 @@ func newRun(a *agentFlags) *cobra.Command {
 	f.doctor.add(flags)
 	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; one agent of all does it")
 	f.reconciler.add(flags)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), o, &f) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), &f) }
 	return cmd
 }
 
-// runFlags are the flags of "run", without the keeper's own.
+// runFlags are the flags of "run".
 type runFlags struct {
+	agent      agent.Options
 	kubeconfig string
 	nodeIP     string
+	binDirs    []string
+	own        string
+	restore    bool
 	container  bool
 	install    installFlags
 	metrics    metricsFlags
@@ -136,119 +145,149 @@ type runFlags struct {
 	reconciler reconcilerFlags
 }
 
-// keep runs the keeper, and the work beside it, until ctx ends.
-func (a *agentFlags) keep(ctx context.Context, o agent.Options, f *runFlags) error {
+// host is what the components of "run" know of their node and their cluster.
+type host struct {
+	name      string
+	stateDirs []string
+	list      netconf.StateDirs // what the plugins are told of them
+	ip        netip.Addr        // zero if not known
+	binDirs   []string
+	own       string
+	socket    string                 // "" for none
+	client    *kube.Client           // nil without a cluster
+	notify    func(component.Notice) // nil without a cluster
+	log       *slog.Logger
+}
+
+// keep runs the components of the agent until ctx ends.
+func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the ledger and the network namespaces are root's; run it as root")
 	}
 	if f.container {
-		if err := agent.MakeWritable(); err != nil {
+		if err := makeWritable(); err != nil {
 			return fmt.Errorf("--container: %w", err)
 		}
 	}
 	debug.SetMemoryLimit(memoryLimit)
-	if err := a.complete(&o); err != nil {
-		return err
-	}
-	if ip := cmp.Or(f.nodeIP, os.Getenv("NODE_IP")); ip != "" {
-		var err error
-		if o.NodeIP, err = netip.ParseAddr(ip); err != nil {
-			return fmt.Errorf("--node-ip: %w", err)
-		}
-	}
-	ctx, stop := context.WithCancel(ctx)
-	var beside sync.WaitGroup
-	defer beside.Wait()
-	defer stop()
-	client, err := f.open("", a.log)
+	h, events, err := a.host(f)
 	if err != nil {
 		return err
 	}
-	if client != nil {
-		recorder := events.New(client, o.NodeName, a.log)
-		beside.Go(func() { recorder.Run(ctx) })
-		o.Teller = recorder
-	}
-	if f.reconcile {
-		if client == nil {
-			return errors.New("--reconcile needs a cluster: name it by --kubeconfig")
-		}
-		if err := f.beginReconciler(ctx, &beside, &o); err != nil {
-			return err
-		}
-	}
-	blocks := block.Keeper{StateDirs: o.StateDirs, Log: a.log, Open: func(kubeconfig, flatFile string) (*kube.Client, error) {
-		return replay.Open(kubeconfig, flatFile, userAgent())
-	}}
-	beside.Go(func() { blocks.Run(ctx) })
-	if err := f.metrics.begin(&o, client); err != nil {
+	o, err := f.options(h)
+	if err != nil {
 		return err
 	}
-	if err := f.install.begin(ctx, &beside, &o, client); err != nil {
+	run := agent.New(o)
+	run.Add(events...)
+	plugins, err := f.install.components(ctx, h, f.restore) // installs them, too
+	if err != nil {
 		return err
 	}
-	if err := f.devices.begin(ctx, &beside, &o); err != nil {
+	nics, err := keeper.New(keeper.Options{
+		StateDirs: h.stateDirs, List: h.list, NodeIP: h.ip, Notify: h.notify, Log: h.log,
+		Uninstalling: f.install.uninstall, Leaving: f.install.uninstall && f.install.force,
+	})
+	if err != nil {
 		return err
 	}
-	keeper := beginPublisher(ctx, &beside, &o, client)
-	if err := f.nri.begin(ctx, &beside, &o, keeper); err != nil {
+	defer nics.Close()
+	devices, err := f.devices.components(h)
+	if err != nil {
 		return err
 	}
-	beginPrefixes(ctx, &beside, &o, client)
-	if err := f.doctor.begin(ctx, &beside, &o, client, f.install.credential.confDir, f.install.record); err != nil {
+	publisher := publish.NewKeeper(publish.Options{StateDirs: h.stateDirs, Node: h.name, Client: h.client, Log: h.log, Tell: h.notify})
+	containers, err := f.nri.components(h, publisher)
+	if err != nil {
 		return err
 	}
-	return agent.Run(ctx, o)
+	rules, err := f.doctor.components(h, f.install.credential.confDir, f.install.record, run.Status)
+	if err != nil {
+		return err
+	}
+	addresses, err := f.addresses(h)
+	if err != nil {
+		return err
+	}
+	ports := counters.Collector{NodeName: h.name, StateDirs: h.stateDirs, Log: h.log}
+	run.Add(nics.Component(), ports.Component(), publisher.Component())
+	for _, list := range [][]component.Component{plugins, devices, containers, rules, addresses} {
+		run.Add(list...)
+	}
+	return run.Run(ctx)
 }
 
-// complete sets the options that the flags do not name.
-func (a *agentFlags) complete(o *agent.Options) error {
-	o.Version, o.Log = version, a.log
-	o.List, o.StateDirs = agent.KeptStateDirs(a.stateDirs, a.log)
-	o.Journal = replay.Journals{StateDirs: o.StateDirs, UserAgent: userAgent(), Log: a.log}
-	o.Socket = cmp.Or(o.Socket, agent.SocketIn(o.StateDirs[0]))
-	for _, address := range []*string{&o.Socket, &o.Metrics} {
-		if *address == off {
-			*address = ""
-		}
+// host returns the node and its cluster, and the components that serve all others.
+func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
+	h := &host{binDirs: f.binDirs, own: f.own, log: a.log, name: cmp.Or(f.agent.NodeName, os.Getenv("NODE_NAME"))}
+	h.list, h.stateDirs = keeper.KeptStateDirs(a.stateDirs, a.log)
+	var err error
+	if h.socket = cmp.Or(f.agent.Socket, local.SocketIn(h.stateDirs[0])); h.socket == off {
+		h.socket = ""
 	}
-	if o.Own == "" {
+	if h.own == "" {
 		program, err := os.Executable()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
-		o.Own = filepath.Dir(program)
+		h.own = filepath.Dir(program)
 	}
-	o.NodeName = cmp.Or(o.NodeName, os.Getenv("NODE_NAME"))
-	if o.NodeName == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			return err
+	if h.name == "" {
+		if h.name, err = os.Hostname(); err != nil {
+			return nil, nil, err
 		}
-		o.NodeName = name
 	}
-	return nil
+	if ip := cmp.Or(f.nodeIP, os.Getenv("NODE_IP")); ip != "" {
+		if h.ip, err = netip.ParseAddr(ip); err != nil {
+			return nil, nil, fmt.Errorf("--node-ip: %w", err)
+		}
+	}
+	if h.client, err = f.open("", a.log); err != nil || h.client == nil {
+		return h, nil, err
+	}
+	recorder := events.New(h.client, h.name, a.log)
+	h.notify = recorder.Tell
+	return h, []component.Component{{Name: "events", Run: recorder.Run}}, nil
 }
 
-// beginReconciler starts a reconciler of the cluster's addresses in beside, and sets the
-// function in o that returns the metrics of pools. The reconciler does not replay the journal,
-// because the keeper does.
-func (f *runFlags) beginReconciler(ctx context.Context, beside *sync.WaitGroup, o *agent.Options) error {
-	client, err := f.open(f.install.credential.namespace, o.Log)
-	if err != nil {
-		return err
+// options returns the options of the agent itself.
+func (f *runFlags) options(h *host) (agent.Options, error) {
+	o := f.agent
+	o.NodeName, o.Version, o.Socket, o.ReadyWithoutMetrics, o.Notify, o.Log = h.name, version, h.socket, f.install.uninstall, h.notify, h.log
+	if o.Metrics == off {
+		o.Metrics = ""
 	}
-	pools := new(poolUse)
-	o.Pools = pools.metrics
+	return o, f.metrics.begin(&o, h.client)
+}
+
+// addresses returns the components for addresses: the replay of the journals, the node's blocks
+// and, with --reconcile, the reconciler of the cluster's pools. The reconciler does not replay the
+// journal.
+func (f *runFlags) addresses(h *host) ([]component.Component, error) {
+	journals := replay.Journals{StateDirs: h.stateDirs, UserAgent: userAgent(), Log: h.log}
+	blocks := block.Keeper{StateDirs: h.stateDirs, Log: h.log, Open: func(kubeconfig, flatFile string) (*kube.Client, error) {
+		return replay.Open(kubeconfig, flatFile, userAgent())
+	}}
+	components := []component.Component{journals.Component(h.notify), {Name: "blocks", Run: blocks.Run}}
+	if !f.reconcile {
+		return components, nil
+	}
+	if h.client == nil {
+		return nil, errors.New("--reconcile needs a cluster: name it by --kubeconfig")
+	}
+	client, err := f.open(f.install.credential.namespace, h.log)
+	if err != nil {
+		return nil, err
+	}
+	pools := new(report.Metrics)
 	r := reconcile.New(reconcile.Options{
-		Client: client, Grace: f.reconciler.grace, NodeGrace: f.reconciler.nodeGrace, Interval: f.reconciler.interval, Surveyed: pools.surveyed, Log: o.Log,
+		Client: client, Grace: f.reconciler.grace, NodeGrace: f.reconciler.nodeGrace, Interval: f.reconciler.interval, Surveyed: pools.Surveyed, Log: h.log,
 	})
-	beside.Go(func() {
+	return append(components, pools.Component(h.log), component.Component{Name: "reconciler", Run: func(ctx context.Context) {
 		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
-			o.Log.Error("reconciler stopped", "err", err)
+			h.log.Error("reconciler stopped", "err", err)
 		}
-	})
-	return nil
+	}}), nil
 }
 
 // open opens the cluster, with a namespace for objects without another one. It

@@ -16,7 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 )
 
 // installer runs whereabouts' own installer as its container does: in a root directory that has the
@@ -169,14 +169,14 @@ func TestNodeThatIsSwitchedOverFromWhereabouts(t *testing.T) {
 		"--cni-conf", w.conf, "--kubeconfig", kubeconfig, "--node", "node1",
 	}
 	path := filepath.Join(w.conf, "whereabouts.d/whereabouts.kubeconfig")
-	used := func(a *running) agent.Kubeconfig {
+	used := func(a *running) local.Kubeconfig {
 		if k := a.status().Kubeconfig; k != nil {
 			return *k
 		}
-		return agent.Kubeconfig{}
+		return local.Kubeconfig{}
 	}
 	a := w.start(args...)
-	await(t, "the agent to ask", time.Minute, func() bool { return used(a) == agent.Kubeconfig{Path: path, Accepted: true} })
+	await(t, "the agent to ask", time.Minute, func() bool { return used(a) == local.Kubeconfig{Path: path, Accepted: true} })
 	theirs, err := os.ReadFile(path)
 	need.NoError(t, err)
 	w.wantAddress("switched", "10.0.0.2") // by ours, with their kubeconfig
@@ -206,7 +206,7 @@ func TestNodeThatIsSwitchedOverFromWhereabouts(t *testing.T) {
 	await(t, "the agent to replace it", 3*time.Minute, func() bool { return len(a.said("reason=KubeconfigReplaced")) == 1 })
 	await(t, "the agent to be ready", time.Minute, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
 	w.wantAddress("saved", "10.0.0.3")
-	if k := used(a); k != (agent.Kubeconfig{Path: path, Ours: true, Accepted: true}) {
+	if k := used(a); k != (local.Kubeconfig{Path: path, Ours: true, Accepted: true}) {
 		t.Errorf("the agent says %+v", k)
 	}
 	if value, lines := a.metric("rail_cni_kubeconfig_accepted", `path="`+path+`"`, `ours="true"`); value != 1 || lines != 1 {

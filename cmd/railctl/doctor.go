@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
@@ -167,7 +167,7 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 		return f, nil
 	}
 	o := facts.Options{
-		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: version, Socket: agent.SocketIn(*d.stateDir),
+		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: version, Socket: local.SocketIn(*d.stateDir),
 	}
 	o.Client, o.NoClient = d.Open("railctl/" + version)
 	if o.NoClient != nil {

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	judge "github.com/rail-cni/rail-cni/pkg/doctor/keeper"
 )
@@ -141,7 +141,7 @@ var newProblem = regexp.MustCompile(`(?m)^.*msg="doctor found a problem".* messa
 func (l *lab) query(path string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), l.long(answerTime))
 	defer cancel()
-	answer, err := agent.Get(ctx, l.socket(), path)
+	answer, err := local.Get(ctx, l.socket(), path)
 	if err != nil {
 		return "", err
 	}

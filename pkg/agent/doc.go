@@ -1,18 +1,14 @@
-// Package agent is the node's keeper: it ends the attachments whose pod netns
-// is gone as soon as the kernel has returned their NICs to the host, checks
-// that the installed plugins are ours, replays the journal of addresses, and
-// reports all of it by its log, notices, metrics and a status.
+// Package agent runs the components of rail-agent beside each other, and serves their health,
+// metrics and status. It knows none of them: cmd/rail-agent makes the list.
 //
-// It has no state of its own: the ledger and the journal contain the work, so
-// it may be killed at any instant, run several times, or not at all. It ends
-// attachments with pkg/attachment, under the lock that the plugins take, so it
-// never disturbs an ADD or DEL.
+// It has no state of its own, so it may be killed at any instant, run several times, or not at
+// all.
 //
-// To run an agent on a node:
+//	a := agent.New(agent.Options{Socket: "/run/rail-cni/agent.sock", Log: log})
+//	a.Add(nics.Component(), plugins.Component())
+//	err := a.Run(ctx)
 //
-//	err := agent.Run(ctx, agent.Options{StateDirs: []string{"/run/rail-cni"}, Log: log})
-//
-// It knows the API server only as a [Teller] and a [Journal]. The packages below it
-// are for agents in a cluster: events is a Teller, and metricsauth decides who may
-// read the metrics.
+// The packages below it: local asks the agent of this node, remote the agents of a
+// cluster, events sends notices to the API server, and metricsauth decides who may read the
+// metrics.
 package agent

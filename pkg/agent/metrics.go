@@ -5,11 +5,15 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -25,11 +29,10 @@ type metricsState struct {
 	err error
 }
 
-func (m *metricsState) set(err error) (was error) {
+func (m *metricsState) set(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	was, m.err = m.err, err
-	return was
+	m.err = err
 }
 
 func (m *metricsState) get() error {
@@ -41,12 +44,13 @@ func (m *metricsState) get() error {
 // serveMetrics serves h at the address of the metrics until ctx ends. It
 // retries while another process has the port: the agent works without metrics,
 // too.
-func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
+func (a *Agent) serveMetrics(ctx context.Context, h http.Handler) {
 	for ; ctx.Err() == nil; _ = wait.For(ctx, metricsRetry) {
 		l, err := net.Listen("tcp", a.Metrics)
 		if err == nil {
-			if was := a.metricsState.set(nil); was != nil && !errors.Is(was, errNotListening) {
-				a.tell(a.Log, Notice{"MetricsAvailable", "metrics are served", "the metrics are served at " + a.Metrics, false})
+			a.metricsState.set(nil)
+			if a.reporter.Over("metrics") {
+				a.reporter.Report(component.Notice{Reason: "MetricsAvailable", Summary: "metrics are served", Message: "the metrics are served at " + a.Metrics})
 			}
 			if a.MetricsTLS != nil {
 				l = tls.NewListener(l, a.MetricsTLS)
@@ -57,65 +61,18 @@ func (a *agent) serveMetrics(ctx context.Context, h http.Handler) {
 			return
 		}
 		err = failure.WithCure(failure.Wrap(err, failure.IO, "metrics"), "free the port, or name another one by --metrics")
-		if was := a.metricsState.set(err); was == nil || was.Error() != err.Error() {
-			a.tell(a.Log, Notice{"MetricsUnavailable", "metrics cannot be served", err.Error(), true})
-		}
+		a.metricsState.set(err)
+		a.reporter.OnceErr("metrics", err, component.Notice{Reason: "MetricsUnavailable", Summary: "metrics cannot be served", Warning: true})
 	}
 }
 
-// metrics returns the handler of /metrics.
-func (a *agent) metrics() http.Handler {
-	return a.scraped(func(e *exposition) {
-		a.collect(e)
-		a.collectRDMA(e)
+// exposition returns the handler of /metrics.
+func (a *Agent) exposition() http.Handler {
+	return promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, // one bad metric of a driver costs no other
+		ErrorLog:      slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 	})
 }
-
-// scraped returns a handler that answers with what collect adds, one scrape at a time.
-func (a *agent) scraped(collect func(*exposition)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !a.scrapes.take(r.Context()) {
-			w.Header().Set("Retry-After", "10")
-			http.Error(w, "another scrape is waiting: a driver is slow to answer", http.StatusServiceUnavailable)
-			return
-		}
-		defer a.scrapes.done()
-		e := &exposition{}
-		collect(e)
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = e.WriteTo(w) // the client may be gone
-	})
-}
-
-// turns lets one scrape run and one wait, so that goroutines do not pile up behind
-// a slow driver.
-type turns struct{ running, waiting chan struct{} }
-
-func newTurns() turns { return turns{make(chan struct{}, 1), make(chan struct{}, 1)} }
-
-// take waits for a turn. It reports false if another scrape waits already, or if
-// ctx ends.
-func (t turns) take(ctx context.Context) bool {
-	select {
-	case t.running <- struct{}{}:
-		return true
-	default:
-	}
-	select {
-	case t.waiting <- struct{}{}:
-		defer func() { <-t.waiting }()
-	default:
-		return false
-	}
-	select {
-	case t.running <- struct{}{}:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-func (t turns) done() { <-t.running }
 
 // checkMetrics fails if the address is malformed: retrying would not help.
 func checkMetrics(address string) error {

@@ -1,119 +1,126 @@
 package agent
 
 import (
-	"fmt"
+	"context"
+	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
 )
 
+func get(a *Agent, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	a.answers(nil).ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}
+
+// Of three scrapes one runs and one waits.
 func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
-	a := &agent{Options: Options{Log: slog.New(slog.DiscardHandler)}, binaries: &binaries{}, scrapes: newTurns()}
-	if !a.scrapes.take(t.Context()) {
-		t.Fatal("the first has no turn")
+	began, release := make(chan struct{}, 2), make(chan struct{})
+	a := New(Options{Log: slog.New(slog.DiscardHandler)})
+	a.Add(component.Component{Name: "slow", Collect: func(chan<- prometheus.Metric) {
+		began <- struct{}{}
+		<-release
+	}})
+	answers := make(chan *httptest.ResponseRecorder, 3)
+	scrape := func() { answers <- get(a, "/metrics") }
+	go scrape()
+	<-began
+	go scrape()
+	go scrape()
+	if w := <-answers; w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "10" {
+		t.Errorf("the third: %d", w.Code)
 	}
-	second := make(chan int, 1)
-	scrape := func() int {
-		w := httptest.NewRecorder()
-		a.metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		return w.Code
-	}
-	go func() { second <- scrape() }()
-	for deadline := time.Now().Add(30 * time.Second); len(a.scrapes.waiting) == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the second does not wait")
-		}
-	}
-	if code := scrape(); code != http.StatusServiceUnavailable {
-		t.Errorf("the third: %d", code)
-	}
-	a.scrapes.done()
-	select {
-	case code := <-second:
-		if code != http.StatusOK {
-			t.Errorf("the second: %d", code)
-		}
-	case <-time.After(5 * time.Second):
-		t.Error("the second waits for ever")
-	}
-	if code := scrape(); code != http.StatusOK {
-		t.Errorf("one alone: %d", code)
-	}
-}
-
-func TestTimesOfFirstFilesAreAHistogram(t *testing.T) {
-	var m PublishMetrics
-	m.Wrote(2 * time.Millisecond)
-	m.Wrote(20 * time.Millisecond)
-	m.Wrote(time.Minute)
-	var e exposition
-	(&agent{Options: Options{Published: func() PublishMetrics { return m }}}).collectPublished(&e)
-	lines := strings.Join(e.families["rail_cni_publish_seconds"].lines, "\n")
-	for _, want := range []string{`_bucket{le="0.003"} 1`, `_bucket{le="0.01"} 1`, `_bucket{le="0.03"} 2`, `_bucket{le="10"} 2`, `_bucket{le="+Inf"} 3`, `_sum 60.022`, `_count 3`} {
-		if !strings.Contains(lines, "rail_cni_publish_seconds"+want+"\n") && !strings.HasSuffix(lines, want) {
-			t.Errorf("no %s in\n%s", want, lines)
+	close(release)
+	for range 2 {
+		if w := <-answers; w.Code != http.StatusOK {
+			t.Errorf("a scrape that ran or waited: %d", w.Code)
 		}
 	}
 }
 
-func TestStatusOfARuleIsALabel(t *testing.T) {
-	m := DoctorMetrics{Rules: []RuleStatus{{"NIC-CARRIER", "fail"}, {"NIC-MTU", "ok"}}, Last: time.Unix(1_700_000_000, 0), Took: 1500 * time.Millisecond, Panics: 2}
-	var e exposition
-	(&agent{Options: Options{Doctor: func() DoctorMetrics { return m }}}).collectDoctor(&e)
-	var b strings.Builder
-	if _, err := e.WriteTo(&b); err != nil {
-		t.Fatal(err)
+// A driver may have counters with any name, and a component may have a defect: the others are
+// served.
+func TestOneBadMetricCostsNoOther(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	a := New(Options{Log: log, Version: "v7", NodeName: "node-a"})
+	a.Add(
+		component.Component{Name: "bad", Collect: func(ch chan<- prometheus.Metric) {
+			component.Gauge(ch, "not a name", "", 1)
+			component.Gauge(ch, "twice", "", 1, "pod", "a")
+			component.Gauge(ch, "twice", "", 2, "pod", "a")
+			component.Counter(ch, "b_total", "Of b.", 12, "pod", "a\"b\\c\nd\xff", "none", "")
+		}},
+		component.Component{Name: "broken", Reporter: component.NewReporter("broken", log, nil), Collect: func(chan<- prometheus.Metric) { panic("a defect") }},
+	)
+	w := get(a, "/metrics")
+	if w.Code != http.StatusOK {
+		t.Fatal(w.Code, w.Body)
 	}
 	for _, want := range []string{
-		`rail_doctor_rule{id="NIC-CARRIER",status="fail"} 1`, `rail_doctor_rule{id="NIC-MTU",status="ok"} 1`, "rail_doctor_last_run_timestamp_seconds 1.7e+09",
-		"rail_doctor_run_seconds 1.5", "rail_doctor_panics_total 2",
+		`b_total{pod="a\"b\\c\nd` + "\uFFFD" + `"} 12`, `rail_cni_agent_info{node_name="node-a",version="v7"} 1`,
+		`rail_cni_panics_total{component="broken"} 1`, "# TYPE process_resident_memory_bytes gauge", "# TYPE process_cpu_seconds_total counter",
 	} {
-		if !strings.Contains(b.String(), want+"\n") {
-			t.Errorf("no %s in\n%s", want, b.String())
+		if !strings.Contains(w.Body.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, w.Body)
 		}
 	}
 }
 
-func TestFullestPoolsHaveMetrics(t *testing.T) {
-	read := time.Unix(1_700_000_000, 0)
-	m := PoolMetrics{Read: read, Pools: []PoolUse{
-		{Pool: "10.0.0.0-24", Used: 127, Addresses: 254},
-		{Pool: "10.1.0.0-16", Used: 3, Addresses: 65534, Claimed: 1023, Blocks: 1024},
-	}}
-	for i := range mostPools - 1 {
-		m.Pools = append(m.Pools, PoolUse{Pool: fmt.Sprint("node-", i), Used: 1, Addresses: 1000})
+// All components must be ready, and none may hang. Each adds its part of the status, and may
+// answer at the socket.
+func TestComponentsAreTheAgent(t *testing.T) {
+	a := New(Options{Log: slog.New(slog.DiscardHandler), NodeName: "node-a"})
+	notReady, hangs := errors.New("not checked yet"), error(nil)
+	a.Add(
+		component.Component{Name: "one", Ready: func() error { return notReady }, Status: func() map[string]any { return map[string]any{"one": 1} }},
+		component.Component{Name: "two", Healthy: func() error { return hangs }, Status: func() map[string]any { return map[string]any{"two": 2} }},
+		component.Component{Name: "three"},
+	)
+	if w := get(a, "/readyz"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "not checked yet") {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	exposed := func() string {
-		t.Helper()
-		var e exposition
-		(&agent{Options: Options{Pools: func() PoolMetrics { return m }}}).collectPools(&e)
-		var b strings.Builder
-		if _, err := e.WriteTo(&b); err != nil {
-			t.Fatal(err)
-		}
-		return b.String()
+	notReady = nil
+	if w := get(a, "/readyz"); w.Code != http.StatusOK {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	text := exposed()
-	for _, want := range []string{
-		`rail_cni_pool_addresses{pool="10.0.0.0-24"} 254`, `rail_cni_pool_addresses_used{pool="10.0.0.0-24"} 127`,
-		`rail_cni_pool_blocks{pool="10.1.0.0-16"} 1024`, `rail_cni_pool_blocks_claimed{pool="10.1.0.0-16"} 1023`,
-		"rail_cni_pools 1001", "rail_cni_pools_read_timestamp_seconds 1.7e+09",
-	} {
-		if !strings.Contains(text, want+"\n") {
-			t.Errorf("no %s in\n%.2000s", want, text)
+	hangs = errors.New("it hangs")
+	for _, path := range []string{"/readyz", "/healthz"} {
+		if w := get(a, path); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "it hangs") {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
-	if n := strings.Count(text, "\nrail_cni_pool_addresses{"); n != mostPools {
-		t.Errorf("%d pools", n)
+	text, err := a.Status()
+	var s map[string]any
+	if err := errors.Join(err, json.Unmarshal(text, &s)); err != nil || s["one"] != 1.0 || s["two"] != 2.0 || s["node"] != "node-a" || s["memoryBytes"].(float64) < 1<<20 {
+		t.Errorf("%v: %s", err, text)
 	}
-	if n := strings.Count(text, "\nrail_cni_pool_blocks{"); n != 1 {
-		t.Errorf("%d pools with blocks", n)
-	}
-	m.Read = time.Time{}
-	if text := exposed(); text != "" {
-		t.Errorf("a process that does not reconcile says:\n%s", text)
+}
+
+// A component that panics runs again, one that returns does not, and the others go on.
+func TestComponentThatPanicsRunsAgain(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	log := slog.New(slog.DiscardHandler)
+	a := New(Options{Log: log})
+	runs, returned := 0, 0
+	a.Add(
+		component.Component{Name: "broken", Reporter: component.NewReporter("broken", log, nil), Run: func(context.Context) {
+			if runs++; runs < 3 {
+				panic("a defect")
+			}
+			cancel()
+		}},
+		component.Component{Name: "done", Run: func(context.Context) { returned++ }},
+	)
+	if err := a.Run(ctx); err != nil || runs != 3 || returned != 1 {
+		t.Errorf("%v: %d runs, %d returned", err, runs, returned)
 	}
 }

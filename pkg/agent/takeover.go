@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -73,7 +74,7 @@ func takeSocket(socket string) (*statefile.Lock, error) {
 func refuseIfAnswered(socket string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
 	defer cancel()
-	answer, err := Get(ctx, socket, "/healthz")
+	answer, err := local.Get(ctx, socket, "/healthz")
 	if err != nil {
 		return nil //nolint:nilerr // nobody is there
 	}

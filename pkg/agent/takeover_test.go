@@ -18,6 +18,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/scratch"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -94,7 +95,7 @@ func holder(t *testing.T, socket string, dies bool) {
 
 func TestAgentTakesTheSocketOfOneThatCannotEnd(t *testing.T) {
 	need.Root(t)
-	socket := SocketIn(scratch.Dir(t))
+	socket := local.SocketIn(scratch.Dir(t))
 	holder(t, socket, true)
 	if c, err := net.Dial("unix", socket); err != nil {
 		t.Fatal("it takes no connections:", err)
@@ -116,14 +117,14 @@ func TestAgentTakesTheSocketOfOneThatCannotEnd(t *testing.T) {
 func TestAgentDoesNotTakeTheSocketOfALivingOne(t *testing.T) {
 	need.Root(t)
 	t.Run("that is silent", func(t *testing.T) {
-		socket := SocketIn(scratch.Dir(t))
+		socket := local.SocketIn(scratch.Dir(t))
 		holder(t, socket, false)
 		if _, err := takeSocket(socket); err == nil || !strings.Contains(err.Error(), "does not answer") || !strings.Contains(err.Error(), "PID ") {
 			t.Error(err)
 		}
 	})
 	t.Run("that answers, of an earlier version", func(t *testing.T) {
-		socket := SocketIn(scratch.Dir(t))
+		socket := local.SocketIn(scratch.Dir(t))
 		l, err := listenUnix(socket)
 		if err != nil {
 			t.Fatal(err)

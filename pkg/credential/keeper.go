@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/notify"
@@ -44,7 +44,7 @@ type Options struct {
 
 	// Put installs a file, and backs up another's.
 	Put       func(context.Context, install.File) (install.Outcome, error)
-	Tell      func(agent.Notice) // passes a notice on; nil = nobody
+	Tell      func(component.Notice) // passes a notice on; nil = nobody
 	UserAgent string
 	Log       *slog.Logger
 }
@@ -54,6 +54,7 @@ type Options struct {
 // node's name for node slices.
 type Keeper struct {
 	Options
+	reporter *component.Reporter
 	outcomes map[string]install.Outcome
 
 	token   string
@@ -78,22 +79,21 @@ var (
 
 // New returns a keeper, which does nothing until [Keeper.Run] runs.
 func New(o Options) *Keeper {
-	return &Keeper{Options: o, outcomes: map[string]install.Outcome{}, surely: surely, err: errNotYet}
+	k := &Keeper{Options: o, outcomes: map[string]install.Outcome{}, surely: surely, err: errNotYet}
+	k.reporter = component.NewReporter("credential", o.Log, func(n component.Notice) {
+		if k.Tell != nil {
+			k.Tell(n)
+		}
+	})
+	return k
 }
 
 // Run maintains the files until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
-	dirs, wake := notify.NewDirs(k.Log), make(chan struct{}, 1)
+	dirs, wake := notify.NewDirs(k.Log), component.NewTrigger()
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() {
-		dirs.Run(ctx, func() {
-			select {
-			case wake <- struct{}{}:
-			default:
-			}
-		})
-	})
+	all.Go(func() { dirs.Run(ctx, wake.Fire) })
 	failed := 0 // checks in a row that failed
 	var last error
 	for ctx.Err() == nil {
@@ -124,11 +124,11 @@ func (k *Keeper) report(err, last error) {
 	var refused *refusedError
 	switch {
 	case errors.As(err, &refused):
-		k.tell(agent.Notice{Reason: "KubeconfigRefused", Summary: "kubeconfig of the plugin is refused", Message: err.Error(), Warning: true})
+		k.reporter.Report(component.Notice{Reason: "KubeconfigRefused", Summary: "kubeconfig of the plugin is refused", Message: err.Error(), Warning: true})
 	case err != nil:
 		k.Log.Warn("kubeconfig of the plugin is not in order", "err", err)
 	case errors.As(last, &refused):
-		k.tell(agent.Notice{Reason: "KubeconfigAccepted", Summary: "kubeconfig of the plugin is accepted again", Message: "the API server accepts " + k.used.path + " again"})
+		k.reporter.Report(component.Notice{Reason: "KubeconfigAccepted", Summary: "kubeconfig of the plugin is accepted again", Message: "the API server accepts " + k.used.path + " again"})
 	case k.used.ours:
 		k.Log.Info("kubeconfig of the plugin is up to date", "path", k.used.path, "renewAt", k.fresh.Format(time.RFC3339))
 	default:
@@ -138,7 +138,7 @@ func (k *Keeper) report(err, last error) {
 
 // wait waits for the pause. It ends early if the plugins use another kubeconfig than at the last
 // look, but not before a second: its writer may not be done.
-func (k *Keeper) wait(ctx context.Context, pause time.Duration, wake <-chan struct{}) {
+func (k *Keeper) wait(ctx context.Context, pause time.Duration, wake *component.Trigger) {
 	early := min(pause, time.Second)
 	if wait.For(ctx, early) != nil {
 		return
@@ -151,7 +151,7 @@ func (k *Keeper) wait(ctx context.Context, pause time.Duration, wake <-chan stru
 			return
 		case <-rest.C:
 			return
-		case <-wake:
+		case <-wake.Fired():
 			if k.changed() {
 				return
 			}

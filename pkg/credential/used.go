@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -119,17 +119,9 @@ func (k *Keeper) check(ctx context.Context, ca []byte) error {
 	if _, ours := k.usedPath(); err != nil || !ours {
 		return err
 	}
-	k.tell(agent.Notice{Reason: "KubeconfigReplaced", Summary: "kubeconfig of another installer replaced", Message: fmt.Sprintf(
+	k.reporter.Report(component.Notice{Reason: "KubeconfigReplaced", Summary: "kubeconfig of another installer replaced", Message: fmt.Sprintf(
 		"the API server refused the credentials in %s, by which the plugin whereabouts reaches it. rail-agent has backed that file up, and replaced it by one with a token that it renews", path)})
 	return k.ask(ctx)
-}
-
-// tell logs a notice and passes it on.
-func (k *Keeper) tell(n agent.Notice) {
-	n.Write(k.Log)
-	if k.Tell != nil {
-		k.Tell(n)
-	}
 }
 
 // errTake is the error of a refused kubeconfig that the agent replaces.

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -84,8 +84,8 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 	}
 	t.Run("stays while the server accepts it, and is replaced when it does not", func(t *testing.T) {
 		l := newLab(t, plane, "a-host-name")
-		var told []agent.Notice
-		l.c.Tell = func(n agent.Notice) { told = append(told, n) }
+		var told []component.Notice
+		l.c.Tell = func(n component.Notice) { told = append(told, n) }
 		path := l.installed(lives, unchanged)
 		theirs := l.read(path)
 		if err := l.settle(); err != nil || l.read(path) != theirs {

@@ -10,7 +10,7 @@ import (
 
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -133,11 +133,11 @@ func (p *Plugin) sayUnread(err error) {
 		return
 	}
 	if err != nil {
-		p.tell(agent.Notice{
+		p.reporter.Report(component.Notice{
 			Reason: "DevicesNotRead", Summary: "devices cannot be read", Message: text + ". The kubelet keeps the devices that it knows", Warning: true,
 		})
 	} else {
-		p.tell(agent.Notice{Reason: "DevicesRead", Summary: "devices are read", Message: "the devices of the node can be read again", Warning: false})
+		p.reporter.Report(component.Notice{Reason: "DevicesRead", Summary: "devices are read", Message: "the devices of the node can be read again", Warning: false})
 	}
 	p.unread = text
 }
@@ -163,13 +163,13 @@ func (p *Plugin) sayProblems(problems []resource.Problem) {
 		now[problem] = true
 		reasons[[2]string{problem.Resource, problem.Reason}]++
 		if !p.problems[problem] {
-			p.tell(agent.Notice{Reason: "ResourceProblem", Summary: "problem of a resource", Message: problem.Message, Warning: true},
+			p.reporter.Report(component.Notice{Reason: "ResourceProblem", Summary: "problem of a resource", Message: problem.Message, Warning: true},
 				"resource", problem.Resource, "problem", problem.Reason)
 		}
 	}
 	for problem := range p.problems {
 		if reasons[[2]string{problem.Resource, problem.Reason}] == 0 {
-			p.tell(agent.Notice{Reason: "ResourceProblemSolved", Summary: "problem of a resource is solved", Message: "solved: " + problem.Message, Warning: false},
+			p.reporter.Report(component.Notice{Reason: "ResourceProblemSolved", Summary: "problem of a resource is solved", Message: "solved: " + problem.Message, Warning: false},
 				"resource", problem.Resource, "problem", problem.Reason)
 		}
 	}
@@ -319,12 +319,12 @@ func (p *Plugin) conclude(j *judgment, pools []resource.Pool, cdi bool) {
 	}
 	for d, why := range j.ill {
 		if before[d] == "" {
-			p.tell(agent.Notice{Reason: "DeviceUnhealthy", Summary: "device is unhealthy", Message: j.message(d, why), Warning: true}, "resource", d.resource, "device", d.id)
+			p.reporter.Report(component.Notice{Reason: "DeviceUnhealthy", Summary: "device is unhealthy", Message: j.message(d, why), Warning: true}, "resource", d.resource, "device", d.id)
 		}
 	}
 	for d := range before {
 		if j.ill[d] == "" && offered[d] {
-			p.tell(agent.Notice{
+			p.reporter.Report(component.Notice{
 				Reason: "DeviceHealthy", Summary: "device is healthy", Message: fmt.Sprintf("%s: NIC %s is healthy again", d.resource, d.id), Warning: false,
 			}, "resource", d.resource, "device", d.id)
 		}

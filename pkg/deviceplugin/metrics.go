@@ -1,38 +1,77 @@
 package deviceplugin
 
-import "github.com/rail-cni/rail-cni/pkg/agent"
+import (
+	"github.com/prometheus/client_golang/prometheus"
 
-// Metrics returns the values for the agent's metrics.
-func (p *Plugin) Metrics() agent.DeviceMetrics {
+	"github.com/rail-cni/rail-cni/pkg/component"
+)
+
+// resourceCount is a number of things of one resource.
+type resourceCount struct {
+	resource string
+	of       string // the state, distance or reason
+	count    float64
+}
+
+// metrics are the values of the plugin's metrics.
+type metrics struct {
+	devices     []resourceCount // by state
+	allocations []resourceCount // by distance
+	problems    []resourceCount // by reason
+	served      []resourceCount // 1 if the kubelet watches the resource, else 0
+}
+
+// Component returns the plugin as a component of the agent.
+func (p *Plugin) Component() component.Component {
+	return component.Component{Name: "device-plugin", Reporter: p.reporter, Run: p.Run, Collect: p.collect}
+}
+
+// collect sends the metrics.
+func (p *Plugin) collect(ch chan<- prometheus.Metric) {
+	m := p.read()
+	for _, c := range m.devices {
+		component.Gauge(ch, "rail_cni_resource_devices", "Devices of a resource, by state.", c.count, "resource", c.resource, "state", c.of)
+	}
+	for _, c := range m.served {
+		component.Gauge(ch, "rail_cni_resource_registered", "Whether the kubelet watches the devices of the resource.", c.count, "resource", c.resource)
+	}
+	for _, c := range m.problems {
+		component.Gauge(ch, "rail_cni_resource_problem", "Problems of a resource, by reason.", c.count, "resource", c.resource, "reason", c.of)
+	}
+	for _, c := range m.allocations {
+		component.Counter(ch, "rail_cni_device_allocations_total", "Allocations of devices, by the distance of the farthest NIC and GPU.", c.count,
+			"resource", c.resource, "level", c.of)
+	}
+}
+
+// read returns the values now.
+func (p *Plugin) read() metrics {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	m := agent.DeviceMetrics{Panics: p.panics}
+	var m metrics
 	for key, n := range p.states {
-		m.Devices = append(m.Devices, agent.ResourceCount{Resource: key[0], Of: key[1], Count: float64(n)})
+		m.devices = append(m.devices, resourceCount{key[0], key[1], float64(n)})
 	}
 	for key, n := range p.allocations {
-		m.Allocations = append(m.Allocations, agent.ResourceCount{Resource: key[0], Of: key[1], Count: float64(n)})
+		m.allocations = append(m.allocations, resourceCount{key[0], key[1], float64(n)})
 	}
 	for key, n := range p.reasons {
-		m.Problems = append(m.Problems, agent.ResourceCount{Resource: key[0], Of: key[1], Count: float64(n)})
+		m.problems = append(m.problems, resourceCount{key[0], key[1], float64(n)})
 	}
 	for name, r := range p.servers {
 		watched, taken := r.state()
-		m.Served = append(m.Served, agent.ResourceCount{Resource: name, Count: watched})
+		m.served = append(m.served, resourceCount{name, "", component.Bool(watched)})
 		if taken {
-			m.Problems = append(m.Problems, agent.ResourceCount{Resource: name, Of: "Taken", Count: 1})
+			m.problems = append(m.problems, resourceCount{name, "Taken", 1})
 		}
 	}
 	return m
 }
 
-// state returns 1 if the kubelet watches the resource, else 0, and whether another device
-// plugin serves it.
-func (s *server) state() (watched float64, taken bool) {
+// state reports whether the kubelet watches the resource, and whether another device plugin
+// serves it.
+func (s *server) state() (watched, taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.watchers > 0 && s.taken == "" {
-		watched = 1
-	}
-	return watched, s.taken != ""
+	return s.watchers > 0 && s.taken == "", s.taken != ""
 }

@@ -4,7 +4,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -20,7 +20,7 @@ type Options struct {
 	Inventory func() (*Inventory, error)
 	// Changed wakes the device plugin when the configuration or the inventory may have
 	// changed. It may be nil: the device plugin also looks every Interval.
-	Changed <-chan struct{}
+	Changed *component.Trigger
 
 	KubeletDir string // the kubelet's root directory, /var/lib/kubelet
 	DevInfoDir string // for device information files of device plugins; "" for none
@@ -29,7 +29,7 @@ type Options struct {
 	// "" for that of this process.
 	Root string
 
-	Tell func(agent.Notice) // passes notices on, and does not block; nil for none
+	Tell func(component.Notice) // passes notices on, and does not block; nil for none
 	Log  *slog.Logger
 
 	// Interval is the time between looks without a notice, 10 s if it is zero.

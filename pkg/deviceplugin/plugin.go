@@ -4,17 +4,15 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"fmt"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -45,7 +43,8 @@ const lentOutside = "it is lent outside the device plugin"
 type Plugin struct {
 	Options
 	instance string // in the names of sockets
-	wake     chan struct{}
+	reporter *component.Reporter
+	wake     *component.Trigger
 
 	// Of the look, which runs once at a time.
 	health   health
@@ -67,7 +66,6 @@ type Plugin struct {
 	states      map[[2]string]int // devices by resource and state
 	reasons     map[[2]string]int // problems by resource and reason
 	allocations map[[2]string]uint64
-	panics      uint64
 	cancel      context.CancelFunc // ends the run under way
 	others      map[socketFile]*other
 
@@ -87,13 +85,16 @@ func New(o Options) *Plugin {
 	if o.Interval == 0 {
 		o.Interval = defaultInterval
 	}
+	if o.Changed == nil {
+		o.Changed = component.NewTrigger()
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
 	id := make([]byte, 4)
 	_, _ = rand.Read(id) // it never fails
 	return &Plugin{
-		Options: o, instance: hex.EncodeToString(id), wake: make(chan struct{}, 1),
+		Options: o, instance: hex.EncodeToString(id), reporter: component.NewReporter("device-plugin", o.Log, o.Tell), wake: o.Changed,
 		health: health{nics: map[string]*nicHealth{}, outside: map[device]*outside{}},
 		seen:   map[string]NIC{}, servers: map[string]*running{}, problems: map[resource.Problem]bool{},
 		ill: map[device]string{}, states: map[[2]string]int{}, reasons: map[[2]string]int{},
@@ -104,14 +105,11 @@ func New(o Options) *Plugin {
 // Run serves the node's pools until ctx ends, and removes the sockets. After a panic it
 // begins again. It returns when all that it began has ended.
 func (p *Plugin) Run(ctx context.Context) {
-	for rest := firstRest; ctx.Err() == nil; rest = min(2*rest, lastRest) {
+	for pause := (component.Backoff{First: firstRest, Last: lastRest}); ctx.Err() == nil; _ = wait.For(ctx, pause.Next()) {
 		began := time.Now()
 		p.once(ctx)
 		if time.Since(began) > goodRun {
-			rest = firstRest
-		}
-		if ctx.Err() == nil {
-			_ = wait.For(ctx, rest)
+			pause.Reset()
 		}
 	}
 }
@@ -124,59 +122,22 @@ func (p *Plugin) once(ctx context.Context) {
 	defer p.disconnect()
 	defer p.stopServers(func(string) bool { return true })
 	defer cancel()
-	defer p.recovered()
 	p.mu.Lock()
 	p.cancel = cancel
 	p.mu.Unlock()
-	p.removeStale()
-	sockets := notify.NewDirs(p.Log)
-	p.contain(&all, func() { sockets.Run(ctx, p.kubeletChanged) })
-	changed, again := p.Changed, firstRest
-	for ctx.Err() == nil {
-		sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))
-		sockets.Watch(filepath.Join(p.KubeletDir, registryDir))
-		began, now := time.Now(), p.Now()
-		next, ok := p.tryLook(ctx)
-		if !ok { // the servers go on with what they have
-			_ = wait.For(ctx, again)
-			again = min(2*again, lastRest)
-			continue
-		}
-		again = firstRest
-		ended := time.Now()
-		rest := max(lookRest, min(wait.Rest(ended.Sub(began)), longestRest))
-		timer := time.NewTimer(max(rest, min(p.Interval, next.Sub(now))))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-p.wake:
-			_ = wait.For(ctx, max(lookRest, rest-time.Since(ended)))
-		case _, open := <-changed:
-			if !open {
-				changed = nil
-			}
-			_ = wait.For(ctx, max(lookRest, rest-time.Since(ended)))
-		}
-		timer.Stop()
-	}
-}
-
-// tryLook looks. It reports false after a panic.
-func (p *Plugin) tryLook(ctx context.Context) (next time.Time, ok bool) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.panicked(r)
-		}
-	}()
-	return p.look(ctx), true
-}
-
-// nudge makes the plugin look.
-func (p *Plugin) nudge() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	p.contained(func() {
+		p.removeStale()
+		sockets := notify.NewDirs(p.Log)
+		p.contain(&all, func() { sockets.Run(ctx, p.kubeletChanged) })
+		loop := component.Loop{Reporter: p.reporter, Trigger: p.wake, Settle: lookRest, MaxRest: longestRest, Do: func(ctx context.Context) time.Time {
+			sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))
+			sockets.Watch(filepath.Join(p.KubeletDir, registryDir))
+			now := p.Now()
+			next := p.look(ctx) // after a panic the servers go on with what they have
+			return time.Now().Add(max(lookRest, min(p.Interval, next.Sub(now))))
+		}}
+		loop.Run(ctx)
+	})
 }
 
 // kubeletChanged wakes the servers: a socket in the kubelet's directories may have come or
@@ -185,66 +146,31 @@ func (p *Plugin) kubeletChanged() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.servers {
-		s.nudge()
+		s.wake.Fire()
 	}
 }
 
 // contain runs f in all. If it panics the run under way ends.
 func (p *Plugin) contain(all *sync.WaitGroup, f func()) {
-	all.Go(func() {
-		defer p.recovered()
-		f()
-	})
+	all.Go(func() { p.contained(f) })
 }
 
-// recovered is deferred. It reports a panic, and ends the run under way.
-func (p *Plugin) recovered() {
-	if r := recover(); r != nil {
-		p.panicked(r)
+// contained calls f. If it panics the run under way ends.
+func (p *Plugin) contained(f func()) {
+	if p.reporter.Contain(func() error { f(); return nil }) != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.cancel()
 	}
 }
 
-// panicked counts and reports a panic.
-func (p *Plugin) panicked(r any) {
-	p.mu.Lock()
-	p.panics++
-	p.mu.Unlock()
-	p.Log.Error("panic in the device plugin", "panic", r, "stack", string(debug.Stack()))
-	p.tell(agent.Notice{
-		Reason: "DevicePluginFailed", Summary: "device plugin panicked and starts again",
-		Message: fmt.Sprintf("rail-agent's device plugin panicked, and starts again: %v. This is a defect: please report it with the stack, which the log has", r), Warning: true,
-	})
+func (p *Plugin) containUnary(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	answer, err := component.Value(p.reporter, func() (any, error) { return handle(ctx, r) })
+	return answer, statusOf(err)
 }
 
-func (p *Plugin) containUnary(ctx context.Context, r any, _ *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (answer any, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.panicked(r)
-			err = errPanic(r)
-		}
-	}()
-	return handle(ctx, r)
-}
-
-func (p *Plugin) containStream(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.panicked(r)
-			err = errPanic(r)
-		}
-	}()
-	return handle(s, stream)
-}
-
-// tell logs a notice and passes it on.
-func (p *Plugin) tell(n agent.Notice, args ...any) {
-	n.Write(p.Log, args...)
-	if p.Tell != nil {
-		p.Tell(n)
-	}
+func (p *Plugin) containStream(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+	return statusOf(p.reporter.Contain(func() error { return handle(s, stream) }))
 }
 
 // containers returns what the kubelet has given to containers.
@@ -313,8 +239,7 @@ func (p *Plugin) startServer(ctx context.Context, s *server) {
 	p.mu.Unlock()
 	go func() {
 		defer close(r.done)
-		defer p.recovered()
-		s.run(ctx)
+		p.contained(func() { s.run(ctx) })
 	}()
 }
 

@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -28,7 +28,7 @@ import (
 type node struct {
 	*peer
 	options Options
-	changed chan struct{}
+	changed *component.Trigger
 
 	mu        sync.Mutex
 	inventory Inventory
@@ -36,7 +36,7 @@ type node struct {
 	rails     *resource.Rails
 	failed    error // what Inventory returns
 	panics    int   // how often Inventory panics
-	told      []agent.Notice
+	told      []component.Notice
 	late      time.Duration // of the clock
 	looks     int
 	running   int
@@ -49,7 +49,7 @@ func pciOf(i int) string { return fmt.Sprintf("0000:%02x:00.0", 0x10+i) }
 // configuration of the node file.
 func newNode(t *testing.T, file string) *node {
 	t.Helper()
-	n := &node{peer: newPeer(t), changed: make(chan struct{}, 1)}
+	n := &node{peer: newPeer(t), changed: component.NewTrigger()}
 	for i := range 8 {
 		n.inventory.GPUs = append(n.inventory.GPUs, GPU{PCI: fmt.Sprintf("0000:%02x:00.0", 0x80+i), UUID: fmt.Sprintf("GPU-%d", i)})
 	}
@@ -78,7 +78,7 @@ func newNode(t *testing.T, file string) *node {
 		},
 		Inventory: n.read, Changed: n.changed, KubeletDir: n.dir,
 		DevInfoDir: filepath.Join(dir, "devinfo"), CDIDir: filepath.Join(dir, "cdi"), Root: filepath.Join(dir, "root"),
-		Tell: func(notice agent.Notice) {
+		Tell: func(notice component.Notice) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.told = append(n.told, notice)
@@ -133,10 +133,7 @@ func (n *node) change(f func()) {
 	before := n.looks
 	n.mu.Unlock()
 	await(n.t, "a look", func() bool {
-		select {
-		case n.changed <- struct{}{}:
-		default:
-		}
+		n.changed.Fire()
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		return n.running == 0 || n.looks >= before+2 // the first one has ended
@@ -173,7 +170,7 @@ func (n *node) run() (p *Plugin, end func()) {
 func (n *node) saw(reason, text string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return slices.ContainsFunc(n.told, func(t agent.Notice) bool { return t.Reason == reason && strings.Contains(t.Message, text) })
+	return slices.ContainsFunc(n.told, func(t component.Notice) bool { return t.Reason == reason && strings.Contains(t.Message, text) })
 }
 
 // healthy returns the number of healthy devices, -1 if the resource is not registered.
@@ -374,7 +371,7 @@ func TestPanicIsContained(t *testing.T) {
 	if n.healthy(hca) != 8 {
 		t.Error("the kubelet lost the devices")
 	}
-	await(t, "two panics to be counted", func() bool { return p.Metrics().Panics == 2 && n.saw("DevicePluginFailed", "inventory") })
+	await(t, "two panics to be counted", func() bool { return p.reporter.Panics() == 2 && n.saw("ComponentPanicked", "inventory") })
 	if n.healthy(hca) != 8 {
 		t.Error("the kubelet lost the devices after a panic")
 	}
@@ -528,8 +525,8 @@ func TestNICThatPassedTheKubeletIsNotOffered(t *testing.T) {
 		t.Errorf("%v", n.health(hca))
 	}
 	counts := map[string]float64{}
-	for _, c := range p.Metrics().Devices {
-		counts[c.Of] = c.Count
+	for _, c := range p.read().devices {
+		counts[c.of] = c.count
 	}
 	if fmt.Sprint(counts) != "map[healthy:6 lent:1 outside:1 unhealthy:0]" {
 		t.Errorf("metrics: %v", counts)
@@ -614,7 +611,7 @@ func TestExclusivePoolHandsOutWhatSRIOVDevicePluginDoes(t *testing.T) {
 	if want := `{"type":"pci","version":"1.1.0","pci":{"pci-address":"0000:11:00.0","pf-pci-address":"0000:10:00.0","rdma-device":"mlx5_1"},"rail-cni.io/resource":"rail.io/hca"}` + "\n"; err != nil || string(data) != want {
 		t.Errorf("device information: %s, %v", data, err)
 	}
-	if a := p.Metrics().Allocations; len(a) != 1 || a[0] != (agent.ResourceCount{Resource: hca, Of: "unknown", Count: 1}) {
+	if a := p.read().allocations; len(a) != 1 || a[0] != (resourceCount{hca, "unknown", 1}) {
 		t.Errorf("allocations: %v", a)
 	}
 }
@@ -854,7 +851,7 @@ func TestNICsAreChosenNearTheGPUsOfTheSameContainer(t *testing.T) {
 			if _, err := n.allocate(hca, got...); err != nil {
 				t.Fatal(err)
 			}
-			if a := p.Metrics().Allocations; len(a) != 1 || a[0].Of != c.level {
+			if a := p.read().allocations; len(a) != 1 || a[0].of != c.level {
 				t.Errorf("allocations: %v, want %s", a, c.level)
 			}
 		})
@@ -905,7 +902,7 @@ func TestPreferenceNeverFails(t *testing.T) {
 	p.mu.Lock()
 	p.inventory = nil
 	p.mu.Unlock()
-	if got := n.prefer(hca, []string{pciOf(2), pciOf(1), pciOf(3)}, 2, pciOf(3)); !slices.Equal(got, []string{pciOf(1), pciOf(3)}) || p.Metrics().Panics != 1 {
+	if got := n.prefer(hca, []string{pciOf(2), pciOf(1), pciOf(3)}, 2, pciOf(3)); !slices.Equal(got, []string{pciOf(1), pciOf(3)}) || p.reporter.Panics() != 1 {
 		t.Errorf("after a panic: %v", got)
 	}
 }
@@ -927,10 +924,10 @@ func TestResourceOfAnotherDevicePluginIsNotRegistered(t *testing.T) {
 				return n.saw("ResourceTaken", filepath.Base(c.socket)) && n.saw("ResourceTaken", "railctl migrate devices")
 			})
 			problem := func() bool {
-				return slices.Contains(p.Metrics().Problems, agent.ResourceCount{Resource: "rdma/hca_gpu", Of: "Taken", Count: 1})
+				return slices.Contains(p.read().problems, resourceCount{"rdma/hca_gpu", "Taken", 1})
 			}
 			if n.healthy("rdma/hca_gpu") != -1 || !problem() {
-				t.Errorf("it is registered, or not in metrics: %v", p.Metrics())
+				t.Errorf("it is registered, or not in metrics: %v", p.read())
 			}
 			end()
 			n.awaitHealthy("rdma/hca_gpu", 8)
@@ -1001,7 +998,7 @@ func TestProblemsAreToldOnceAndWhenSolved(t *testing.T) {
 	n.start()
 	p, _ := n.run()
 	await(t, "the notice", func() bool { return n.saw("ResourceProblem", "eth9") })
-	if m := p.Metrics().Problems; len(m) == 0 || m[0].Resource != "rdma/none" || m[0].Of != resource.NothingSelected {
+	if m := p.read().problems; len(m) == 0 || m[0].resource != "rdma/none" || m[0].of != resource.NothingSelected {
 		t.Errorf("%+v", m)
 	}
 	await(t, "an empty list", func() bool { return n.healthy("rdma/none") == 0 })

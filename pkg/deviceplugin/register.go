@@ -8,7 +8,7 @@ import (
 
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -136,11 +136,11 @@ func (s *server) lookForOthers(ctx context.Context) string {
 	s.mu.Unlock()
 	switch {
 	case who != "" && before == "":
-		s.plugin.tell(agent.Notice{
+		s.plugin.reporter.Report(component.Notice{
 			Reason: "ResourceTaken", Summary: "resource is served by another device plugin", Message: takenMessage(s.resource, who), Warning: true,
 		}, "resource", s.resource)
 	case who == "" && before != "":
-		s.plugin.tell(agent.Notice{
+		s.plugin.reporter.Report(component.Notice{
 			Reason: "ResourceServed", Summary: "resource is served by rail-agent", Message: s.resource + " is served by rail-agent", Warning: false,
 		}, "resource", s.resource)
 	}

@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -27,8 +29,8 @@ type server struct {
 
 	plugin   *Plugin
 	resource string
-	socket   string        // path of its socket
-	wake     chan struct{} // something in the kubelet's directories changed
+	socket   string             // path of its socket
+	wake     *component.Trigger // something in the kubelet's directories changed
 
 	mu       sync.Mutex
 	pool     resource.Pool
@@ -48,7 +50,7 @@ func newServer(p *Plugin, pool resource.Pool, devices []*kubelet.Device) *server
 	return &server{
 		plugin: p, resource: pool.Resource, pool: pool, devices: devices,
 		socket:  filepath.Join(p.KubeletDir, pluginsDir, resource.OwnSocket+resource.FileName(pool.Resource)+"-"+p.instance+".sock"),
-		wake:    make(chan struct{}, 1),
+		wake:    component.NewTrigger(),
 		changed: make(chan struct{}), sent: map[string]bool{},
 	}
 }
@@ -142,15 +144,8 @@ func (s *server) pause(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-timer.C:
-	case <-s.wake:
+	case <-s.wake.Fired():
 		_ = wait.For(ctx, firstTry/2) // further notices
-	}
-}
-
-func (s *server) nudge() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
 	}
 }
 
@@ -171,12 +166,12 @@ func (s *server) ListAndWatch(_ *kubelet.Empty, stream grpc.ServerStreamingServe
 	s.watched = s.plugin.Now()
 	ending := s.ending
 	s.mu.Unlock()
-	s.plugin.nudge()
+	s.plugin.wake.Fire()
 	defer func() {
 		s.mu.Lock()
 		s.watchers--
 		s.mu.Unlock()
-		s.nudge()
+		s.wake.Fire()
 	}()
 	for {
 		s.mu.Lock()
@@ -219,14 +214,12 @@ func (s *server) GetPreferredAllocation(ctx context.Context, r *kubelet.Preferre
 }
 
 // preferOf returns a choice, any valid one if a good one panics.
-func (s *server) preferOf(ctx context.Context, pool *resource.Pool, c *kubelet.ContainerPreferredAllocationRequest) (ids []string) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.plugin.panicked(r)
-			ids = first(c.GetMustIncludeDeviceIDs(), c.GetAvailableDeviceIDs(), int(c.GetAllocationSize()))
-		}
-	}()
-	return s.plugin.prefer(ctx, pool, c)
+func (s *server) preferOf(ctx context.Context, pool *resource.Pool, c *kubelet.ContainerPreferredAllocationRequest) []string {
+	ids, err := component.Value(s.plugin.reporter, func() ([]string, error) { return s.plugin.prefer(ctx, pool, c), nil })
+	if err != nil {
+		return first(c.GetMustIncludeDeviceIDs(), c.GetAvailableDeviceIDs(), int(c.GetAllocationSize()))
+	}
+	return ids
 }
 
 // Allocate returns what containers get with devices.
@@ -264,7 +257,10 @@ func (s *server) NotifyRegistrationStatus(_ context.Context, r *registration.Reg
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
-// errPanic is the answer of a call that panicked.
-func errPanic(r any) error {
-	return status.Errorf(codes.Internal, "rail-agent's device plugin failed: %v; see its log", r)
+// statusOf returns the error of a call for gRPC, that of a panic as an internal one.
+func statusOf(err error) error {
+	if p := (*component.PanicError)(nil); errors.As(err, &p) {
+		return status.Errorf(codes.Internal, "rail-agent's device plugin failed: %v; see its log", p.Value)
+	}
+	return err
 }

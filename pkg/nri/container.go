@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
@@ -41,7 +41,7 @@ func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	adjustment, err := p.adjustment(ctx, pod, c, limit)
 	took := time.Since(began)
 	required := err != nil && pod.GetAnnotations()[publish.RequireAnnotation] == "true"
-	p.count(func(m *agent.NRIMetrics) {
+	p.count(func(m *metrics) {
 		m.Longest = max(m.Longest, took)
 		if adjustment != nil {
 			m.Containers++
@@ -59,31 +59,31 @@ func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		return adjustment, nil
 	}
 	err = fmt.Errorf("rail-cni: container %s of pod %s does not get all that its rails need: %w", c.GetName(), name, err)
-	n := agent.Notice{Reason: "NRIFailed", Summary: "container does not get what its rails need", Message: err.Error(), Warning: true}
+	n := component.Notice{Reason: "NRIFailed", Summary: "container does not get what its rails need", Message: err.Error(), Warning: true}
 	if !required {
 		n.Message += ". It starts all the same; the annotation " + publish.RequireAnnotation + `: "true" keeps such a pod from starting`
-		p.tell(n)
+		p.reporter.Once(n.Reason, n)
 		return adjustment, nil
 	}
-	p.tell(n)
+	p.reporter.Once(n.Reason, n)
 	return nil, err
 }
 
 // adjustment returns what the container gets. With an error it is all but what failed, or
 // nothing after a panic.
-func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (a *api.ContainerAdjustment, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			a, err = nil, p.panicked(r)
-		}
-	}()
+func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (*api.ContainerAdjustment, error) {
+	return component.Value(p.reporter, func() (*api.ContainerAdjustment, error) { return p.adjust(ctx, pod, c, limit) })
+}
+
+// adjust is adjustment, and may panic.
+func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (*api.ContainerAdjustment, error) {
 	told, err := p.lookup(ctx, pod.GetId())
 	if err != nil || told == nil {
 		return nil, err
 	}
 	settings, err := told.Settings.For(pod.GetAnnotations()[publish.PublishAnnotation])
 	errs := []error{err}
-	a = &api.ContainerAdjustment{}
+	a := &api.ContainerAdjustment{}
 	if settings.Mount {
 		err := p.addMount(a, c, told.Dir)
 		errs, settings.Mount = append(errs, err), err == nil // no variable names a file that is not there
@@ -136,12 +136,7 @@ func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Told, e
 	answered := make(chan answer, 1)
 	go func() {
 		defer func() { <-p.slots }()
-		defer func() {
-			if r := recover(); r != nil {
-				answered <- answer{err: p.panicked(r)}
-			}
-		}()
-		told, err := p.Lookup(ctx, sandboxID)
+		told, err := component.Value(p.reporter, func() (*publish.Told, error) { return p.Lookup(ctx, sandboxID) })
 		answered <- answer{told, err}
 	}()
 	select {
@@ -190,6 +185,9 @@ func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir stri
 	return nil
 }
 
+// memlockLimited is the reason of the notice that locked memory stays limited.
+const memlockLimited = "MemlockLimited"
+
 // addMemlock adds the limit, unless something has set it: the administrator's base
 // specification, or another plugin.
 func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit memlock) {
@@ -198,9 +196,11 @@ func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit 
 			return
 		}
 	}
-	if uint64(limit) != unlimited {
-		p.tell(agent.Notice{
-			Reason: "MemlockLimited", Summary: "runtime cannot lift the limit of locked memory", Warning: true,
+	if uint64(limit) == unlimited {
+		p.reporter.Over(memlockLimited)
+	} else {
+		p.reporter.Once(memlockLimited, component.Notice{
+			Reason: memlockLimited, Summary: "runtime cannot lift the limit of locked memory", Warning: true,
 			Message: fmt.Sprintf("containers of pods with rails may lock only %d bytes of memory: this is the hard limit of the container runtime, which has no CAP_SYS_RESOURCE. "+
 				"Start it with LimitMEMLOCK=infinity", limit),
 		})

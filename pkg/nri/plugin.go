@@ -2,17 +2,14 @@ package nri
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/publish"
-	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Options configures a plugin.
@@ -27,7 +24,7 @@ type Options struct {
 	// are; "" for that of this process.
 	Root string
 
-	Tell func(agent.Notice) // passes notices on, and does not block; nil for none
+	Tell func(component.Notice) // passes notices on, and does not block; nil for none
 	Log  *slog.Logger
 }
 
@@ -47,99 +44,56 @@ type Plugin struct {
 	slots      chan struct{} // of lookups that have not ended
 	lookupTime time.Duration // lookupTime, but for tests
 
+	reporter *component.Reporter
+
 	mu      sync.Mutex
-	metrics agent.NRIMetrics
-	told    map[string]string // the last notice of each reason
-	absent  bool              // there is no socket, and the log says so
+	metrics metrics
+	absent  bool // there is no socket, and the log says so
 }
 
 // New returns a plugin. It does nothing until [Plugin.Run] is called.
 func New(o Options) *Plugin {
-	return &Plugin{Options: o, slots: make(chan struct{}, maxLookups), lookupTime: lookupTime, told: map[string]string{}}
+	return &Plugin{Options: o, slots: make(chan struct{}, maxLookups), lookupTime: lookupTime, reporter: component.NewReporter("nri", o.Log, o.Tell)}
+}
+
+// Component returns the plugin as a component of the agent.
+func (p *Plugin) Component() component.Component {
+	return component.Component{Name: "nri", Reporter: p.reporter, Run: p.Run, Collect: p.collect, Status: func() map[string]any {
+		return map[string]any{"nri": p.read().Connected}
+	}}
 }
 
 // Run keeps the plugin connected to the runtime until ctx ends.
 func (p *Plugin) Run(ctx context.Context) {
-	changed := make(chan struct{}, 1)
-	dirs := notify.NewDirs(p.Log)
+	dirs, changed := notify.NewDirs(p.Log), component.NewTrigger()
 	var all sync.WaitGroup
 	defer all.Wait()
-	all.Go(func() {
-		dirs.Run(ctx, func() {
-			select {
-			case changed <- struct{}{}:
-			default: // a try is due already
-			}
-		})
-	})
-	for rest := firstRest; ctx.Err() == nil; rest = min(2*rest, lastRest) {
+	all.Go(func() { dirs.Run(ctx, changed.Fire) })
+	pause := component.Backoff{First: firstRest, Last: lastRest}
+	loop := component.Loop{Reporter: p.reporter, Trigger: changed, Settle: changeRest, Do: func(ctx context.Context) time.Time {
 		dirs.Watch(filepath.Dir(p.Socket))
 		began := time.Now()
 		err := p.try(ctx)
 		if ctx.Err() != nil {
-			return
+			return began
 		}
 		p.ended(err)
 		if time.Since(began) > goodSession {
-			rest = firstRest
+			pause.Reset()
 		}
-		timer := time.NewTimer(rest)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-changed:
-			_ = wait.For(ctx, changeRest)
-		}
-		timer.Stop()
-	}
+		return time.Now().Add(pause.Next())
+	}}
+	loop.Run(ctx)
 }
 
 // try connects, and returns when the connection has ended.
-func (p *Plugin) try(ctx context.Context) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = p.panicked(r)
-		}
-	}()
-	return p.session(ctx)
-}
-
-// Metrics returns the values for the agent's metrics.
-func (p *Plugin) Metrics() agent.NRIMetrics {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.metrics
+func (p *Plugin) try(ctx context.Context) error {
+	return p.reporter.Contain(func() error { return p.session(ctx) })
 }
 
 // count changes the metrics.
-func (p *Plugin) count(change func(*agent.NRIMetrics)) {
+func (p *Plugin) count(change func(*metrics)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.metrics)
-}
-
-// panicked counts and reports a panic, and returns it as an error.
-func (p *Plugin) panicked(r any) error {
-	p.count(func(m *agent.NRIMetrics) { m.Panics++ })
-	p.Log.Error("panic in the NRI plugin", "panic", r, "stack", string(debug.Stack()))
-	p.tell(agent.Notice{
-		Reason: "NRIFailed", Summary: "NRI plugin panicked", Warning: true,
-		Message: fmt.Sprintf("rail-agent's NRI plugin panicked, and goes on: %v. This is a defect: please report it with the stack, which the log has", r),
-	})
-	return fmt.Errorf("panic: %v", r)
-}
-
-// tell logs a notice and passes it on, unless it is the same as the last one with its reason.
-func (p *Plugin) tell(n agent.Notice, args ...any) {
-	p.mu.Lock()
-	again := p.told[n.Reason] == n.Message
-	p.told[n.Reason] = n.Message
-	p.mu.Unlock()
-	if again {
-		return
-	}
-	n.Write(p.Log, args...)
-	if p.Tell != nil {
-		p.Tell(n)
-	}
 }

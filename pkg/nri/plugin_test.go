@@ -24,7 +24,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/nri/fakeruntime"
 	"github.com/rail-cni/rail-cni/integration/scratch"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
@@ -62,7 +62,7 @@ type lab struct {
 	pods    map[string]*publish.Told // by sandbox
 	lookup  func(context.Context) error
 	asked   int // how often
-	notices []agent.Notice
+	notices []component.Notice
 }
 
 // newLab returns a lab with a runtime, and the host of [newPlugin].
@@ -136,7 +136,7 @@ func (l *lab) find(ctx context.Context, sandboxID string) (*publish.Told, error)
 	return told, nil
 }
 
-func (l *lab) hear(n agent.Notice) {
+func (l *lab) hear(n component.Notice) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.notices = append(l.notices, n)
@@ -362,7 +362,7 @@ func TestContainersOfOtherPodsStayAsTheyAre(t *testing.T) {
 	if g := of(a); err != nil || len(g.env)+len(g.mounts)+len(g.memlock)+len(g.devices) > 0 {
 		t.Errorf("%v, %+v", err, g)
 	}
-	if m := l.Metrics(); m.Containers != 0 || m.Errors != 0 {
+	if m := l.read(); m.Containers != 0 || m.Errors != 0 {
 		t.Errorf("%+v", m)
 	}
 }
@@ -419,7 +419,7 @@ func TestErrorsKeepOnlyContainersFromStartingWhosePodSaysSo(t *testing.T) {
 			if _, err := l.create(t, pod, &api.Container{}); err == nil || !strings.Contains(err.Error(), c.message) {
 				t.Errorf("a pod that requires all: %v", err)
 			}
-			if m := l.Metrics(); m.Errors != 2 || m.Refused != 1 || m.Panics != 2*c.panics || !m.Connected {
+			if m := l.read(); m.Errors != 2 || m.Refused != 1 || l.reporter.Panics() != 2*c.panics || !m.Connected {
 				t.Errorf("%+v", m)
 			}
 		})
@@ -477,11 +477,11 @@ func TestPluginIsBackWhenTheRuntimeIs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		await(t, "connection", func() bool { return l.Metrics().Connected })
+		await(t, "connection", func() bool { return l.read().Connected })
 		_ = runtime.Process.Kill()
 		_ = runtime.Wait()
 		_ = in.Close()
-		await(t, "end of the connection", func() bool { return !l.Metrics().Connected })
+		await(t, "end of the connection", func() bool { return !l.read().Connected })
 	}
 	_ = os.Remove(l.Socket)
 	l.runtime = startRuntime(t, l.Socket)
@@ -536,7 +536,7 @@ func TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft(t *testing.T) {
 	_ = conn.Close()
 	_ = listener.Close()
 	startRuntime(t, socket)
-	await(t, "connection to the next runtime", func() bool { return p.Metrics().Connected })
+	await(t, "connection to the next runtime", func() bool { return p.read().Connected })
 	cancel()
 	<-ended
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/ttrpc"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
@@ -63,7 +63,7 @@ func (p *Plugin) session(ctx context.Context) error {
 	closed := make(chan struct{})
 	client := ttrpc.NewClient(runtime, ttrpc.WithOnClose(sync.OnceFunc(func() { close(closed) })))
 	defer client.Close()
-	defer p.count(func(m *agent.NRIMetrics) { m.Connected = false })
+	defer p.count(func(m *metrics) { m.Connected = false })
 
 	registering, done := context.WithTimeout(ctx, api.DefaultPluginRegistrationTimeout)
 	defer done()
@@ -102,17 +102,14 @@ func (p *Plugin) methods(limit memlock) map[string]ttrpc.Method {
 
 // method returns a method of the service, whose panics are contained.
 func method[Q, A any](p *Plugin, handle func(context.Context, *Q) (*A, error)) ttrpc.Method {
-	return func(ctx context.Context, decode func(any) error) (answer any, err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				answer, err = nil, p.panicked(r)
+	return func(ctx context.Context, decode func(any) error) (any, error) {
+		return component.Value(p.reporter, func() (any, error) {
+			request := new(Q)
+			if err := decode(request); err != nil {
+				return nil, err
 			}
-		}()
-		request := new(Q)
-		if err := decode(request); err != nil {
-			return nil, err
-		}
-		return handle(ctx, request)
+			return handle(ctx, request)
+		})
 	}
 }
 
@@ -122,7 +119,7 @@ func (p *Plugin) connected(r *api.ConfigureRequest) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.metrics.Connected, p.absent = true, false
-	delete(p.told, "NRIUnavailable")
+	p.reporter.Over("NRIUnavailable")
 }
 
 // ended reports why there is no connection. A node whose runtime has no NRI has no socket;
@@ -142,6 +139,6 @@ func (p *Plugin) ended(err error) {
 	default:
 		err = failure.WithCure(failure.Wrap(err, failure.IO, "NRI at %s", p.Socket),
 			"allow connections in the runtime's configuration of NRI, or start rail-agent with --nri-socket off")
-		p.tell(agent.Notice{Reason: "NRIUnavailable", Summary: "NRI cannot be used", Message: err.Error(), Warning: true})
+		p.reporter.Once("NRIUnavailable", component.Notice{Reason: "NRIUnavailable", Summary: "NRI cannot be used", Message: err.Error(), Warning: true})
 	}
 }

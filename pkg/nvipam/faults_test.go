@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/nodeprefix"
@@ -71,7 +71,7 @@ func (f *faulty) run(t *testing.T, most time.Duration, done func() bool) {
 	k := NewKeeper(Options{
 		StateDirs: []string{filepath.Join(t.TempDir(), "state")}, Node: "node2", Client: client, Log: slog.New(slog.DiscardHandler),
 		Wanted: func() (bool, error) { return true, nil },
-		Tell:   func(n agent.Notice) { t.Errorf("it says %s", n.Message) },
+		Tell:   func(n component.Notice) { t.Errorf("it says %s", n.Message) },
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), most)
 	defer cancel()
@@ -134,7 +134,7 @@ func keeperOf(stateDir, prefix string) (*Keeper, *[]string) {
 	var told []string
 	k := NewKeeper(Options{
 		StateDirs: []string{stateDir}, Node: "node2", Log: slog.New(slog.DiscardHandler),
-		Tell: func(n agent.Notice) { told = append(told, n.Message) },
+		Tell: func(n component.Notice) { told = append(told, n.Message) },
 	})
 	k.pools = map[string]nodeprefix.Pool{"nv/rail-0": {Name: "rail-0", Namespace: "nv", Prefix: prefix}}
 	return k, &told

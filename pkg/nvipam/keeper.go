@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -49,7 +49,7 @@ type Options struct {
 	Wanted func() (bool, error)
 	Log    *slog.Logger
 	// Tell passes on notices, if it is not nil.
-	Tell func(agent.Notice)
+	Tell func(component.Notice)
 }
 
 // Keeper writes this node's prefixes of nv-ipam's pools while the node file asks for them.
@@ -326,7 +326,7 @@ func (k *Keeper) reportMoved(stateDir string, before, now *nodeprefix.Pools) {
 			continue
 		}
 		k.moved[message] = true
-		k.tell(agent.Notice{Reason: "PrefixMoved", Summary: "prefix of the node has moved", Warning: true, Message: message})
+		k.tell(component.Notice{Reason: "PrefixMoved", Summary: "prefix of the node has moved", Warning: true, Message: message})
 	}
 }
 
@@ -361,11 +361,11 @@ func (k *Keeper) report(err error) {
 	}
 	if k.told != what {
 		k.told = what
-		k.tell(agent.Notice{Reason: "PrefixesNotRead", Summary: "prefixes of the node not read", Message: err.Error() + "; ADD uses those that were read before", Warning: true})
+		k.tell(component.Notice{Reason: "PrefixesNotRead", Summary: "prefixes of the node not read", Message: err.Error() + "; ADD uses those that were read before", Warning: true})
 	}
 }
 
-func (k *Keeper) tell(n agent.Notice) {
+func (k *Keeper) tell(n component.Notice) {
 	n.Write(k.Log)
 	if k.Tell != nil {
 		k.Tell(n)

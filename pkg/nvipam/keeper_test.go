@@ -17,7 +17,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nodeprefix"
@@ -46,7 +46,7 @@ type lab struct {
 	wanted atomic.Bool
 
 	mu   sync.Mutex
-	told []agent.Notice
+	told []component.Notice
 }
 
 // start starts a keeper. The function that it returns ends it.
@@ -59,7 +59,7 @@ func (l *lab) start() (stop func()) {
 	k := nvipam.NewKeeper(nvipam.Options{
 		StateDirs: []string{l.state}, Node: "node2", Client: client, Log: slog.New(slog.DiscardHandler),
 		Wanted: func() (bool, error) { return l.wanted.Load(), nil },
-		Tell: func(n agent.Notice) {
+		Tell: func(n component.Notice) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.told = append(l.told, n)

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Times of the annotator.
@@ -31,8 +31,7 @@ type annotator struct {
 	mu     sync.Mutex
 	pods   map[string]*annotation // by the names of their directories
 	failed uint64
-	wake   chan struct{}
-	told   string // the last failure that was reported; only run uses it
+	wake   *component.Trigger
 }
 
 // annotation is what a pod should have.
@@ -47,7 +46,7 @@ type annotation struct {
 }
 
 func newAnnotator(k *Keeper) *annotator {
-	return &annotator{Keeper: k, pods: map[string]*annotation{}, wake: make(chan struct{}, 1)}
+	return &annotator{Keeper: k, pods: map[string]*annotation{}, wake: component.NewTrigger()}
 }
 
 // want sets the annotation that a pod should have. It does nothing for a pod that has no name
@@ -70,10 +69,7 @@ func (a *annotator) want(name string, r *Rails) {
 		}
 	}
 	a.pods[name] = n
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+	a.wake.Fire()
 }
 
 // keep forgets all pods but these.
@@ -95,21 +91,17 @@ func (a *annotator) failures() uint64 {
 
 // run writes the annotations until ctx ends.
 func (a *annotator) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		due, next := a.due(time.Now())
-		if due != nil {
+	loop := component.Loop{Reporter: a.reporter, Trigger: a.wake, Settle: rest, Do: func(ctx context.Context) time.Time {
+		for ctx.Err() == nil {
+			due, next := a.due(time.Now())
+			if due == nil {
+				return time.Now().Add(next)
+			}
 			a.write(ctx, due)
-			continue
 		}
-		timer := time.NewTimer(next)
-		select {
-		case <-ctx.Done():
-		case <-a.wake:
-			_ = wait.For(ctx, rest)
-		case <-timer.C:
-		}
-		timer.Stop()
-	}
+		return time.Now()
+	}}
+	loop.Run(ctx)
 }
 
 // due returns an annotation to be written now, or the time until the next one.
@@ -140,15 +132,16 @@ func (a *annotator) begin(n *annotation) {
 	n.wrote, n.gap = now, min(max(2*n.gap, coalesce), mostGap)
 }
 
-// write writes one annotation. The UID makes the server refuse it for another pod with the
-// same name.
+// write writes one annotation, and tries again later after a panic.
 func (a *annotator) write(ctx context.Context, n *annotation) {
-	defer func() {
-		if r := recover(); r != nil {
-			a.panicked(r)
-			a.done(n, lastRetry)
-		}
-	}()
+	if a.reporter.Contain(func() error { a.patch(ctx, n); return nil }) != nil {
+		a.done(n, lastRetry)
+	}
+}
+
+// patch is write, and may panic. The UID makes the server refuse it for another pod with the
+// same name.
+func (a *annotator) patch(ctx context.Context, n *annotation) {
 	a.begin(n)
 	ctx, cancel := context.WithTimeout(ctx, patchFor)
 	defer cancel()
@@ -159,14 +152,14 @@ func (a *annotator) write(ctx context.Context, n *annotation) {
 	_, err := a.Client.MergePatch(ctx, kube.Resource{Version: "v1", Plural: "pods", Namespace: n.pod.Namespace}, n.pod.Name, map[string]any{"metadata": meta})
 	switch {
 	case err == nil, kube.IsNotFound(err), kube.IsConflict(err): // written, or the pod is gone
-		a.report(&a.told, nil)
+		a.report("annotations", nil)
 		a.done(n, 0)
 	default:
 		a.done(n, min(max(2*n.pause, firstRetry), lastRetry))
 		a.mu.Lock()
 		a.failed++
 		a.mu.Unlock()
-		a.report(&a.told, err)
+		a.report("annotations", err)
 	}
 }
 

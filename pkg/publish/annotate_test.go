@@ -112,8 +112,8 @@ func TestAnnotationIsTriedAgain(t *testing.T) {
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
 	l.put(r)
 	l.await("it is asked again", func() bool { return len(server.all()) == 2 })
-	if m := l.keeper.Metrics(); m.AnnotationFailures != 1 || l.rails(uid) == nil {
-		t.Errorf("metrics: %+v", m)
+	if l.keeper.annotator.failures() != 1 || l.rails(uid) == nil {
+		t.Errorf("%d failures", l.keeper.annotator.failures())
 	}
 }
 
@@ -129,8 +129,8 @@ func TestAnnotationOfAPodThatIsGone(t *testing.T) {
 		if n := len(server.all()); n != 1 {
 			t.Errorf("%d: %d requests", status, n)
 		}
-		if m := l.keeper.Metrics(); m.AnnotationFailures != 0 {
-			t.Errorf("%d: %+v", status, m)
+		if l.keeper.annotator.failures() != 0 {
+			t.Errorf("%d: %d failures", status, l.keeper.annotator.failures())
 		}
 	}
 }

@@ -8,14 +8,13 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -44,7 +43,7 @@ type Options struct {
 	Client *kube.Client
 	Log    *slog.Logger
 	// Tell passes on notices, if it is not nil.
-	Tell func(agent.Notice)
+	Tell func(component.Notice)
 }
 
 // Keeper keeps the files of each pod that holds a rail. Its methods are safe for concurrent
@@ -56,6 +55,7 @@ type Options struct {
 type Keeper struct {
 	Options
 	annotator *annotator
+	reporter  *component.Reporter
 
 	// list is inventory.NICs, but for tests.
 	list func() (*inventory.NICList, error)
@@ -73,10 +73,9 @@ type Keeper struct {
 	looks    uint64          // number of the last look at the ledgers that has begun, in Run or a Lookup
 	lastRead uint64          // number of the last look of read
 	watches  watches         // only Run closes one
-	metrics  agent.PublishMetrics
+	metrics  metrics
 
-	told string // the last failure of Run that was reported; only Run uses it
-	left bool   // a directory was not removed, because its pod was being built; only Run uses it
+	left bool // a directory was not removed, because its pod was being built; only Run uses it
 }
 
 // opened is what the keeper needs. It is not changed.
@@ -95,7 +94,7 @@ type facts struct {
 	changes uint64 // those of the node file, which has the rails, when the reading began
 }
 
-// pod is a pod that holds a rail. The keeper's mu guards it, but for told.
+// pod is a pod that holds a rail. The keeper's mu guards it.
 type pod struct {
 	token   chan struct{} // has one element while its files are built or removed
 	looks   uint64        // the last look that began before its records were read
@@ -109,8 +108,6 @@ type pod struct {
 	next           time.Time // when Run may build it again
 
 	counted bool // in the metrics: its first files are there
-
-	told string // the last failure that was reported; needs the token
 }
 
 // work is what a pod was when its build began.
@@ -134,7 +131,7 @@ func (p *pod) current() bool { return p.built == p.changes && p.rails != nil }
 
 // NewKeeper returns a Keeper that has done nothing yet. Run must be called once.
 func NewKeeper(o Options) *Keeper {
-	k := &Keeper{Options: o, started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
+	k := &Keeper{Options: o, reporter: component.NewReporter("publisher", o.Log, o.Tell), metrics: newMetrics(), started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
 	k.list = func() (*inventory.NICList, error) { return inventory.NICs(o.StateDirs...) }
 	k.annotator = newAnnotator(k)
 	return k
@@ -151,13 +148,12 @@ type Told struct {
 // Lookup returns what the pod of a sandbox is told now, nil if it holds no rail. It reads
 // the ledger, so that an ADD that has just ended counts, and it writes the files before it
 // returns. It may be called before Run, and after a panic in Run.
-func (k *Keeper) Lookup(ctx context.Context, sandboxID string) (told *Told, err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			k.panicked(r)
-			told, err = nil, fmt.Errorf("panic: %v", r)
-		}
-	}()
+func (k *Keeper) Lookup(ctx context.Context, sandboxID string) (*Told, error) {
+	return component.Value(k.reporter, func() (*Told, error) { return k.find(ctx, sandboxID) })
+}
+
+// find is Lookup, and may panic.
+func (k *Keeper) find(ctx context.Context, sandboxID string) (*Told, error) {
 	o, err := k.open()
 	if err != nil {
 		return nil, err
@@ -362,10 +358,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	beside.Go(func() { k.annotator.run(ctx) })
-	for ctx.Err() == nil {
-		k.run(ctx)
-		_ = wait.For(ctx, again)
-	}
+	k.reporter.Run(ctx, k.run)
 }
 
 // run is one run until ctx ends, or it panics.
@@ -374,21 +367,8 @@ func (k *Keeper) run(ctx context.Context) {
 	defer listening.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer func() {
-		if r := recover(); r != nil {
-			k.panicked(r)
-		}
-	}()
-	changed := make(chan struct{}, 1)
-	records := notify.NewDirs(k.Log)
-	listening.Go(func() {
-		records.Run(ctx, func() {
-			select {
-			case changed <- struct{}{}:
-			default: // a look is due already
-			}
-		})
-	})
+	changed, records := component.NewTrigger(), notify.NewDirs(k.Log)
+	listening.Go(func() { records.Run(ctx, changed.Fire) })
 	var full time.Time
 	polled := time.Now()
 	began := polled // of a pass, which begins with what woke it
@@ -425,7 +405,7 @@ func (k *Keeper) run(ctx context.Context) {
 			if k.left {
 				k.look()
 			}
-		case <-changed:
+		case <-changed.Fired():
 			began = time.Now()
 			k.look()
 		}
@@ -457,7 +437,7 @@ func (k *Keeper) allDue() {
 // look reads the ledgers.
 func (k *Keeper) look() {
 	err := k.read()
-	k.report(&k.told, err) // only Run uses it
+	k.report("ledgers", err)
 }
 
 // buildDue writes the files of the pods that have changed, one by one.
@@ -626,6 +606,7 @@ func (k *Keeper) drop(o *opened, name string, look uint64) error {
 	defer k.mu.Unlock()
 	if p.looks < look {
 		delete(k.pods, name)
+		k.reporter.Over(name)
 	}
 	return err
 }
@@ -724,17 +705,17 @@ func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) 
 	}
 	written := o.files.write(name, rails, w.settings, Machine{Tree: list.Tree, Root: "/"})
 	err = errors.Join(err, written)
-	k.report(&p.told, written)
+	k.report(name, written)
 	k.built(p, rails, w.changes, err)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case written != nil:
-		k.metrics.FileFailures++
+		k.metrics.fileFailures++
 	case !p.counted:
 		p.counted = true
 		if w.records[0].Created.After(k.started) { // else it waited for the agent
-			k.metrics.Wrote(time.Since(firstOf(w.records)))
+			k.metrics.wrote(time.Since(firstOf(w.records)))
 		}
 	}
 	if w.settings.Annotation {
@@ -789,48 +770,10 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 	return rails, err
 }
 
-// report reports a failure, unless it is the last one once more. told has the last one; a
-// nil err empties it.
-func (k *Keeper) report(told *string, err error) {
-	if err == nil {
-		*told = ""
-		return
-	}
-	if *told == err.Error() {
-		return
-	}
-	*told = err.Error()
-	k.tell(agent.Notice{Reason: "NotPublished", Summary: "pod not told of its rails", Message: err.Error(), Warning: true})
-}
-
-func (k *Keeper) tell(n agent.Notice) {
-	n.Write(k.Log)
-	if k.Tell != nil {
-		k.Tell(n)
-	}
-}
-
-// panicked counts and reports a panic.
-func (k *Keeper) panicked(r any) {
-	stack := string(debug.Stack())
-	k.Log.Error("panic in the publisher", "panic", r, "stack", stack)
-	k.mu.Lock()
-	k.metrics.Panics++
-	k.mu.Unlock()
-	k.tell(agent.Notice{
-		Reason: "PublishFailed", Summary: "publisher panicked",
-		Message: fmt.Sprintf("rail-agent's publisher, which tells pods of their rails, panicked and starts again: %v. This is a defect: please report it with the stack, which the log has", r), Warning: true,
-	})
-}
-
-// Metrics returns the values of the keeper's metrics.
-func (k *Keeper) Metrics() agent.PublishMetrics {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	m := k.metrics
-	m.Pods = len(k.pods)
-	m.AnnotationFailures = k.annotator.failures()
-	return m
+// report reports a failure to tell a pod, or of what key names, unless it is the last one once
+// more.
+func (k *Keeper) report(key string, err error) {
+	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "pod not told of its rails", Warning: true})
 }
 
 // stampOf returns a text that changes whenever the file does.

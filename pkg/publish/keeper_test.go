@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
@@ -172,8 +174,8 @@ func TestKeeperFollowsTheLedger(t *testing.T) {
 		rail.State != inventory.LinkUp || rail.SpeedMbps != 10000 || !slices.Equal(rail.Addresses, []string{"10.3.0.17/16"}) || rail.Gateway != "10.3.0.1" || *rail.NUMA != 0 {
 		t.Errorf("got %+v", rail)
 	}
-	if m := l.keeper.Metrics(); m.Pods != 1 {
-		t.Errorf("metrics: %+v", m)
+	if l.published() != 1 {
+		t.Errorf("%d pods, %d panics", l.published(), l.keeper.reporter.Panics())
 	}
 
 	second := *r
@@ -197,7 +199,7 @@ func TestKeeperFollowsTheLedger(t *testing.T) {
 		_, err := os.Lstat(filepath.Join(l.dir, "pods", uid))
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	l.await("the keeper forgets it", func() bool { return l.keeper.Metrics().Pods == 0 })
+	l.await("the keeper forgets it", func() bool { return l.published() == 0 })
 }
 
 // The kernel returns a pod's NIC when nothing has the namespace open any more.
@@ -329,8 +331,8 @@ func TestPanicDoesNotEndTheProcess(t *testing.T) {
 	}
 	l.run()
 	l.await("it starts again", func() bool { return l.rails(uid) != nil })
-	if m := l.keeper.Metrics(); m.Panics != 2 {
-		t.Errorf("metrics: %+v", m)
+	if l.keeper.reporter.Panics() != 2 {
+		t.Errorf("%d pods, %d panics", l.published(), l.keeper.reporter.Panics())
 	}
 	if !strings.Contains(l.log.String(), "a defect") {
 		t.Errorf("the log is %s", l.log)
@@ -366,7 +368,7 @@ func TestPodIsToldOfRailsThatItHasHereAndNow(t *testing.T) {
 		if err := l.keeper.read(); err != nil {
 			t.Fatal(err)
 		}
-		if published := l.keeper.Metrics().Pods; (published == 1) != (name == "neither") {
+		if published := l.published(); (published == 1) != (name == "neither") {
 			t.Errorf("%s: %d pods are told", name, published)
 		}
 		if err := errors.Join(l.ledger.Remove(r), l.keeper.read()); err != nil {
@@ -494,7 +496,7 @@ func TestDamagedRecordKeepsNoOtherPod(t *testing.T) {
 	if _, errs := l.ledger.List(); len(errs) == 0 {
 		t.Error("the damaged record can be read")
 	}
-	if l.rails(uid) != nil || l.rails("stays") == nil || l.keeper.Metrics().Pods != 1 {
+	if l.rails(uid) != nil || l.rails("stays") == nil || l.published() != 1 {
 		t.Errorf("directories: %v, %v", l.rails(uid), l.rails("stays"))
 	}
 }
@@ -541,4 +543,20 @@ func TestLookupDoesNotTellWhatAFormerSandboxHad(t *testing.T) {
 	if err != nil || told.Rails.Generation != 2 || told.Rails.Rails[0].Addresses[0] != "10.3.0.18/16" {
 		t.Errorf("got %+v, %v", told, err)
 	}
+}
+
+// published returns the number of pods in the metrics.
+func (l *lab) published() int {
+	l.keeper.mu.Lock()
+	defer l.keeper.mu.Unlock()
+	return len(l.keeper.pods)
+}
+
+// timed returns how many pods are in the histogram of the time until their files.
+func (l *lab) timed() uint64 {
+	var m dto.Metric
+	if err := l.keeper.metrics.took.Write(&m); err != nil {
+		panic(err)
+	}
+	return m.GetHistogram().GetSampleCount()
 }

@@ -71,8 +71,8 @@ func TestLookupWaitsForNoOtherPod(t *testing.T) {
 	if told, err := l.keeper.Lookup(t.Context(), "none"); err != nil || told != nil {
 		t.Errorf("a pod without rails: %+v, %v", told, err)
 	}
-	if m := l.keeper.Metrics(); m.Pods != 2 {
-		t.Errorf("metrics: %+v", m)
+	if l.published() != 2 {
+		t.Errorf("%d pods, %d panics", l.published(), l.keeper.reporter.Panics())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -83,7 +83,7 @@ func TestLookupWaitsForNoOtherPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.keeper.look()
-	if !l.keeper.left || l.keeper.Metrics().Pods != 2 {
+	if !l.keeper.left || l.published() != 2 {
 		t.Error("the pod was removed while its files are built")
 	}
 	if l.keeper.refreshFacts() { // it must not wait either
@@ -209,7 +209,7 @@ func TestDirectoryOfAPodThatEndedDoesNotComeBack(t *testing.T) {
 	if told, err := k.lookup(t.Context(), o, uid, records, look); told != nil || err != nil {
 		t.Errorf("got %+v, %v", told, err)
 	}
-	if l.rails(uid) != nil || k.Metrics().Pods != 0 {
+	if l.rails(uid) != nil || l.published() != 0 {
 		t.Error("the directory is there")
 	}
 }
@@ -300,12 +300,9 @@ func TestTimeUntilTheFilesCountsOnce(t *testing.T) {
 	l.put(r)
 	count := func(container string) bool {
 		t.Helper()
-		before := l.keeper.Metrics()
-		before.FileFailures = 0
+		before := l.timed()
 		_, _ = l.keeper.Lookup(t.Context(), container)
-		after := l.keeper.Metrics()
-		after.FileFailures, after.Pods = 0, before.Pods
-		return after != before
+		return l.timed() != before
 	}
 	if count("c1") {
 		t.Error("a pod that is older than the agent counts")
@@ -316,7 +313,7 @@ func TestTimeUntilTheFilesCountsOnce(t *testing.T) {
 	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if count("c2") || l.keeper.Metrics().FileFailures != 1 {
+	if count("c2") || l.keeper.metrics.fileFailures != 1 {
 		t.Error("files that were not written count")
 	}
 	if err := os.Remove(inTheWay); err != nil {

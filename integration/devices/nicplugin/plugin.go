@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/process"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/deviceplugin"
 )
 
@@ -99,14 +99,14 @@ func (p *Plugin) AwaitEnd() {
 func (p *Plugin) Pid() int { return p.proc.Pid() }
 
 // Notices returns what the processes have told so far.
-func (p *Plugin) Notices() (list []agent.Notice) {
+func (p *Plugin) Notices() (list []component.Notice) {
 	p.t.Helper()
 	text, err := os.ReadFile(filepath.Join(p.dir, noticesFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		p.t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		var n agent.Notice
+		var n component.Notice
 		if json.Unmarshal([]byte(line), &n) == nil { // the last line may not be complete
 			list = append(list, n)
 		}

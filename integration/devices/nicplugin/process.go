@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/deviceplugin"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -75,7 +75,7 @@ func serve(dir string) error {
 		Inventory:  func() (*deviceplugin.Inventory, error) { return readInventory(dir) },
 		Interval:   interval,
 		KubeletDir: os.Getenv(kubeletEnv), DevInfoDir: filepath.Join(dir, devInfoDir), CDIDir: filepath.Join(dir, cdiDir), Root: os.Getenv(rootEnv),
-		Tell: func(n agent.Notice) {
+		Tell: func(n component.Notice) {
 			mu.Lock()
 			defer mu.Unlock()
 			_ = json.NewEncoder(notices).Encode(n) // the test misses it

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -26,17 +26,17 @@ type Recorder struct {
 	client *kube.Client
 	node   string
 	log    *slog.Logger
-	queue  chan agent.Notice
+	queue  chan component.Notice
 }
 
 // New returns a recorder, which sends nothing until [Recorder.Run] runs.
 func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
-	return &Recorder{client: client, node: node, log: log, queue: make(chan agent.Notice, 100)}
+	return &Recorder{client: client, node: node, log: log, queue: make(chan component.Notice, 100)}
 }
 
 // Tell implements agent.Teller. If the server is away for long some notices are
 // lost; the log has them.
-func (r *Recorder) Tell(n agent.Notice) {
+func (r *Recorder) Tell(n component.Notice) {
 	select {
 	case r.queue <- n:
 	default:
@@ -59,7 +59,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-func (r *Recorder) send(ctx context.Context, n agent.Notice) {
+func (r *Recorder) send(ctx context.Context, n component.Notice) {
 	bounded, cancel := context.WithTimeout(ctx, eventTime)
 	defer cancel()
 	_, err := r.client.Create(bounded, kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}, r.event(n, time.Now().UTC()))
@@ -71,7 +71,7 @@ func (r *Recorder) send(ctx context.Context, n agent.Notice) {
 // event returns the Event in the form of the kubelet's about its node: in the
 // namespace default, and with the node's name as UID, by which kubectl finds
 // it.
-func (r *Recorder) event(n agent.Notice, at time.Time) map[string]any {
+func (r *Recorder) event(n component.Notice, at time.Time) map[string]any {
 	kind := "Normal"
 	if n.Warning {
 		kind = "Warning"

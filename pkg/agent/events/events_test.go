@@ -13,14 +13,14 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
 func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 	r := New(nil, "node1", nil)
 	for _, text := range []string{strings.Repeat("a", longest), strings.Repeat("a", longest+1), strings.Repeat("ü", longest), "a" + strings.Repeat("ü", longest)} {
-		message, ok := r.event(agent.Notice{Reason: "Test", Message: text}, time.Now())["message"].(string)
+		message, ok := r.event(component.Notice{Reason: "Test", Message: text}, time.Now())["message"].(string)
 		if !ok || len(message) > longest || len(message) < longest-len("…ü") || !utf8.ValidString(message) {
 			t.Errorf("of %d bytes it made %d: %q", len(text), len(message), message[max(0, len(message)-10):])
 		}
@@ -34,7 +34,7 @@ func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 func TestToTellNeverBlocks(t *testing.T) {
 	r := New(nil, "node1", nil)
 	for range 2*cap(r.queue) + 1 {
-		r.Tell(agent.Notice{Reason: "Test"})
+		r.Tell(component.Notice{Reason: "Test"})
 	}
 	if len(r.queue) != cap(r.queue) {
 		t.Errorf("%d notices wait", len(r.queue))
@@ -65,7 +65,7 @@ func TestNoticeIsAlsoSentUnderItsFormerReason(t *testing.T) {
 	r := New(client, "node1", slog.New(slog.DiscardHandler))
 	go r.Run(t.Context())
 	for _, reason := range []string{"NotReturned", "Returned", "Test"} {
-		r.Tell(agent.Notice{Reason: reason})
+		r.Tell(component.Notice{Reason: reason})
 	}
 	for _, want := range []string{"NotReturned", "NotHome", "Returned", "Home", "Test"} {
 		if got := <-sent; got != want {

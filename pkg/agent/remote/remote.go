@@ -11,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
 // The bounds of an answer.
 const (
-	answerTime = agent.FactsTime + 2*time.Second // with the start of the program that asks the agent
+	answerTime = local.FactsTime + 2*time.Second // with the start of the program that asks the agent
 	mostAnswer = 16 << 20                        // bytes
 )
 

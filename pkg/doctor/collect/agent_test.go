@@ -13,9 +13,12 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/keeper"
 )
 
 func TestFactsOfARunningAgent(t *testing.T) {
@@ -24,10 +27,16 @@ func TestFactsOfARunningAgent(t *testing.T) {
 	ended := make(chan error)
 	go func() {
 		l.node.Inside(func() {
-			ended <- agent.Run(ctx, agent.Options{
-				StateDirs: []string{l.state}, NodeName: "node-a", Version: "v7", Socket: agent.SocketIn(l.state), Log: slog.New(slog.DiscardHandler),
-				NRI: func() agent.NRIMetrics { return agent.NRIMetrics{Connected: true} },
-			})
+			log := slog.New(slog.DiscardHandler)
+			nics, err := keeper.New(keeper.Options{StateDirs: []string{l.state}, Log: log})
+			if err != nil {
+				ended <- err
+				return
+			}
+			defer nics.Close()
+			a := agent.New(agent.Options{NodeName: "node-a", Version: "v7", Socket: local.SocketIn(l.state), Log: log})
+			a.Add(nics.Component(), component.Component{Name: "nri", Status: func() map[string]any { return map[string]any{"nri": true} }})
+			ended <- a.Run(ctx)
 		})
 	}()
 	t.Cleanup(func() {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -103,7 +103,7 @@ func TestFactsOfAllNodes(t *testing.T) {
 	k.node(t, plane, "node-b", "Running", prints(t, 9000))
 	partial := prints(t, 9000)
 	k.node(t, plane, "node-c", "Running", func(command []string) (string, string) {
-		time.Sleep(agent.FactsTime) // some of its sources hang
+		time.Sleep(local.FactsTime) // some of its sources hang
 		return partial(command)
 	})
 	k.node(t, plane, "node-d", "Running", prints(t, 1500))

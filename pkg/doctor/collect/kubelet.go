@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -146,7 +146,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 
 // get returns the agent's answer.
 func (c *collector) get(ctx context.Context, path string) ([]byte, error) {
-	answer, err := agent.Get(ctx, c.Socket, path)
+	answer, err := local.Get(ctx, c.Socket, path)
 	if err != nil {
 		return nil, err
 	}

@@ -3,18 +3,15 @@ package keeper
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -38,7 +35,9 @@ type Options struct {
 	Every time.Duration // between runs; a minute if it is 0
 	Log   *slog.Logger
 	// Tell passes on notices, if it is not nil.
-	Tell func(agent.Notice)
+	Tell func(component.Notice)
+	// Status returns the status of the agent of this process, a JSON object.
+	Status func() ([]byte, error)
 	// Condition writes the condition of the Node, if it is not nil. A nil condition removes it.
 	Condition func(context.Context, *Condition) error
 }
@@ -46,8 +45,8 @@ type Options struct {
 // Keeper judges the node. Its methods but Run may be called concurrently.
 type Keeper struct {
 	Options
-	pending collect.Pending
-	status  atomic.Pointer[func() agent.Status]
+	pending  collect.Pending
+	reporter *component.Reporter
 
 	// Only Run uses these.
 	runs       int
@@ -56,13 +55,13 @@ type Keeper struct {
 	condition  conditionState
 
 	mu      sync.Mutex
-	metrics agent.DoctorMetrics
+	metrics metrics
 	flaps   flaps
 }
 
 // New returns a Keeper. Run must be called once.
 func New(o Options) *Keeper {
-	k := &Keeper{Options: o, rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
+	k := &Keeper{Options: o, reporter: component.NewReporter("doctor", o.Log, o.Tell), rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
 	if k.Every == 0 {
 		k.Every = usually
 	}
@@ -95,20 +94,13 @@ func Rules() []doctor.Rule {
 	return slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.API })
 }
 
-// step is one run.
+// step is one run. A panic ends only this one.
 func (k *Keeper) step(ctx context.Context) {
-	defer func() {
-		if r := recover(); r != nil {
-			k.Log.Error("panic in the doctor", "panic", r, "stack", string(debug.Stack()))
-			k.mu.Lock()
-			k.metrics.Panics++
-			first := k.metrics.Panics == 1
-			k.mu.Unlock()
-			if first {
-				k.tell(agent.Notice{Reason: "DoctorFailed", Summary: "doctor panicked", Warning: true, Message: "the doctor panicked, and goes on; please report this defect. The log has the stack"})
-			}
-		}
-	}()
+	_ = k.reporter.Contain(func() error { k.judge(ctx); return nil }) // it is reported
+}
+
+// judge is step, and may panic.
+func (k *Keeper) judge(ctx context.Context) {
 	began := time.Now()
 	slow := k.runs%slowEach == 0
 	k.runs++
@@ -140,7 +132,7 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
 	o := k.Collect
-	o.Sample, o.Pending, o.Done, o.Status = every, nil, nil, k.agentStatus
+	o.Sample, o.Pending, o.Done, o.Status = every, nil, nil, k.Status
 	r := reading{began: time.Now(), changedBefore: k.changed()}
 	f := k.Read(ctx, o)
 	k.mu.Lock()
@@ -148,22 +140,6 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
 	r.ended, r.changedAfter = time.Now(), k.changed()
 	k.flaps.observe(r, f.NICs)
 	return f
-}
-
-// Running sets the function that returns the status of the agent of this process. It is called
-// when the agent runs.
-func (k *Keeper) Running(status func() agent.Status) { k.status.Store(&status) }
-
-// errNotRunning is the error of facts of the agent before it runs.
-var errNotRunning = errors.New("rail-agent is starting")
-
-// agentStatus returns the status of this process's agent as JSON.
-func (k *Keeper) agentStatus() ([]byte, error) {
-	status := k.status.Load()
-	if status == nil {
-		return nil, errNotRunning
-	}
-	return json.Marshal((*status)())
 }
 
 // changed returns when a record was written or removed last. Each move of a NIC does both.
@@ -183,30 +159,14 @@ func (k *Keeper) count(results []doctor.Result, took time.Duration) {
 	for i := range results {
 		now[results[i].ID] = string(results[i].Status)
 	}
-	var all []agent.RuleStatus
+	var all []ruleStatus
 	for _, r := range k.metrics.Rules {
 		if _, judged := now[r.ID]; !judged {
 			all = append(all, r)
 		}
 	}
 	for i := range results {
-		all = append(all, agent.RuleStatus{ID: results[i].ID, Status: string(results[i].Status)})
+		all = append(all, ruleStatus{ID: results[i].ID, Status: string(results[i].Status)})
 	}
 	k.metrics.Rules, k.metrics.Last, k.metrics.Took = all, time.Now(), took
-}
-
-// Metrics returns the values of the metrics.
-func (k *Keeper) Metrics() agent.DoctorMetrics {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	m := k.metrics
-	m.Rules = append([]agent.RuleStatus(nil), m.Rules...)
-	return m
-}
-
-func (k *Keeper) tell(n agent.Notice) {
-	n.Write(k.Log)
-	if k.Tell != nil {
-		k.Tell(n)
-	}
 }

@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
@@ -38,7 +39,7 @@ const (
 func told(t *testing.T) (k *Keeper, since func() []string) {
 	t.Helper()
 	var notices []string
-	k = New(Options{Log: slog.New(slog.DiscardHandler), Tell: func(n agent.Notice) {
+	k = New(Options{Log: slog.New(slog.DiscardHandler), Tell: func(n component.Notice) {
 		if n.Warning != (n.Reason != "RailProblemSolved") {
 			t.Errorf("%+v", n)
 		}
@@ -247,12 +248,9 @@ func TestFactsAreCompleteWhenReadSeveralTimesAtOnce(t *testing.T) {
 func TestFactsOfTheAgentAreThoseOfThisProcess(t *testing.T) {
 	k, _ := told(t)
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state"), Socket: "", Version: "v7"}
-	if a := k.facts(t.Context(), -1).Agent; a.Running.Error == "" || a.NRI.Error == "" {
-		t.Errorf("an agent that does not run yet: %+v", a)
+	k.Status = func() ([]byte, error) {
+		return json.Marshal(local.Status{Version: "v7", NRI: true, StateDirs: []local.StateDir{{Ending: []local.Ending{{Error: "busy"}, {}}}}})
 	}
-	k.Running(func() agent.Status {
-		return agent.Status{Version: "v7", NRI: true, StateDirs: []agent.StateOf{{Ending: []agent.Ending{{Error: "busy"}, {}}}}}
-	})
 	a := k.facts(t.Context(), -1).Agent
 	if !a.Running.Value || a.Version.Value != "v7" || !a.NRI.Value || !a.Memlock.OK() || a.NotReturned.Value != 1 {
 		t.Errorf("%+v", a)
@@ -361,8 +359,8 @@ func TestPanicDoesNotEndTheDoctor(t *testing.T) {
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state")}
 	k.step(t.Context())
 	k.step(t.Context())
-	if have := since(); len(have) != 1 || !strings.HasPrefix(have[0], "DoctorFailed") || k.Metrics().Panics != 2 {
-		t.Errorf("%q, %+v", have, k.Metrics())
+	if have := since(); len(have) != 1 || !strings.HasPrefix(have[0], "ComponentPanicked") || k.reporter.Panics() != 2 {
+		t.Errorf("%q, %+v", have, k.read())
 	}
 }
 
@@ -383,24 +381,24 @@ func TestFastRunsReadNothingThatOnlySlowRulesNeed(t *testing.T) {
 func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
 	k, _ := told(t)
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state"), Version: "v7", Node: "node-a"}
-	k.Running(func() agent.Status { return agent.Status{Version: "v7"} })
+	k.Status = func() ([]byte, error) { return json.Marshal(local.Status{Version: "v7"}) }
 	k.runs = 1
 	k.step(t.Context())
 	judged := func(id string) bool {
-		return slices.ContainsFunc(k.Metrics().Rules, func(r agent.RuleStatus) bool { return r.ID == id && r.Status != "" })
+		return slices.ContainsFunc(k.read().Rules, func(r ruleStatus) bool { return r.ID == id && r.Status != "" })
 	}
-	if !judged("NIC-CARRIER") || judged("NIC-BER") || judged("CLUSTER-MTU") || k.Metrics().Last.IsZero() {
-		t.Errorf("a fast run: %+v", k.Metrics())
+	if !judged("NIC-CARRIER") || judged("NIC-BER") || judged("CLUSTER-MTU") || k.read().Last.IsZero() {
+		t.Errorf("a fast run: %+v", k.read())
 	}
 	k.runs = slowEach
 	k.step(t.Context())
-	all := k.Metrics().Rules
+	all := k.read().Rules
 	if !judged("NIC-CARRIER") || !judged("NIC-BER") {
 		t.Errorf("a slow run: %+v", all)
 	}
 	k.step(t.Context())
-	if !judged("NIC-BER") || len(k.Metrics().Rules) != len(all) {
-		t.Errorf("after it: %+v", k.Metrics().Rules)
+	if !judged("NIC-BER") || len(k.read().Rules) != len(all) {
+		t.Errorf("after it: %+v", k.read().Rules)
 	}
 	text, err := k.Facts(t.Context())
 	if err != nil {

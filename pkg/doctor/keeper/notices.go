@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
@@ -36,7 +36,7 @@ type finding struct {
 
 // note notes the results of a run, and tells of what changed.
 func (k *Keeper) note(results []doctor.Result) {
-	var notices []agent.Notice
+	var notices []component.Notice
 	changed := false
 	for i := range results {
 		r := &results[i]
@@ -59,9 +59,9 @@ func (k *Keeper) note(results []doctor.Result) {
 		changed = changed || len(fresh) > 0 || w.told() != before
 		switch {
 		case len(fresh) > 0:
-			notices = append(notices, agent.Notice{Reason: "RailProblem", Summary: "doctor found a problem", Warning: true, Message: w.problem(r, fresh)})
+			notices = append(notices, component.Notice{Reason: "RailProblem", Summary: "doctor found a problem", Warning: true, Message: w.problem(r, fresh)})
 		case over:
-			notices = append(notices, agent.Notice{Reason: "RailProblemSolved", Summary: "problem that the doctor found is solved", Message: r.ID + ": solved. " + r.Expects})
+			notices = append(notices, component.Notice{Reason: "RailProblemSolved", Summary: "problem that the doctor found is solved", Message: r.ID + ": solved. " + r.Expects})
 		}
 	}
 	if changed {
@@ -69,13 +69,13 @@ func (k *Keeper) note(results []doctor.Result) {
 	}
 	for i, n := range notices {
 		if i == mostNotices {
-			k.tell(agent.Notice{
+			k.reporter.Report(component.Notice{
 				Reason: "RailProblem", Summary: "doctor found a problem", Warning: true,
 				Message: fmt.Sprintf("%d more rules of the doctor changed at the same time: see railctl doctor on the node, and the metric rail_doctor_rule", len(notices)-i),
 			})
 			break
 		}
-		k.tell(n)
+		k.reporter.Report(n)
 	}
 }
 

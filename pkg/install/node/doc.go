@@ -10,7 +10,7 @@
 //
 // To install, and later to uninstall:
 //
-//	plugins := node.Plugins{BinDirs: dirs, Own: own, Names: agent.Plugins, Record: install.Open(install.DefaultDir), Log: log}
+//	plugins := node.Plugins{BinDirs: dirs, Own: own, Names: node.PluginNames, Record: install.Open(install.DefaultDir), Log: log}
 //	inUse := func() []string { return node.Users(stateDirs) }
 //	err := plugins.Put(ctx, inUse)
 //

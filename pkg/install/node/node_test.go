@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/install/node"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -39,13 +39,13 @@ func newLab(t *testing.T) *lab {
 	t.Setenv(netconf.NodeFileEnv, filepath.Join(t.TempDir(), "node.yaml"))
 	l := &lab{t: t, bin: t.TempDir()}
 	own := t.TempDir()
-	for _, name := range agent.Plugins {
+	for _, name := range node.PluginNames {
 		l.write(filepath.Join(own, name), "ours: "+name)
 	}
 	l.write(filepath.Join(l.bin, "macvlan"), "theirs")
 	l.before = testnet.Tree(t, l.bin)
 	l.plugins = node.Plugins{
-		BinDirs: []string{l.bin}, Own: own, Names: agent.Plugins, Record: install.Open(filepath.Join(t.TempDir(), "record")),
+		BinDirs: []string{l.bin}, Own: own, Names: node.PluginNames, Record: install.Open(filepath.Join(t.TempDir(), "record")),
 		Log: slog.New(slog.DiscardHandler),
 	}
 	return l
@@ -105,7 +105,7 @@ func (l *lab) uninstall(change func(*node.Uninstaller)) *node.Uninstaller {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.ending = true
-	}, Tell: func(n agent.Notice) {
+	}, Tell: func(n component.Notice) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.told = append(l.told, n.Reason+": "+n.Message)
@@ -157,13 +157,13 @@ func (l *lab) stopped() bool {
 func TestPluginsThatAreNotWantedAnyMoreStayWhileTheyAreInUse(t *testing.T) {
 	l := newLab(t)
 	l.put()
-	l.has(agent.Plugins...)
+	l.has(node.PluginNames...)
 	l.plugins.Prefix, l.plugins.Names = "rail-", []string{"macvlan"}
 	l.use("pod default/web-0 has ens1 as net1")
 	l.put()
 	l.has("rail-macvlan")
 	l.plugins.Prefix = ""
-	l.has(agent.Plugins...)
+	l.has(node.PluginNames...)
 	l.plugins.Prefix = "rail-"
 	l.use()
 	l.put()
@@ -185,7 +185,7 @@ func TestUninstallWaitsForTheLastUser(t *testing.T) {
 	if err := u.Ready(); err == nil || !strings.Contains(err.Error(), "ens1 as net1") || !strings.Contains(l.said(), "ens1 as net1") {
 		t.Errorf("it says %q, and is not ready because of %v", l.said(), err)
 	}
-	l.has(agent.Plugins...)
+	l.has(node.PluginNames...)
 	if l.stopped() {
 		t.Error("what else installs was stopped")
 	}
@@ -212,7 +212,7 @@ func TestPluginsAreBackForAPodThatCameAtTheLastMoment(t *testing.T) {
 		}
 	})
 	l.await("the plugins to be back", func() bool { return strings.Contains(l.said(), "default/late") })
-	l.has(agent.Plugins...)
+	l.has(node.PluginNames...)
 	if u.Ready() == nil || l.stopped() {
 		t.Errorf("ready: %v, stopped: %v", u.Ready(), l.stopped())
 	}

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/credential"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/install"
@@ -57,7 +56,7 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 // putPlugin installs a plugin. It tries again while another installer is
 // writing the file at the path.
 func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
-	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: agent.PluginMode}
+	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: PluginMode}
 	outcome, err := p.Record.Put(ctx, file)
 	for tries := 0; failure.KindOf(err) == failure.TryAgain && tries < mostTries; tries++ {
 		outcome, err = p.Record.Put(ctx, file)

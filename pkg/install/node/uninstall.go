@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/agent"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -18,10 +18,10 @@ var errNotLooked = errors.New("not looked yet")
 // Uninstaller removes the plugins of a node once no pod needs them.
 type Uninstaller struct {
 	Plugins
-	InUse func() []string    // returns the users of the plugins
-	Force bool               // do not wait for users
-	Stop  func()             // stops the other installer, and waits for its end
-	Tell  func(agent.Notice) // is called whenever the remaining work changes
+	InUse func() []string        // returns the users of the plugins
+	Force bool                   // do not wait for users
+	Stop  func()                 // stops the other installer, and waits for its end
+	Tell  func(component.Notice) // is called whenever the remaining work changes
 
 	took bool // it removed the plugins, and did not restore them
 
@@ -43,10 +43,10 @@ func (u *Uninstaller) Run(ctx context.Context) {
 		left := u.try(ctx)
 		if u.set(left) {
 			if left == "" {
-				u.Tell(agent.Notice{Reason: "Uninstalled", Summary: "plugins uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
+				u.Tell(component.Notice{Reason: "Uninstalled", Summary: "plugins uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
 				return
 			}
-			u.Tell(agent.Notice{Reason: "NotUninstalled", Summary: "plugins not uninstalled yet", Message: left, Warning: true})
+			u.Tell(component.Notice{Reason: "NotUninstalled", Summary: "plugins not uninstalled yet", Message: left, Warning: true})
 		}
 		_ = wait.For(ctx, lookAgain) // the loop checks ctx
 	}

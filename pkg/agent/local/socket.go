@@ -1,0 +1,84 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// probeTime bounds the answer to a probe.
+const probeTime = 8 * time.Second
+
+// SocketIn returns the path of an agent's socket in a state directory.
+func SocketIn(stateDir string) string { return filepath.Join(stateDir, "agent.sock") }
+
+// ProbeReady asks the agent at the socket whether it is ready. The error is why it is
+// not.
+func ProbeReady(ctx context.Context, socket string) error { return askSocket(ctx, socket, "/readyz") }
+
+// ProbeLive asks the agent at the socket whether it is still working. The error is
+// why it is not.
+func ProbeLive(ctx context.Context, socket string) error { return askSocket(ctx, socket, "/healthz") }
+
+// Get asks the agent at the socket for a path. The caller closes the answer's body.
+func Get(ctx context.Context, socket, path string) (*http.Response, error) {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	return client.Do(request)
+}
+
+// askSocket returns the agent's answer as an error, nil if it is OK.
+func askSocket(ctx context.Context, socket, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	answer, err := Get(ctx, socket, path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return failure.WithCure(fmt.Errorf("no rail-agent answers at %s: %w", socket, err), "start it, or name its socket by --socket or its state directory by --state-dir")
+	}
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(text)))
+	}
+	return err
+}
+
+// FactsTime bounds the reading of the node's facts for a client, which must wait longer to get
+// those that were read if some sources hang.
+const FactsTime = 6 * time.Second
+
+// CopyFacts asks the agent at the socket for the facts of the node, a document of package doctor,
+// and writes them to out.
+func CopyFacts(ctx context.Context, socket string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, FactsTime+time.Second)
+	defer cancel()
+	answer, err := Get(ctx, socket, "/facts")
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		text, err := io.ReadAll(io.LimitReader(answer.Body, 1<<16))
+		return errors.Join(err, fmt.Errorf("%s: %s", answer.Status, strings.TrimSpace(string(text))))
+	}
+	_, err = io.Copy(out, answer.Body)
+	return err
+}

@@ -1,0 +1,59 @@
+package local
+
+import (
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+)
+
+// Status is the answer to GET /status. Each component of the agent adds its part; that of one
+// that does not run is empty.
+type Status struct {
+	Version     string     `json:"version"`
+	Node        string     `json:"node"`
+	Since       time.Time  `json:"since"`
+	StateDirs   []StateDir `json:"stateDirs"`
+	Binaries    []Binary   `json:"binaries"`
+	Journal     int        `json:"journal"` // addresses to be freed
+	JournalErr  string     `json:"journalError,omitempty"`
+	MemoryBytes int64      `json:"memoryBytes"` // resident
+	// NRI: the NRI plugin is connected to the runtime.
+	NRI bool `json:"nri"`
+	// Kubeconfig is that of the plugin whereabouts; nil if the agent does not maintain it, or
+	// has not checked it yet.
+	Kubeconfig *Kubeconfig `json:"kubeconfig,omitempty"`
+}
+
+// StateDir is the status of a state directory.
+type StateDir struct {
+	Path   string    `json:"path"`
+	Looked time.Time `json:"looked"` // time of the last check
+	Ending []Ending  `json:"ending"` // attachments whose pod is gone
+}
+
+// Ending is an attachment that is being ended, or could not be ended.
+type Ending struct {
+	ledger.Key
+	NIC   string      `json:"nic"`
+	Pod   *ledger.Pod `json:"pod,omitempty"`
+	Since time.Time   `json:"since"`
+	Tries int         `json:"tries"`
+	Next  time.Time   `json:"next,omitzero"`
+	Error string      `json:"error,omitempty"`
+}
+
+// Binary is an installed plugin.
+type Binary struct {
+	Path  string `json:"path"`
+	State string `json:"state,omitempty"` // the problem, "" if it is ours
+}
+
+// Kubeconfig is what is known of the kubeconfig by which the plugin whereabouts reaches the API
+// server.
+type Kubeconfig struct {
+	Path     string `json:"path"`
+	Ours     bool   `json:"ours"`              // rail-agent wrote it, and renews its token
+	Accepted bool   `json:"accepted"`          // by the server's last answer
+	Refused  string `json:"refused,omitempty"` // why no plugin reaches the server by it
+	Unasked  string `json:"unasked,omitempty"` // why nobody knows
+}

@@ -1,0 +1,155 @@
+package component
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// Trigger wakes a [Loop]. Its zero value cannot be used: see [NewTrigger].
+type Trigger struct{ c chan struct{} }
+
+// NewTrigger returns a trigger that has not fired.
+func NewTrigger() *Trigger { return &Trigger{make(chan struct{}, 1)} }
+
+// Fire wakes the loop. It does not block: several that come together are one.
+func (t *Trigger) Fire() {
+	select {
+	case t.c <- struct{}{}:
+	default: // it is to run already
+	}
+}
+
+// Fired returns the channel that has an element after Fire, for a select of its receiver.
+func (t *Trigger) Fired() <-chan struct{} { return t.c }
+
+// drain forgets that it fired.
+func (t *Trigger) drain() {
+	if t == nil {
+		return
+	}
+	select {
+	case <-t.c:
+	default:
+	}
+}
+
+// Loop calls a function again and again. A panic of the function is contained, and the function
+// is called again after a pause.
+type Loop struct {
+	Reporter *Reporter
+
+	// Do does the work, and returns when it is due again without a trigger. It reads the
+	// state itself: a trigger says only that something has changed.
+	Do func(ctx context.Context) (next time.Time)
+
+	// Trigger makes Do due after Settle, in which more changes come. Now makes it due at
+	// once. Both may be nil.
+	Trigger, Now *Trigger
+	Settle       time.Duration
+
+	// MaxRest bounds the rest after Do, which is in proportion to how long Do took
+	// (wait.Rest). Only Now ends it. Zero means no rest.
+	MaxRest time.Duration
+}
+
+// The pauses of a loop after panics in a row.
+const (
+	firstPanicPause = time.Second
+	lastPanicPause  = time.Minute
+)
+
+// Run runs the loop until ctx ends.
+func (l *Loop) Run(ctx context.Context) {
+	afterPanic := Backoff{First: firstPanicPause, Last: lastPanicPause}
+	for ctx.Err() == nil {
+		l.Trigger.drain()
+		l.Now.drain()
+		began := time.Now()
+		var next time.Time
+		err := l.Reporter.Contain(func() error { next = l.Do(ctx); return nil })
+		ended := time.Now()
+		if err != nil {
+			_ = wait.For(ctx, afterPanic.Next())
+			continue
+		}
+		afterPanic.Reset()
+		rest := ended.Add(min(wait.Rest(ended.Sub(began)), l.MaxRest))
+		l.wait(ctx, next, rest)
+	}
+}
+
+// wait waits until the next call of Do, which is not before rest unless Now fires.
+func (l *Loop) wait(ctx context.Context, next, rest time.Time) {
+	var changed, now <-chan struct{}
+	if l.Trigger != nil {
+		changed = l.Trigger.c
+	}
+	if l.Now != nil {
+		now = l.Now.c
+	}
+	timer := time.NewTimer(time.Until(later(next, rest)))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-now:
+			return
+		case <-changed:
+			changed = nil // it settles
+			due := later(time.Now().Add(l.Settle), rest)
+			timer.Reset(time.Until(due))
+		}
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+// Backoff is a pause that doubles from First to Last. With Jitter each is shorter by up to a
+// half, at random, so that the nodes of a cluster do not come together.
+type Backoff struct {
+	First, Last time.Duration
+	Jitter      bool
+
+	pause time.Duration
+}
+
+// Next returns the next pause.
+func (b *Backoff) Next() time.Duration {
+	b.pause = min(max(2*b.pause, b.First), b.Last)
+	if b.Jitter {
+		return b.pause - rand.N(b.pause/2)
+	}
+	return b.pause
+}
+
+// Reset makes the next pause the first one again.
+func (b *Backoff) Reset() { b.pause = 0 }
+
+// goodRun is how long a run must last for the pause after it to be the first one again.
+const goodRun = time.Minute
+
+// Run calls f, and after each panic calls it again, until it returns or ctx ends.
+func (r *Reporter) Run(ctx context.Context, f func(ctx context.Context)) {
+	pause := Backoff{First: firstPanicPause, Last: lastPanicPause}
+	for ctx.Err() == nil {
+		began := time.Now()
+		if r.Contain(func() error { f(ctx); return nil }) == nil {
+			return
+		}
+		if time.Since(began) > goodRun {
+			pause.Reset()
+		}
+		_ = wait.For(ctx, pause.Next())
+	}
+}

@@ -1,0 +1,141 @@
+package component
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+	"sync"
+)
+
+// Notice is a message to a person about the node.
+type Notice struct {
+	Reason  string // one word in CamelCase
+	Summary string // the log's message: a constant phrase
+	Message string // what happened to which object, for a person
+	Warning bool   // something is wrong; else it is right again
+}
+
+// Write logs the notice, with more attributes in args, as slog.Logger.Log takes
+// them.
+func (n Notice) Write(log *slog.Logger, args ...any) {
+	level := slog.LevelInfo
+	if n.Warning {
+		level = slog.LevelWarn
+	}
+	log.Log(context.Background(), level, n.Summary, append([]any{"reason", n.Reason, "message", n.Message}, args...)...)
+}
+
+// Reporter reports what a component has to tell people: it logs, and passes notices on. Its
+// methods may be called concurrently.
+type Reporter struct {
+	component string
+	log       *slog.Logger
+	notify    func(Notice)
+
+	mu     sync.Mutex
+	open   map[string]string // the problems that were reported, by key
+	panics uint64
+}
+
+// NewReporter returns the reporter of a component. notify passes a notice on and does not
+// block; nil means that the log is enough.
+func NewReporter(component string, log *slog.Logger, notify func(Notice)) *Reporter {
+	return &Reporter{component: component, log: log, notify: notify, open: map[string]string{}}
+}
+
+// Report logs a notice, with more attributes in args, and passes it on.
+func (r *Reporter) Report(n Notice, args ...any) {
+	n.Write(r.log, args...)
+	if r.notify != nil {
+		r.notify(n)
+	}
+}
+
+// Once is Report of the problem that key names, unless that was reported and is not over. The
+// same problem may have another number, of tries or of a port: a message that differs in more
+// than its digits is reported again.
+func (r *Reporter) Once(key string, n Notice, args ...any) {
+	text := n.Reason + " " + withoutDigits(n.Message)
+	r.mu.Lock()
+	again := r.open[key] == text
+	r.open[key] = text
+	r.mu.Unlock()
+	if !again {
+		r.Report(n, args...)
+	}
+}
+
+// Over ends the problem that key names, so that Once reports it when it returns. It reports
+// whether there was one.
+func (r *Reporter) Over(key string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, was := r.open[key]
+	delete(r.open, key)
+	return was
+}
+
+// OnceErr is Once of an error, or Over if err is nil.
+func (r *Reporter) OnceErr(key string, err error, n Notice, args ...any) {
+	if err == nil {
+		r.Over(key)
+		return
+	}
+	n.Message += err.Error()
+	r.Once(key, n, args...)
+}
+
+// PanicError is the error of a function that panicked.
+type PanicError struct{ Value any }
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Contain calls f and returns its error. If f panics, it counts that, logs the stack, reports
+// it, and returns a [*PanicError]: the other components go on.
+func (r *Reporter) Contain(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			r.panicked(p, debug.Stack())
+			err = &PanicError{p}
+		}
+	}()
+	return f()
+}
+
+// Value is Contain of a function with a result, which is the zero value after a panic.
+func Value[T any](r *Reporter, f func() (T, error)) (result T, err error) {
+	err = r.Contain(func() (err error) { result, err = f(); return err })
+	return result, err
+}
+
+// panicked counts and reports a panic.
+func (r *Reporter) panicked(value any, stack []byte) {
+	r.mu.Lock()
+	r.panics++
+	r.mu.Unlock()
+	r.log.Error("panic in a component", "component", r.component, "panic", value, "stack", string(stack))
+	r.Once("panic", Notice{
+		Reason: "ComponentPanicked", Summary: "component panicked and goes on", Warning: true,
+		Message: fmt.Sprintf("%s of rail-agent panicked, and goes on: %v. This is a defect: please report it with the stack, which the log has", r.component, value),
+	})
+}
+
+// Panics returns how often the component panicked.
+func (r *Reporter) Panics() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.panics
+}
+
+// withoutDigits returns a text without digits, which change between tries: times, ports,
+// process IDs.
+func withoutDigits(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, text)
+}

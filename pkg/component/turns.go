@@ -1,0 +1,30 @@
+package component
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// OneAtATime returns a handler that calls h for one request at a time, while another one waits.
+// A third is refused with busy, and is told to come again after retry: requests do not pile up
+// behind a slow driver.
+func OneAtATime(h http.Handler, busy string, retry time.Duration) http.Handler {
+	running, waiting := make(chan struct{}, 1), make(chan struct{}, 2)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case waiting <- struct{}{}: // of those that run or wait
+			defer func() { <-waiting }()
+		default:
+			w.Header().Set("Retry-After", strconv.Itoa(int(retry.Seconds())))
+			http.Error(w, busy, http.StatusServiceUnavailable)
+			return
+		}
+		select {
+		case running <- struct{}{}:
+			defer func() { <-running }()
+			h.ServeHTTP(w, r)
+		case <-r.Context().Done():
+		}
+	})
+}

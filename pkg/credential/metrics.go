@@ -1,0 +1,46 @@
+package credential
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/component"
+)
+
+// Component returns the keeper as a component of the agent. The agent is ready when the plugin can
+// reach the server.
+func (k *Keeper) Component() component.Component {
+	return component.Component{Name: "credential", Reporter: k.reporter, Run: k.Run, Ready: k.Ready, Collect: k.collect, Status: k.status}
+}
+
+// status returns what is known of the plugin's kubeconfig, nothing before the first check.
+func (k *Keeper) status() map[string]any {
+	use := k.Use()
+	if use.Path == "" {
+		return nil
+	}
+	return map[string]any{"kubeconfig": local.Kubeconfig{
+		Path: use.Path, Ours: use.Ours, Accepted: use.Accepted, Refused: text(use.Refused), Unasked: text(use.Unasked),
+	}}
+}
+
+// text returns the text of an error, "" for none.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// collect sends the metric of the plugin's kubeconfig, unless nobody knows whether the server
+// accepts it.
+func (k *Keeper) collect(ch chan<- prometheus.Metric) {
+	use := k.Use()
+	if use.Path == "" || !use.Accepted && use.Refused == nil {
+		return
+	}
+	component.Gauge(ch, "rail_cni_kubeconfig_accepted", "Whether the API server accepts the kubeconfig of the plugin whereabouts.", component.Bool(use.Refused == nil),
+		"path", use.Path, "ours", strconv.FormatBool(use.Ours))
+}

@@ -1,0 +1,69 @@
+package keeper
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/component"
+)
+
+// metrics are the values of the metrics of the doctor's rules.
+type metrics struct {
+	Rules []ruleStatus // of the rules that were judged
+	Last  time.Time    // the end of the last run, zero before the first
+	Took  time.Duration
+}
+
+// ruleStatus is the status of a rule.
+type ruleStatus struct{ ID, Status string }
+
+// Component returns the keeper as a component of the agent. Without judging it only serves the
+// node's facts.
+func (k *Keeper) Component(judging bool) component.Component {
+	c := component.Component{Name: "doctor", Reporter: k.reporter, Handlers: map[string]http.Handler{
+		"GET /facts": component.OneAtATime(http.HandlerFunc(k.serveFacts), "another request for facts is waiting", 5*time.Second),
+	}}
+	if judging {
+		c.Run, c.Collect = k.Run, k.collect
+	}
+	return c
+}
+
+// read returns the values now.
+func (k *Keeper) read() metrics {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m := k.metrics
+	m.Rules = slices.Clone(m.Rules)
+	return m
+}
+
+// collect sends the metrics of the doctor's rules.
+func (k *Keeper) collect(ch chan<- prometheus.Metric) {
+	m := k.read()
+	for _, r := range m.Rules {
+		component.Gauge(ch, "rail_doctor_rule", "Status of a rule of the doctor, always 1.", 1, "id", r.ID, "status", r.Status)
+	}
+	if !m.Last.IsZero() {
+		component.Gauge(ch, "rail_doctor_last_run_timestamp_seconds", "End of the doctor's last run.", float64(m.Last.UnixMilli())/1000)
+		component.Gauge(ch, "rail_doctor_run_seconds", "Duration of the doctor's last run.", m.Took.Seconds())
+	}
+}
+
+// serveFacts answers with the facts of the node.
+func (k *Keeper) serveFacts(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), local.FactsTime)
+	defer cancel()
+	text, err := k.Facts(ctx)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(text) // the client may be gone
+}

@@ -1,0 +1,266 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/install"
+	"github.com/rail-cni/rail-cni/pkg/notify"
+)
+
+// PluginNames are the names of the plugins' programs. Installed ones may have a
+// prefix.
+var PluginNames = []string{"host-device", "macvlan", "rdma", "whereabouts"}
+
+// PluginMode is the mode of an installed plugin.
+const PluginMode fs.FileMode = 0o755
+
+// watchEvery is the time between comparisons without a change.
+const watchEvery = 30 * time.Second
+
+// settleTime is how long a directory must be unchanged before its files are
+// compared: an installer may be writing.
+const settleTime = 300 * time.Millisecond
+
+// Another installer may replace each restored plugin again. So a plugin is
+// restored only mostRestores times in restoresPer.
+const (
+	mostRestores = 3
+	restoresPer  = time.Minute
+)
+
+// The problems of an installed plugin.
+const (
+	missing = "missing"
+	foreign = "another program"
+)
+
+// errNoFile: the path has a directory, a FIFO or a device.
+var errNoFile = errors.New("not a regular file")
+
+// Watcher checks that the plugins in the CNI directories are those in Own, and reports those that
+// something has replaced or removed. Without a Record each directory must have each plugin.
+type Watcher struct {
+	Plugins
+	Restore bool   // put the plugin back; otherwise only report
+	Version string // of the plugins
+
+	reporter *component.Reporter
+	names    []string // of the plugins in Own that are to be installed
+	restored prometheus.Counter
+
+	mu    sync.Mutex
+	found []local.Binary
+	sums  map[string]sum
+	tries map[string]restores // by path
+}
+
+// restores counts the restorations of a plugin in the current time span.
+type restores struct {
+	since time.Time
+	count int
+}
+
+// sum is a file's checksum, with the file's state by which a change is noticed.
+type sum struct {
+	stat   [4]int64 // inode, size, mtime, ctime
+	sha256 []byte
+}
+
+// Component returns the watcher as a component of the agent. It fails if Own has no plugins.
+func (b *Watcher) Component(tell func(component.Notice)) (component.Component, error) {
+	b.sums, b.tries = map[string]sum{}, map[string]restores{}
+	b.reporter = component.NewReporter("plugins", b.Log, tell)
+	b.restored = prometheus.NewCounter(prometheus.CounterOpts{Name: "rail_cni_binaries_restored_total", Help: "Plugins that the agent put back into a CNI directory."})
+	c := component.Component{Name: "plugins", Reporter: b.reporter, Collect: b.collect, Status: func() map[string]any { return map[string]any{"binaries": b.states()} }}
+	if len(b.BinDirs) == 0 {
+		return c, nil
+	}
+	for _, name := range b.Names {
+		if info, err := os.Stat(filepath.Join(b.Own, name)); err == nil && info.Mode().IsRegular() {
+			b.names = append(b.names, name)
+		}
+	}
+	if len(b.names) == 0 {
+		return c, failure.WithCure(failure.New(failure.InvalidConfig, "%s has no plugins to compare with those in the CNI directories", b.Own),
+			"name their directory by --own, or omit --cni-bin")
+	}
+	c.Run = b.run
+	return c, nil
+}
+
+// run compares at the start, after changes, and every so often.
+func (b *Watcher) run(ctx context.Context) {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	dirs, changed := notify.NewDirs(b.Log), component.NewTrigger()
+	watching.Go(func() { dirs.Run(ctx, changed.Fire) })
+	loop := component.Loop{Reporter: b.reporter, Trigger: changed, Settle: settleTime, Do: func(ctx context.Context) time.Time {
+		for _, dir := range b.BinDirs {
+			dirs.Watch(dir)
+		}
+		b.compare(ctx)
+		return time.Now().Add(watchEvery)
+	}}
+	loop.Run(ctx)
+}
+
+// collect sends the watcher's metrics.
+func (b *Watcher) collect(ch chan<- prometheus.Metric) {
+	b.restored.Collect(ch)
+	for _, f := range b.states() {
+		component.Gauge(ch, "rail_cni_binary_ours", "Whether the plugin in the CNI directory is the agent's.", component.Bool(f.State == ""), "path", f.Path)
+	}
+}
+
+func (b *Watcher) states() []local.Binary {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.found)
+}
+
+// compare checks each plugin in each directory, and reports changes.
+func (b *Watcher) compare(ctx context.Context) {
+	before := map[string]string{}
+	for _, f := range b.states() {
+		before[f.Path] = f.State
+	}
+	installed, err := b.installed()
+	if err != nil {
+		b.Log.Warn("record of installed plugins is unreadable", "err", err)
+		return
+	}
+	var found []local.Binary
+	for _, dir := range b.BinDirs {
+		for _, name := range b.names {
+			path := filepath.Join(dir, b.Prefix+name)
+			if !installed(path) {
+				continue
+			}
+			state := b.stateOf(path, name)
+			if state != "" && b.Restore {
+				state = b.restore(ctx, path, name, state)
+			}
+			found = append(found, local.Binary{Path: path, State: state})
+			switch state {
+			case before[path]:
+			case "":
+				b.reporter.Report(component.Notice{Reason: "PluginOurs", Summary: "plugin is ours again", Message: path + " is ours again"})
+			default:
+				b.reporter.Report(component.Notice{
+					Reason: "PluginReplaced", Summary: "plugin was replaced", Message: fmt.Sprintf("%s is not the plugin of rail-cni %s: %s", path, b.Version, state), Warning: true,
+				})
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.found = found
+}
+
+// installed returns a function that reports whether a path should have a
+// plugin. Without a record each should.
+func (b *Watcher) installed() (func(path string) bool, error) {
+	if b.Record == nil {
+		return func(string) bool { return true }, nil
+	}
+	entries, err := b.Record.Entries()
+	return func(path string) bool {
+		return slices.ContainsFunc(entries, func(e *install.Entry) bool { return e.Path == path })
+	}, err
+}
+
+// stateOf returns what is wrong with an installed plugin.
+func (b *Watcher) stateOf(path, name string) string {
+	want, err := b.sum(filepath.Join(b.Own, name))
+	if err != nil {
+		return "cannot be compared: " + err.Error()
+	}
+	have, err := b.sum(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return missing
+	case errors.Is(err, errNoFile):
+		return foreign
+	case err != nil:
+		return err.Error()
+	case !bytes.Equal(have, want):
+		return foreign
+	}
+	return ""
+}
+
+// sum returns the SHA-256 of a file. It reads the file only if that has
+// changed.
+func (b *Watcher) sum(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would block
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, errNoFile
+	}
+	stat := [4]int64{int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()}
+	if s, ok := b.sums[path]; ok && s.stat == stat {
+		return s.sha256, nil
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return nil, err
+	}
+	b.sums[path] = sum{stat, h.Sum(nil)}
+	return b.sums[path].sha256, nil
+}
+
+// restore atomically replaces path with the agent's copy and returns the
+// remaining error, or "".
+func (b *Watcher) restore(ctx context.Context, path, name, wrong string) string {
+	tries := b.tries[path]
+	if time.Since(tries.since) > restoresPer {
+		tries = restores{since: time.Now()}
+	}
+	if tries.count == mostRestores {
+		return wrong + ", and something puts it there again and again"
+	}
+	tries.count++
+	b.tries[path] = tries
+	if err := b.put(ctx, filepath.Join(b.Own, name), path); err != nil {
+		return fmt.Sprintf("%s, and cannot be restored: %v", wrong, err)
+	}
+	b.restored.Inc()
+	b.reporter.Report(component.Notice{
+		Reason: "PluginRestored", Summary: "plugin restored", Message: fmt.Sprintf("%s was %s, and is rail-cni's %s again", path, wrong, b.Version), Warning: true,
+	})
+	return b.stateOf(path, name)
+}
+
+// put installs a plugin in a CNI directory. With a record it keeps the backup
+// of another's file, and does not install a removed path again.
+func (b *Watcher) put(ctx context.Context, from, to string) error {
+	if b.Record == nil {
+		return install.Copy(from, to, PluginMode)
+	}
+	_, err := b.Record.PutBack(ctx, install.File{Path: to, Source: from, Mode: PluginMode})
+	return err
+}

@@ -1,0 +1,315 @@
+package counters
+
+import (
+	"errors"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// port describes a port's interface, and the pod that has it.
+type port struct {
+	device rdma.Device
+	name   string // the device's on the host: in its pod anybody may rename it, again and again
+	number uint32
+	netdev string         // the interface's current name
+	parent string         // the interface's name on the host
+	pod    ledger.Pod     // empty on the host
+	lent   *ledger.Record // nil on the host
+	active bool
+}
+
+// Collector reads the counters of a node's RDMA devices.
+type Collector struct {
+	NodeName  string
+	StateDirs []string // that have records of lent NICs
+	Log       *slog.Logger
+}
+
+// Component returns the collector as a component of the agent.
+func (c *Collector) Component() component.Component {
+	return component.Component{Name: "counters", Reporter: component.NewReporter("counters", c.Log, nil), Collect: c.collect}
+}
+
+// collect sends the counters of all ports of the node's RDMA devices, in any namespace. A device
+// that is being moved is missing once.
+func (c *Collector) collect(ch chan<- prometheus.Metric) {
+	s := &scrape{node: c.NodeName, ch: ch, owners: map[owned]*ledger.Record{}, roots: map[rdma.GUID]string{}}
+	for _, dir := range c.StateDirs {
+		l, err := ledger.Open(dir)
+		if err != nil {
+			continue // another metric reports its errors
+		}
+		records, _ := l.List()
+		l.Close()
+		for _, r := range records {
+			s.note(r)
+		}
+	}
+	err := s.collect()
+	if err != nil {
+		c.Log.Debug("not all RDMA counters could be read", "err", err)
+	}
+	component.Gauge(ch, "rail_cni_rdma_incomplete", "Whether some RDMA counters could not be read now.", component.Bool(err != nil))
+}
+
+// owned is a port of a device. Each port may have a NIC of its own; port 0 is
+// any.
+type owned struct {
+	guid   rdma.GUID
+	parent string
+	port   uint32
+}
+
+// scrape is one reading of the counters.
+type scrape struct {
+	node   string
+	ch     chan<- prometheus.Metric
+	owners map[owned]*ledger.Record // records of the NICs of the ports
+	lent   []*ledger.Record         // of NICs with a netdev
+	pods   []*ledger.Record         // one for each netns with lent NICs
+	roots  map[rdma.GUID]string     // interfaces of functions that are not virtual
+}
+
+// note records a lent NIC. A macvlan is not noted: the counters of its master's
+// port are those of all pods on it.
+func (c *scrape) note(r *ledger.Record) {
+	if r.Child != nil || r.Phase != ledger.Lent {
+		return
+	}
+	if r.LendsNetdev() {
+		c.lent = append(c.lent, r)
+	}
+	if r.RDMA == nil {
+		return
+	}
+	for _, d := range r.RDMA.Devices {
+		c.owners[owned{d.NodeGUID, d.ParentDev, d.Port}] = r
+	}
+	for _, p := range c.pods {
+		if p.Netns.NetnsID.Equal(r.Netns.NetnsID) {
+			return
+		}
+	}
+	c.pods = append(c.pods, r)
+}
+
+// owner returns the record of the NIC of the port, or nil. If the port's
+// interface is on the host the NIC is not lent, even if a chained attachment
+// has its RDMA device.
+func (c *scrape) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledger.Record {
+	if ns.Path == hostPath && p.NetdevName != "" {
+		return nil
+	}
+	if r := c.owners[owned{d.NodeGUID, d.ParentDev, p.Number}]; r != nil {
+		return r
+	}
+	if r := c.owners[owned{d.NodeGUID, d.ParentDev, 0}]; r != nil {
+		return r
+	}
+	// In exclusive mode the device goes along with one of the NICs that are its ports.
+	for _, r := range c.lent {
+		if p.Netdev != 0 && p.Netdev == r.Loan.PodIndex && r.Netns.NetnsID.Equal(ns.ID) {
+			return r
+		}
+	}
+	return nil
+}
+
+func (c *scrape) collect() error {
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	core, err := rdma.Open(host)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	mode, err := core.Mode()
+	if err != nil {
+		return err
+	}
+	errs := []error{c.netns(host, core, func(*ledger.Record) bool { return mode == rdma.Shared })}
+	for _, p := range c.pods {
+		errs = append(errs, c.pod(p, core, mode))
+	}
+	return errors.Join(errs...)
+}
+
+// pod exports the NICs in the netns of a pod.
+func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
+	ns, err := link.FindNetns(p.Netns.NetnsID, p.Netns.Path)
+	if err != nil || ns == nil {
+		return err
+	}
+	defer ns.Close()
+	mine := func(r *ledger.Record) bool { return r != nil && r.Netns.NetnsID.Equal(ns.ID) }
+	if mode == rdma.Exclusive {
+		core, err := rdma.Open(ns)
+		if err != nil {
+			return err
+		}
+		defer core.Close()
+		return c.netns(ns, core, mine)
+	}
+	// All devices are visible on the host, which exports their own counters;
+	// the interfaces' counters are read here.
+	for who, r := range c.owners {
+		if !mine(r) {
+			continue
+		}
+		parent := who.parent
+		if r.Loan != nil { // the RDMA device may be of another function
+			parent = r.Loan.Identity.ParentDev
+		}
+		if l, err := ns.ByName(r.IfName); err != nil || l.ParentDev != parent {
+			continue // it is a child of the NIC, or disappears just now
+		}
+		device, err := host.ByIdentity(who.guid, who.parent)
+		if errors.Is(err, rdma.ErrNotFound) {
+			continue // it has just left
+		}
+		if err != nil {
+			return err
+		}
+		c.driver(ns, c.describe(device, rdma.Port{Number: who.port}, r))
+	}
+	return nil
+}
+
+// netns exports the devices that core sees: on the host all that no pod has, in
+// a pod those for which ours returns true.
+func (c *scrape) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger.Record) bool) error {
+	devices, err := core.Devices()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	var seen []port
+	for _, d := range devices {
+		ports, err := core.Ports(d)
+		if errors.Is(err, rdma.ErrNotFound) {
+			continue // it has just left
+		}
+		errs = append(errs, err)
+		for _, p := range ports {
+			r := c.owner(d, p, ns)
+			if r == nil && ns.Path != hostPath || r != nil && !ours(r) {
+				continue
+			}
+			told := c.describe(d, p, r)
+			if told.netdev == "" {
+				continue
+			}
+			if d.NodeGUID == d.SysImageGUID {
+				c.roots[d.NodeGUID] = told.parent
+			}
+			seen = append(seen, told)
+		}
+	}
+	for _, p := range seen {
+		counters, err := core.Counters(p.device, p.number)
+		if errors.Is(err, rdma.ErrNotFound) {
+			continue // it has just left
+		}
+		c.tellState(p)
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without counters
+			errs = append(errs, err)
+		}
+		for name, value := range counters {
+			c.tell(name, float64(value), p)
+		}
+		if p.lent == nil || ns.ID.Equal(p.lent.Netns.NetnsID) {
+			c.driver(ns, p)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hostPath is the Path of the namespace that link.CurrentNetns returns.
+const hostPath = "/proc/thread-self/ns/net"
+
+// describe returns a port with the labels of its counters.
+func (c *scrape) describe(d rdma.Device, p rdma.Port, r *ledger.Record) port {
+	told := port{device: d, name: d.Name, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r, active: p.State == rdma.PortActive}
+	if r == nil {
+		return told
+	}
+	if r.Pod != nil {
+		told.pod = *r.Pod
+	}
+	told.netdev, told.parent = r.IfName, r.NICName()
+	if r.RDMA != nil {
+		for _, o := range r.RDMA.Devices {
+			if o.NodeGUID == d.NodeGUID && o.ParentDev == d.ParentDev {
+				told.name = o.Name
+			}
+		}
+	}
+	return told
+}
+
+var (
+	metricName = regexp.MustCompile(`^[a-z0-9_]+$`)
+	ofPriority = regexp.MustCompile(`^([rt]x)_prio([0-7])_(pause|discards)$`)
+)
+
+// driver exports the driver's counters of a port's interface.
+func (c *scrape) driver(ns *link.Netns, p port) {
+	d, err := ns.Driver(p.netdev)
+	if err != nil {
+		return // it has been renamed or removed just now
+	}
+	for name, value := range d.Stats {
+		if m := ofPriority.FindStringSubmatch(name); m != nil {
+			c.tell(m[1]+"_"+m[3], float64(value), p, "priority", m[2])
+		} else if strings.Contains(name, "vport") {
+			c.tell(name, float64(value), p)
+		}
+	}
+	if d.Mbps > 0 {
+		c.tell("vport_speed_mbps", float64(d.Mbps), p)
+	}
+}
+
+// tellState exports whether the port of a lent NIC is active.
+func (c *scrape) tellState(p port) {
+	if p.lent == nil {
+		return
+	}
+	component.Gauge(c.ch, "rail_cni_port_active", "Whether the RDMA port of a lent NIC is active.", component.Bool(p.active),
+		"nic", p.parent, "ifname", p.netdev, "rdma_device", p.name, "port", strconv.FormatUint(uint64(p.number), 10),
+		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name)
+}
+
+func (c *scrape) tell(name string, value float64, p port, more ...string) {
+	if name = strings.ToLower(name); !metricName.MatchString(name) {
+		return
+	}
+	root, parent := "false", c.roots[p.device.SysImageGUID]
+	if p.device.NodeGUID == p.device.SysImageGUID {
+		root, parent = "true", p.parent
+	}
+	labels := []string{
+		"node_name", c.node, "ifname", p.name, "net_dev_name", p.netdev,
+		"node_guid", p.device.NodeGUID.String(), "sys_image_guid", p.device.SysImageGUID.String(),
+		"is_root", root, "rdma_parent_name", parent,
+		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
+	}
+	// A gauge has the suffix as well, because the dashboards use it.
+	component.Counter(c.ch, "rdma_"+name+"_total", "Of an RDMA device's port, as its driver counts.", value, append(labels, more...)...)
+}

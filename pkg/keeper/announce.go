@@ -1,0 +1,142 @@
+package keeper
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/notify"
+	"github.com/rail-cni/rail-cni/pkg/part/loan"
+)
+
+const (
+	// A link that is down is read again after a tenth (1/linkCheckRatio) of the time
+	// for which it has been watched, but not before firstLinkCheck and not later than
+	// slow. The agent does not listen in pods: a socket would keep a dead pod's netns
+	// alive, and its NICs in it.
+	firstLinkCheck = 250 * time.Millisecond
+	linkCheckRatio = 10
+
+	// recordRest is the shortest time between two reads of the records.
+	recordRest = 100 * time.Millisecond
+)
+
+// announcer announces the addresses of interfaces whose carrier first comes after the
+// end of their ADD, once for each. It sends the addresses and the MAC of the record, which
+// a pod cannot choose, and only in the pod netns.
+type announcer struct {
+	reporter *component.Reporter
+	ledger   *ledger.Ledger
+	host     link.NetnsID
+	log      *slog.Logger
+	late     map[ledger.Key]*lateLink
+}
+
+// lateLink is an interface that had no link when its ADD ended.
+type lateLink struct {
+	record    *ledger.Record
+	since     time.Time
+	next      time.Time // of the next check
+	announced bool
+}
+
+func newAnnouncer(k *stateDir) *announcer {
+	return &announcer{reporter: k.Reporter, ledger: k.node.Ledger, host: k.node.Netns.ID, log: k.log, late: map[ledger.Key]*lateLink{}}
+}
+
+// run calls look when a record changes, and at the times that look returns, until ctx
+// ends.
+func (a *announcer) run(ctx context.Context) {
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	changed, records := component.NewTrigger(), notify.NewDirs(a.log)
+	records.Watch(filepath.Join(a.ledger.Dir(), "attachments"))
+	watching.Go(func() { records.Run(ctx, changed.Fire) })
+	loop := component.Loop{
+		Reporter: a.reporter, Trigger: changed, Settle: recordRest, MaxRest: slow,
+		Do: func(context.Context) time.Time { return a.look(time.Now()) },
+	}
+	loop.Run(ctx)
+}
+
+// look announces the addresses of the links that are up now. It returns the time of the
+// next look.
+func (a *announcer) look(now time.Time) (next time.Time) {
+	next = now.Add(slow)
+	records, _ := a.ledger.List() // the keeper reports unreadable ones
+	found := map[ledger.Key]bool{}
+	for _, r := range records {
+		if r.Phase != ledger.Lent || r.Link == nil || r.Link.Up || !a.ledger.OfThisBoot(r) {
+			continue
+		}
+		found[r.Key] = true
+		l := a.late[r.Key]
+		if l == nil || !l.record.Same(r) {
+			l = &lateLink{record: r, since: now}
+			a.late[r.Key] = l
+		}
+		if l.announced {
+			continue
+		}
+		if !l.next.After(now) {
+			l.announced = a.announce(r)
+			l.next = now.Add(min(max(now.Sub(l.since)/linkCheckRatio, firstLinkCheck), slow))
+		}
+		if !l.announced {
+			next = earlier(next, l.next)
+		}
+	}
+	for key := range a.late {
+		if !found[key] {
+			delete(a.late, key)
+		}
+	}
+	return next
+}
+
+// announce announces the addresses of the attachment if its interface has a carrier. It
+// returns false to be called again.
+func (a *announcer) announce(r *ledger.Record) bool {
+	pod := loan.OpenPod(r)
+	if pod == nil {
+		return false
+	}
+	defer pod.Close()
+	l := loan.InterfaceIn(pod, r)
+	if pod.ID.Equal(a.host) || l == nil || !l.HasCarrier() {
+		return false
+	}
+	mac, err := net.ParseMAC(r.MAC)
+	if err != nil || !bytes.Equal(l.MAC, mac) {
+		return true // the pod has changed the MAC
+	}
+	var addresses []netip.Addr
+	for _, text := range r.Addresses {
+		if p, err := netip.ParsePrefix(text); err == nil {
+			addresses = append(addresses, p.Addr())
+		}
+	}
+	log := a.log.With("containerID", r.ContainerID, "ifname", r.IfName, "pod", r.Pod.String(), "nic", r.NICName())
+	err = pod.Announce(l, mac, addresses)
+	if errors.Is(err, unix.EPERM) {
+		log.Warn("addresses not announced", "err", err, "cure", "give rail-agent the capability NET_RAW")
+		return true // no later try succeeds
+	}
+	if err != nil {
+		log.Debug("addresses not announced yet", "err", err) // its carrier is away again
+		return false
+	}
+	log.Info("carrier came after ADD, addresses announced", "addresses", r.Addresses)
+	return true
+}

@@ -1,0 +1,99 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/part/netdev"
+)
+
+// missingRest is the time from a change of the host's links to the look for NICs that are
+// no longer in their pods, and between the two looks that a report needs: a DEL may be
+// returning the NIC.
+const missingRest = time.Second
+
+// nicWatch reports NICs that are no longer in their living pods. It moves none: a pod may
+// have given the NIC up, and its processes have lost the interface in any case.
+type nicWatch struct {
+	dir     *stateDir
+	changed *component.Trigger // the host's links have changed
+	known   map[ledger.Key]*absent
+
+	missing func(*attachment.Node, []*ledger.Record) (map[ledger.Key]string, error) // netdev.Missing, but for tests
+}
+
+// absent is an attachment whose NIC is not in its pod.
+type absent struct {
+	record *ledger.Record
+	since  time.Time
+	told   bool
+}
+
+func newNICWatch(k *stateDir) *nicWatch {
+	return &nicWatch{dir: k, changed: component.NewTrigger(), known: map[ledger.Key]*absent{}, missing: netdev.Missing}
+}
+
+// loop returns the loop that checks after changes of the host's links, and every so often.
+func (m *nicWatch) loop() *component.Loop {
+	return &component.Loop{
+		Reporter: m.dir.Reporter, Trigger: m.changed, Settle: missingRest,
+		Do: func(context.Context) time.Time { return m.look(time.Now()) },
+	}
+}
+
+// look reports each missing NIC once, when it has been missing for missingRest. It returns
+// the time of the next look.
+func (m *nicWatch) look(now time.Time) (next time.Time) {
+	next = now.Add(slow)
+	records, _ := m.dir.node.Ledger.List() // the keeper's look reports unreadable ones
+	var lent []*ledger.Record
+	for _, r := range records {
+		if r.Phase == ledger.Lent && r.LendsNetdev() && r.Loan.Identity.ParentDev != "" &&
+			m.dir.node.Ledger.OfThisBoot(r) && r.HostNetns.Equal(m.dir.node.Netns.ID) {
+			lent = append(lent, r)
+		}
+	}
+	missing := map[ledger.Key]string{}
+	if len(lent) > 0 {
+		var err error
+		if missing, err = m.missing(m.dir.node, lent); err != nil {
+			return next // the keeper's look reports it
+		}
+	}
+	known := map[ledger.Key]*absent{}
+	told := 0
+	for _, r := range lent {
+		why, is := missing[r.Key]
+		if !is || !m.dir.node.Alive(r) {
+			continue
+		}
+		l := m.known[r.Key]
+		if l == nil || !l.record.Same(r) {
+			l = &absent{record: r, since: now}
+		}
+		known[r.Key] = l
+		switch {
+		case l.told:
+		case now.Sub(l.since) < missingRest:
+			next = earlier(next, l.since.Add(missingRest))
+		default:
+			l.told = true
+			m.dir.Report(component.Notice{
+				Reason: "NICMissing", Summary: "NIC is not in its pod", Warning: true,
+				Message: fmt.Sprintf("%s of %s is not in the pod: %s. Restart the pod", r.NICName(), r.Holder(), why),
+			}, "containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName())
+		}
+		if l.told {
+			told++
+		}
+	}
+	m.known = known
+	m.dir.mu.Lock()
+	m.dir.nicsMissing = told
+	m.dir.mu.Unlock()
+	return next
+}

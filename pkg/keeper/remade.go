@@ -1,0 +1,180 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// remadeRest is the time from a change of RDMA devices to the look for those that were
+// re-created. A pod's end changes many devices, and the return of its NICs comes first.
+const remadeRest = time.Second
+
+// remaker moves RDMA devices that their drivers re-create into their pods again.
+type remaker struct {
+	dir     *stateDir
+	changed *component.Trigger // RDMA devices have changed
+	known   map[ledger.Key]*remade
+	full    time.Time // of the next look into all pods
+
+	// Those of package rdmadev, but for tests.
+	onHost  func(*attachment.Node) (func(*ledger.Record) bool, error)
+	missing func(*attachment.Node, *ledger.Record) ([]ledger.RDMADevice, error)
+	move    func(context.Context, *attachment.Node, *ledger.Record) (bool, error)
+}
+
+// remade is an attachment that lacks an RDMA device, or did so a short time ago.
+type remade struct {
+	record *ledger.Record
+	lacks  bool
+
+	// A privileged pod can put its device on the host as often as it likes, and each
+	// move takes the node's lock, and has an Event: the pauses between the moves grow.
+	next  time.Time // no move before
+	pause component.Backoff
+}
+
+// key names the attachment's problem for the reporter.
+func (l *remade) key() string { return "remade " + l.record.ContainerID + " " + l.record.IfName }
+
+func newRemaker(k *stateDir) *remaker {
+	return &remaker{
+		dir: k, changed: component.NewTrigger(), known: map[ledger.Key]*remade{},
+		onHost: rdmadev.OnHost, missing: rdmadev.Missing, move: rdmadev.MoveRemade,
+	}
+}
+
+// loop returns the loop that checks when the RDMA core reports a change (Linux 6.12), and every
+// so often.
+func (m *remaker) loop() *component.Loop {
+	return &component.Loop{
+		Reporter: m.dir.Reporter, Trigger: m.changed, Settle: remadeRest,
+		Do: func(ctx context.Context) time.Time { return m.look(ctx, time.Now()) },
+	}
+}
+
+// look looks at the pods whose device is on the host or, every so often, at all that have
+// one. It returns the time of the next look.
+func (m *remaker) look(ctx context.Context, now time.Time) (next time.Time) {
+	full := !now.Before(m.full)
+	if full {
+		m.full = now.Add(slow)
+	}
+	next = m.full
+	defer m.count()
+	records, _ := m.dir.node.Ledger.List() // the keeper's look reports unreadable ones
+	records = slices.DeleteFunc(records, func(r *ledger.Record) bool {
+		return !rdmadev.HasLent(r) || !r.HostNetns.Equal(m.dir.node.Netns.ID)
+	})
+	maps.DeleteFunc(m.known, func(_ ledger.Key, l *remade) bool { return !slices.ContainsFunc(records, l.record.Same) })
+	if len(records) == 0 {
+		return next
+	}
+	onHost, err := m.onHost(m.dir.node)
+	if err != nil {
+		return next // the metrics report it
+	}
+	for _, r := range records {
+		if !full && !onHost(r) {
+			continue
+		}
+		again := m.attend(ctx, r, now)
+		if ctx.Err() != nil {
+			return next
+		}
+		if !again.IsZero() {
+			next = earlier(next, again)
+		}
+	}
+	return next
+}
+
+// attend moves the missing devices of an attachment. It returns the time of the next try,
+// which is zero if there is nothing to do.
+func (m *remaker) attend(ctx context.Context, r *ledger.Record, now time.Time) (again time.Time) {
+	missing, err := m.missing(m.dir.node, r)
+	if err != nil {
+		return time.Time{} // CHECK and the metrics report what cannot be read
+	}
+	l := m.known[r.Key]
+	if len(missing) == 0 {
+		if l != nil {
+			l.lacks = false
+		}
+		if l != nil && now.After(l.next.Add(lastRetry)) {
+			delete(m.known, r.Key)
+		}
+		return time.Time{}
+	}
+	if l == nil {
+		l = &remade{record: r, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
+		m.known[r.Key] = l
+	}
+	if l.next.After(now) {
+		l.lacks = true
+		return l.next
+	}
+	began := time.Now()
+	moved, err := m.move(ctx, m.dir.node, r)
+	switch {
+	case ctx.Err() != nil:
+		return time.Time{}
+	case errors.Is(err, statefile.ErrBusy):
+		return now.Add(retryLocked)
+	case err == nil && !moved: // its DEL was faster
+		l.lacks = false
+		return time.Time{}
+	case !moved && errors.Is(err, rdma.ErrNotFound):
+		l.next = now
+	default:
+		l.next = now.Add(time.Since(began) + l.pause.Next())
+		again = l.next
+	}
+	l.lacks = err != nil
+	m.report(l, missing, err)
+	return again
+}
+
+// count exports the number of the attachments that lack a device.
+func (m *remaker) count() {
+	lacking := 0
+	for _, l := range m.known {
+		if l.lacks {
+			lacking++
+		}
+	}
+	m.dir.mu.Lock()
+	defer m.dir.mu.Unlock()
+	m.dir.lacking = lacking
+}
+
+// report reports that an attachment has its devices again, or once why it has not.
+func (m *remaker) report(l *remade, missing []ledger.RDMADevice, err error) {
+	r := l.record
+	names := make([]string, len(missing))
+	for i, d := range missing {
+		names[i] = d.Name
+	}
+	what := fmt.Sprintf("RDMA device %s of %s", strings.Join(names, ", "), r.Holder())
+	attrs := []any{"containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName()}
+	if err == nil {
+		m.dir.Over(l.key())
+		m.dir.Report(component.Notice{
+			Reason: "RDMADeviceRemade", Summary: "RDMA device was re-created by its driver", Warning: true,
+			Message: what + " was re-created by its driver, and is in the pod again: restart the pod, its processes have lost the device",
+		}, attrs...)
+		return
+	}
+	m.dir.OnceErr(l.key(), err, component.Notice{Reason: "RDMADeviceMissing", Summary: "RDMA device is not in its pod", Message: what + " is not in the pod: ", Warning: true}, attrs...)
+}

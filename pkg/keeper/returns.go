@@ -1,0 +1,97 @@
+package keeper
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/part/netdev"
+)
+
+const (
+	// returnRest is the time from a change of the host's links to the look for attachments that
+	// have ended.
+	returnRest = time.Second
+	// settledAfter is the time from the end of an attachment to the second comparison of its NIC.
+	// udev applies its .link files within milliseconds, and systemd-networkd and NetworkManager
+	// configure a NIC within a second or two.
+	settledAfter = 5 * time.Second
+)
+
+// returnWatch compares a NIC with its record once more some time after its return, by DEL or
+// by the keeper. It knows a record only if it saw it during the loan.
+type returnWatch struct {
+	dir      *stateDir
+	changed  *component.Trigger // the host's links have changed
+	records  *ledger.Cache
+	lent     map[ledger.Key]*ledger.Record
+	returned []returnedNIC // the earliest first
+
+	compare func(*attachment.Node, *ledger.Record) (bool, error) // netdev.CompareLater, but for tests
+}
+
+// returnedNIC is the former record of a NIC that is to be compared.
+type returnedNIC struct {
+	record *ledger.Record
+	due    time.Time
+}
+
+func newReturnWatch(k *stateDir) *returnWatch {
+	return &returnWatch{dir: k, changed: component.NewTrigger(), records: k.node.Ledger.NewCache(), compare: netdev.CompareLater}
+}
+
+// loop returns the loop that checks after changes of the host's links, and when a comparison is
+// due.
+func (w *returnWatch) loop() *component.Loop {
+	return &component.Loop{
+		Reporter: w.dir.Reporter, Trigger: w.changed, Settle: returnRest,
+		Do: func(context.Context) time.Time { return w.look(time.Now()) },
+	}
+}
+
+// look compares the NICs that are due. It returns the time of the next look.
+func (w *returnWatch) look(now time.Time) (next time.Time) {
+	next = now.Add(slow)
+	records, errs := w.records.List()
+	lent := map[ledger.Key]*ledger.Record{}
+	if len(errs) > 0 { // of one that cannot be read nothing is known: it may be one of these
+		maps.Copy(lent, w.lent)
+	}
+	for _, r := range records {
+		if r.LendsNetdev() && r.Loan.Snapshot != nil && r.Phase != ledger.Freeing && w.dir.node.Ledger.OfThisBoot(r) && r.HostNetns.Equal(w.dir.node.Netns.ID) {
+			lent[r.Key] = r
+		}
+	}
+	for key, r := range w.lent {
+		// A failed ADD is undone like a return.
+		if still := lent[key]; still == nil || !still.Same(r) {
+			w.returned = append(w.returned, returnedNIC{r, now.Add(settledAfter)})
+		}
+	}
+	w.lent = lent
+	due := 0
+	for due < len(w.returned) && !w.returned[due].due.After(now) {
+		w.compareOne(w.returned[due].record)
+		due++
+	}
+	w.returned = slices.Delete(w.returned, 0, due)
+	if len(w.returned) > 0 {
+		next = earlier(next, w.returned[0].due)
+	}
+	return next
+}
+
+// compareOne compares a NIC. The keeper reports the note.
+func (w *returnWatch) compareOne(r *ledger.Record) {
+	found, err := w.compare(w.dir.node, r)
+	if err != nil {
+		w.dir.log.Warn("NIC not compared after its return", "nic", r.NICName(), "err", err)
+	}
+	if found {
+		w.dir.noticed.Fire()
+	}
+}

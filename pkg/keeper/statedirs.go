@@ -1,0 +1,132 @@
+package keeper
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
+)
+
+// MainStateDir returns the one that has the list of them all: the plugins' default, where they
+// look for it, or else the first.
+func MainStateDir(dirs []string) string {
+	if slices.Contains(dirs, netconf.DefaultStateDir) {
+		return netconf.DefaultStateDir
+	}
+	return dirs[0]
+}
+
+// KeptStateDirs returns the list of the state directories for the plugins, and the directories
+// to keep. Beside the named ones these are those of the list before that still have records: an
+// attachment there must end too. A directory in another one is kept, but not open to networks.
+func KeptStateDirs(named []string, log *slog.Logger) (netconf.StateDirs, []string) {
+	var list netconf.StateDirs
+	keep := slices.Clone(named)
+	for _, dir := range named {
+		if outer := outerOf(dir, named); outer != "" {
+			log.Warn("state directory in another one, not open to networks", "stateDir", dir, "in", outer)
+			list.Former = append(list.Former, dir)
+			continue
+		}
+		list.Kept = append(list.Kept, dir)
+	}
+	before, err := netconf.ReadStateDirs(MainStateDir(named))
+	if before == nil || err != nil {
+		return list, keep // the caller writes a new one
+	}
+	for _, dir := range append(before.Kept, before.Former...) {
+		if slices.Contains(list.Kept, dir) || slices.Contains(list.Former, dir) || !filepath.IsAbs(dir) {
+			continue
+		}
+		switch has, err := hasRecords(dir); {
+		case has:
+			log.Warn("state directory has records, kept until they have ended", "stateDir", dir)
+			keep = append(keep, dir)
+		case err == nil:
+			continue // nothing is left
+		}
+		list.Former = append(list.Former, dir) // it may only not be visible here
+	}
+	return list, keep
+}
+
+// outerOf returns which of the directories the one is in, "" if it is in none.
+func outerOf(dir string, all []string) string {
+	real := netconf.RealStateDir(dir)
+	i := slices.IndexFunc(all, func(of string) bool { return netconf.IsBelow(real, netconf.RealStateDir(of)) })
+	if i < 0 {
+		return ""
+	}
+	return all[i]
+}
+
+// hasRecords reports whether the state directory has a record. A directory that is missing is
+// an error: it may only not be mounted here.
+func hasRecords(dir string) (bool, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return false, err
+	}
+	if !ledger.Exists(dir) {
+		return false, nil
+	}
+	entries, err := os.ReadDir(filepath.Join(dir, "attachments"))
+	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".json") }), err
+}
+
+// keepFiles writes what the plugins read from the state directory, if it is missing or
+// unreadable, and says so unless the agent has only begun.
+func (k *stateDir) keepFiles() {
+	var errs []error
+	first := k.lastLook().IsZero()
+	if ip, err := k.node.Ledger.NodeIP(); k.options.NodeIP.IsValid() && (err != nil || ip != k.options.NodeIP) {
+		if err != nil {
+			k.Report(component.Notice{Reason: "NodeFileUnreadable", Summary: "node IP was unreadable, written again", Message: err.Error(), Warning: true})
+		}
+		errs = append(errs, k.node.Ledger.PutNodeIP(k.options.NodeIP))
+	}
+	dir := k.node.Ledger.Dir()
+	if len(k.options.StateDirs) > 0 && dir == MainStateDir(k.options.StateDirs) {
+		list, err := netconf.ReadStateDirs(dir)
+		switch {
+		case k.options.Uninstalling:
+			errs = append(errs, RemoveStateDirs(dir))
+		case err != nil || list == nil || !slices.Equal(list.Kept, k.options.List.Kept) || !slices.Equal(list.Former, k.options.List.Former):
+			if err != nil && !first {
+				k.Report(component.Notice{Reason: "NodeFileUnreadable", Summary: "list of state directories was unreadable, written again", Message: err.Error(), Warning: true})
+			}
+			errs = append(errs, putStateDirs(dir, k.options.List))
+		}
+	}
+	k.OnceErr("files "+dir, errors.Join(errs...), component.Notice{Reason: "NodeFileNotWritten", Summary: "files for the plugins not written", Warning: true})
+}
+
+// putStateDirs writes the list for the plugins.
+func putStateDirs(dir string, list netconf.StateDirs) error {
+	d, err := statefile.OpenExisting(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Write(netconf.StateDirsFile, list.Text())
+}
+
+// RemoveStateDirs removes the list of an agent that leaves the node: no directory is kept then.
+func RemoveStateDirs(dir string) error {
+	d, err := statefile.OpenExisting(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Remove(netconf.StateDirsFile)
+}

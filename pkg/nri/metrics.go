@@ -1,0 +1,37 @@
+package nri
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
+)
+
+// metrics are the values of the plugin's metrics.
+type metrics struct {
+	Connected bool
+	// Containers is the number of containers that got something. Errors is the number of
+	// those that did not get all that they should have, and Refused is how many of these
+	// did not start.
+	Containers, Errors, Refused uint64
+	// Longest is the time of the longest answer.
+	Longest time.Duration
+}
+
+// read returns the values now.
+func (p *Plugin) read() metrics {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.metrics
+}
+
+// collect sends the metrics.
+func (p *Plugin) collect(ch chan<- prometheus.Metric) {
+	m := p.read()
+	component.Gauge(ch, "rail_cni_nri_connected", "Whether the NRI plugin is connected to the runtime.", component.Bool(m.Connected))
+	component.Counter(ch, "rail_cni_nri_containers_total", "Containers that the NRI plugin changed.", float64(m.Containers))
+	component.Counter(ch, "rail_cni_nri_errors_total", "Containers that did not get all that the NRI plugin should give them.", float64(m.Errors))
+	component.Counter(ch, "rail_cni_nri_refused_total", "Containers that did not start for that reason, because their pod requires it.", float64(m.Refused))
+	component.Gauge(ch, "rail_cni_nri_longest_seconds", "Longest answer of the NRI plugin to the runtime.", m.Longest.Seconds())
+}

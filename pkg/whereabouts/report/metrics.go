@@ -1,0 +1,92 @@
+package report
+
+import (
+	"cmp"
+	"log/slog"
+	"math/big"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+)
+
+// mostPools bounds the address pools that have metrics. With node slices each node has a pool
+// for each range.
+const mostPools = 1000
+
+// Metrics are the metrics of the cluster's address pools. Only the process that reconciles the
+// pools knows them, because it reads all of them anyway. The zero value knows none.
+type Metrics struct {
+	mu    sync.Mutex
+	pools []poolUse
+	read  time.Time // when the pools were read; zero if another process reconciles
+}
+
+// poolUse is how full an address pool is.
+type poolUse struct {
+	Pool      string // name of the IPPool
+	Used      float64
+	Addresses float64 // that the pool can have at the most
+	// Claimed of the Blocks are held by nodes. Blocks is 0 of a pool that is not divided.
+	Claimed, Blocks float64
+}
+
+// full returns the part of the pool that is used, from 0 to 1.
+func (p *poolUse) full() float64 {
+	if p.Blocks > 0 {
+		return max(p.Used/p.Addresses, p.Claimed/p.Blocks)
+	}
+	return p.Used / p.Addresses
+}
+
+// Component returns the metrics as a component of the agent.
+func (m *Metrics) Component(log *slog.Logger) component.Component {
+	return component.Component{Name: "pools", Reporter: component.NewReporter("pools", log, nil), Collect: m.collect}
+}
+
+// Surveyed takes what the reconciler has read, nil if it does not lead any more.
+func (m *Metrics) Surveyed(s *api.Survey) {
+	var pools []poolUse
+	var read time.Time
+	if s != nil {
+		read = time.Now()
+		for _, v := range Usage(s) {
+			use := poolUse{Pool: v.Name, Used: float64(v.Used), Addresses: v.Capacity()}
+			if d := v.Divided; d != nil {
+				use.Claimed = float64(d.Claimed)
+				use.Blocks, _ = new(big.Float).SetInt(d.InRange).Float64()
+			}
+			pools = append(pools, use)
+		}
+		slices.SortFunc(pools, func(a, b poolUse) int {
+			return cmp.Or(cmp.Compare(b.full(), a.full()), cmp.Compare(a.Pool, b.Pool))
+		})
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pools, m.read = pools, read
+}
+
+// collect sends the metrics of the fullest pools.
+func (m *Metrics) collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	pools, read := m.pools, m.read // not changed, but replaced
+	m.mu.Unlock()
+	if read.IsZero() {
+		return
+	}
+	component.Gauge(ch, "rail_cni_pools", "Address pools of the cluster.", float64(len(pools)))
+	component.Gauge(ch, "rail_cni_pools_read_timestamp_seconds", "When the address pools of the cluster were read.", float64(read.UnixMilli())/1000)
+	for _, p := range pools[:min(len(pools), mostPools)] {
+		component.Gauge(ch, "rail_cni_pool_addresses", "Addresses that the pool can have at the most.", p.Addresses, "pool", p.Pool)
+		component.Gauge(ch, "rail_cni_pool_addresses_used", "Addresses of the pool that are in use.", p.Used, "pool", p.Pool)
+		if p.Blocks > 0 {
+			component.Gauge(ch, "rail_cni_pool_blocks", "Blocks that the pool is divided into.", p.Blocks, "pool", p.Pool)
+			component.Gauge(ch, "rail_cni_pool_blocks_claimed", "Blocks of the pool that nodes hold.", p.Claimed, "pool", p.Pool)
+		}
+	}
+}
