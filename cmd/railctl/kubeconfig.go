@@ -12,12 +12,14 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/util/homedir"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
 // kubectlFlags are kubectl's flags about which cluster, as which user.
@@ -54,8 +56,8 @@ func addPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
 	cmd.Flags().StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 }
 
-// find returns the kubeconfig files that kubectl would read, and what merges them.
-func (k *kubectlFlags) find(flag string) (files []string, read func() ([]byte, error), err error) {
+// find returns the kubeconfig files that kubectl would read, and what returns the access by them.
+func (k *kubectlFlags) find(flag string) (files []string, load func() (*kube.Access, error), err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = flag
 	named := flag != "" || os.Getenv(clientcmd.RecommendedConfigPathEnvVar) != ""
@@ -77,11 +79,33 @@ func (k *kubectlFlags) find(flag string) (files []string, read func() ([]byte, e
 	if len(files) == 0 {
 		return nil, nil, failure.WithCure(fmt.Errorf("kubeconfig %s: %w", strings.Join(candidates, ", "), unix.ENOENT), "name a file that exists by --kubeconfig or $KUBECONFIG")
 	}
-	return files, func() ([]byte, error) { return k.merged(rules) }, nil
+	return files, func() (*kube.Access, error) { return k.access(rules) }, nil
 }
 
-// merged returns the kubeconfig as one, with the context and the cluster of the flags.
-func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) ([]byte, error) {
+// access returns what the kubeconfig means to kubectl, with the context and the cluster of the
+// flags. client-go runs the program that it may name for credentials.
+func (k *kubectlFlags) access(rules *clientcmd.ClientConfigLoadingRules) (*kube.Access, error) {
+	config, err := k.merged(rules)
+	if err != nil {
+		return nil, err
+	}
+	access, err := clientcmd.NewDefaultClientConfig(*config, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, err
+	}
+	a := &kube.Access{Namespace: config.Contexts[config.CurrentContext].Namespace}
+	if access.ExecProvider != nil {
+		a.Program = access.ExecProvider.Command
+	}
+	if a.Server, _, err = rest.DefaultServerUrlFor(access); err != nil {
+		return nil, err
+	}
+	a.Transport, err = access.TransportConfig()
+	return a, err
+}
+
+// merged returns the files as one, with the current context and its cluster and user alone.
+func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) (*api.Config, error) {
 	config, err := rules.Load()
 	if err != nil {
 		return nil, err
@@ -92,18 +116,16 @@ func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) ([]byte
 		}
 		config.CurrentContext = k.context
 	}
+	if config.CurrentContext == "" {
+		return nil, errors.New("no current-context: name a context by --context")
+	}
 	if current := config.Contexts[config.CurrentContext]; k.cluster != "" && current != nil {
 		if config.Clusters[k.cluster] == nil {
 			return nil, fmt.Errorf("it has no cluster %q, but %s", k.cluster, keysOf(config.Clusters))
 		}
 		current.Cluster = k.cluster
 	}
-	if config.CurrentContext != "" {
-		if err := api.MinifyConfig(config); err != nil {
-			return nil, err
-		}
-	}
-	return clientcmd.Write(*config)
+	return config, api.MinifyConfig(config)
 }
 
 // keysOf returns the keys of a map for a sentence.

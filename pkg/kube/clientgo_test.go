@@ -154,16 +154,16 @@ func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if ours.base.String() != wantBase.String() {
-				t.Errorf("server %s; client-go: %s", ours.base, wantBase)
+			if ours.Server.String() != wantBase.String() {
+				t.Errorf("server %s; client-go: %s", ours.Server, wantBase)
 			}
-			if got, want := comparable(ours.transport), comparable(want); !reflect.DeepEqual(got, want) {
+			if got, want := comparable(ours.Transport), comparable(want); !reflect.DeepEqual(got, want) {
 				t.Errorf("%+v\nclient-go: %+v", got, want)
 			}
-			if got, want := proxyOf(ours.transport), proxyOf(want); got != want {
+			if got, want := proxyOf(ours.Transport), proxyOf(want); got != want {
 				t.Errorf("proxy %s; client-go: %s", got, want)
 			}
-			if got, want := ours.transport.TLS.GetCertHolder != nil, want.TLS.GetCertHolder != nil; got != want {
+			if got, want := ours.Transport.TLS.GetCertHolder != nil, want.TLS.GetCertHolder != nil; got != want {
 				t.Errorf("runs a program: %v; client-go: %v", got, want)
 			}
 		})
@@ -213,7 +213,7 @@ func TestAProgramIsToldWhatClientGoTells(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, gotRest := told(ours.transport, nil)
+		got, gotRest := told(ours.Transport, nil)
 		_, config, err := theirs(path)
 		want, wantRest := told(config, err)
 		if !reflect.DeepEqual(got, want) || gotRest != wantRest {

@@ -38,9 +38,8 @@ type Config struct {
 	// the caller's context. It does not interrupt a try that is under way.
 	RetryFor time.Duration
 
-	// Read, unless nil, returns the text of the kubeconfig, in which relative paths are
-	// resolved. Kubeconfig is then what errors call it.
-	Read func() ([]byte, error)
+	// Load, unless nil, returns the access. Kubeconfig is then what errors call its source.
+	Load func() (*Access, error)
 	// SilentTries, unless 0, bounds how often a request is sent while the server has
 	// never answered this client: for a person who waits.
 	SilentTries int
@@ -92,17 +91,17 @@ func Open(c Config) (*Client, error) {
 		return nil, err
 	}
 
-	if loopback(loaded.base.Hostname()) {
-		loaded.transport.DisableCompression = true // compressing costs both sides more than it saves
+	if loopback(loaded.Server.Hostname()) {
+		loaded.Transport.DisableCompression = true // compressing costs both sides more than it saves
 	}
-	round, err := transport.New(loaded.transport)
+	round, err := transport.New(loaded.Transport)
 	if err != nil {
 		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", loaded.source), "certificates, keys and tokens must be whole and readable")
 	}
 	opened := &Client{
 		config:    c,
-		base:      loaded.base,
-		namespace: cmp.Or(c.Namespace, loaded.namespace, defaultNamespace),
+		base:      loaded.Server,
+		namespace: cmp.Or(c.Namespace, loaded.Namespace, defaultNamespace),
 		from:      origin{source: loaded.source, credentials: loaded.credentials()},
 	}
 	opened.http.Store(&http.Client{Transport: round})
@@ -138,30 +137,38 @@ func (c *Client) Namespace() string { return c.namespace }
 // Server returns the server's URL, for example https://10.96.0.1:443.
 func (c *Client) Server() string { return c.base.String() }
 
-type loaded struct {
-	base      *url.URL
-	transport *transport.Config
-	program   string // that provides the credentials
-	namespace string
-	source    string // "kubeconfig /etc/…", for errors
+// Access is a server, and the way to it.
+type Access struct {
+	Server    *url.URL
+	Transport *transport.Config
+	Namespace string // of the kubeconfig's context or of the service account, "" if it has none
+	Program   string // that provides the credentials, for errors
+
+	source string // "kubeconfig /etc/…", for errors
 }
 
-func (c *Config) load() (*loaded, error) {
-	if c.Kubeconfig == "" {
+func (c *Config) load() (*Access, error) {
+	switch {
+	case c.Load != nil:
+		source := "kubeconfig " + c.Kubeconfig
+		loaded, err := c.Load()
+		if err != nil {
+			return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", source), "name another file by --kubeconfig or $KUBECONFIG, or mend it")
+		}
+		loaded.source = source
+		return loaded, nil
+	case c.Kubeconfig == "":
 		return loadServiceAccount(c.ServiceAccount)
 	}
 	return c.loadKubeconfig()
 }
 
-func (c *Config) loadKubeconfig() (*loaded, error) {
+func (c *Config) loadKubeconfig() (*Access, error) {
 	path, vet := c.Kubeconfig, c.Vet
 	bad := func(err error, cure, format string, args ...any) error {
 		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "kubeconfig "+path+format, args...), cure)
 	}
-	file, err := c.parsed()
-	if c.Read != nil && err != nil {
-		return nil, bad(err, "name another file by --kubeconfig or $KUBECONFIG, or mend it", "")
-	}
+	file, err := readKubeconfig(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, bad(err, "whereabouts' installer writes it on each node; kubernetes.kubeconfig says where it is", "")
 	}
@@ -193,27 +200,15 @@ func (c *Config) loadKubeconfig() (*loaded, error) {
 	if err != nil {
 		return nil, bad(err, "the server must be like https://10.96.0.1:443", ": server %q", cluster.Server)
 	}
-	access, err := access(base, cluster, user)
+	t, err := access(base, cluster, user)
 	if err != nil {
 		return nil, bad(err, "", "")
 	}
-	l := &loaded{base: base, transport: access, namespace: context.Namespace, source: "kubeconfig " + path}
+	l := &Access{Server: base, Transport: t, Namespace: context.Namespace, source: "kubeconfig " + path}
 	if user.Exec != nil && base.Scheme == "https" {
-		l.program = user.Exec.Command
+		l.Program = user.Exec.Command
 	}
 	return l, nil
-}
-
-// parsed returns the kubeconfig, of Read or of its file.
-func (c *Config) parsed() (*kubeconfig, error) {
-	if c.Read == nil {
-		return readKubeconfig(c.Kubeconfig)
-	}
-	data, err := c.Read()
-	if err != nil {
-		return nil, err
-	}
-	return parseKubeconfig(data)
 }
 
 // leads returns the program that provides the user's credentials, and the files
@@ -233,7 +228,7 @@ func leads(user *authInfo, cluster *clusterInfo) (program string, files []string
 // loadServiceAccount reads the kubelet's files in each container: three files,
 // and the server's address in the environment. Source: Kubernetes, "Accessing
 // the Kubernetes API from a Pod".
-func loadServiceAccount(dir string) (*loaded, error) {
+func loadServiceAccount(dir string) (*Access, error) {
 	const cure = "outside of a pod with a service account, give a kubeconfig"
 	source := "service account " + dir
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
@@ -255,18 +250,18 @@ func loadServiceAccount(dir string) (*loaded, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", source), cure)
 	}
-	return &loaded{base: base, transport: t, namespace: strings.TrimSpace(string(namespace)), source: source}, nil
+	return &Access{Server: base, Transport: t, Namespace: strings.TrimSpace(string(namespace)), source: source}, nil
 }
 
 // credentials names the credentials that a server refused with 401.
-func (l *loaded) credentials() string {
-	switch t := l.transport; {
+func (l *Access) credentials() string {
+	switch t := l.Transport; {
 	case t.BearerTokenFile != "":
 		return "the token in " + t.BearerTokenFile
 	case t.BearerToken != "":
 		return "the token in " + l.source
-	case l.program != "":
-		return fmt.Sprintf("the credentials from the exec plugin %s in %s", l.program, l.source)
+	case l.Program != "":
+		return fmt.Sprintf("the credentials from the program %s in %s", l.Program, l.source)
 	case t.TLS.CertFile != "":
 		return "the client certificate " + t.TLS.CertFile
 	case len(t.TLS.CertData) > 0:

@@ -172,7 +172,7 @@ func TestAProgramWithoutCredentials(t *testing.T) {
 			l := newLogin(t, server.URL, ca(a))
 			file(t, filepath.Join(l.dir, "answer"), c.answer)
 			_, err := open(t, kube.Config{Kubeconfig: l.kubeconfig, RetryFor: time.Millisecond}).Get(within(t, 10*time.Second), pools, "x")
-			wants(t, err, "/login", c.want, "make that work on this node")
+			wants(t, err, "/login", c.want, "make that work here")
 		})
 	}
 	t.Run("it fails", func(t *testing.T) {

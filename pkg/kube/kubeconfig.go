@@ -112,10 +112,6 @@ func readKubeconfig(path string) (*kubeconfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseKubeconfig(data)
-}
-
-func parseKubeconfig(data []byte) (*kubeconfig, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(data, &document); err != nil {
 		return nil, err

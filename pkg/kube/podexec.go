@@ -134,13 +134,13 @@ func (d *dialing) withCredentials(c *Config) (http.RoundTripper, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.TLSClientConfig, err = transport.TLSConfigFor(loaded.transport); err != nil {
+	if d.TLSClientConfig, err = transport.TLSConfigFor(loaded.Transport); err != nil {
 		return nil, err
 	}
-	if d.Proxy = loaded.transport.Proxy; d.Proxy == nil {
+	if d.Proxy = loaded.Transport.Proxy; d.Proxy == nil {
 		d.Proxy = http.ProxyFromEnvironment
 	}
-	return transport.HTTPWrappersForConfig(loaded.transport, d)
+	return transport.HTTPWrappersForConfig(loaded.Transport, d)
 }
 
 // RoundTrip implements http.RoundTripper.

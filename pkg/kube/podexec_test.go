@@ -6,18 +6,22 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/httpstream/wsstream"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -75,6 +79,42 @@ func TestExecReturnsWhatTheProgramPrints(t *testing.T) {
 		if err := run(within(t, time.Minute), c, &out, "/rail-agent", "facts"); err != nil || out.String() != printed {
 			t.Fatalf("%d bytes of %d, %v", out.Len(), len(printed), err)
 		}
+	}
+}
+
+// railctl leaves a kubeconfig to client-go, which runs the program that it names for
+// credentials: for the connection of a program as for all other requests.
+func TestExecWithAccessOfClientGo(t *testing.T) {
+	a := newAuthority(t)
+	server := kubeletServer(t, a, func(r *http.Request, stdout, _, status io.Writer) {
+		_, _ = stdout.Write([]byte(r.Header.Get("Authorization") + r.TLS.PeerCertificates[0].Subject.CommonName))
+		_, _ = status.Write([]byte(`{"metadata":{},"status":"Success"}`))
+	})
+	path := kubeconfig(t, server.URL, ca(a), "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: ./login\n  interactiveMode: Never")
+	cert, key := a.pair("someone")
+	credential, err := json.Marshal(map[string]any{
+		"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential",
+		"status": map[string]string{"token": "t", "clientCertificateData": string(cert), "clientKeyData": string(key)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file(t, filepath.Join(filepath.Dir(path), "login"), "#!/bin/sh\ncat <<'END'\n"+string(credential)+"\nEND\n")
+	c := open(t, kube.Config{Kubeconfig: path, Load: func() (*kube.Access, error) {
+		theirs, err := clientcmd.BuildConfigFromFlags("", path)
+		if err != nil {
+			return nil, err
+		}
+		access := &kube.Access{}
+		if access.Server, _, err = rest.DefaultServerUrlFor(theirs); err != nil {
+			return nil, err
+		}
+		access.Transport, err = theirs.TransportConfig()
+		return access, err
+	}})
+	var out bytes.Buffer
+	if err := run(within(t, time.Minute), c, &out, "x"); err != nil || out.String() != "Bearer tsomeone" {
+		t.Errorf("%q, %v", &out, err)
 	}
 }
 

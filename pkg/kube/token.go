@@ -93,7 +93,7 @@ func (c *Client) ask(ctx context.Context, q request, apiVersion, kind string, sp
 // another name than that in its URL.
 func (c *Client) Indirect() bool {
 	loaded, err := c.config.load()
-	return err == nil && (loaded.transport.Proxy != nil || loaded.transport.TLS.ServerName != "")
+	return err == nil && (loaded.Transport.Proxy != nil || loaded.Transport.TLS.ServerName != "")
 }
 
 // CA returns the certificates that the server's certificate is verified with,
@@ -103,7 +103,7 @@ func (c *Client) CA() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	ca := loaded.transport.TLS
+	ca := loaded.Transport.TLS
 	if len(ca.CAData) > 0 || ca.CAFile == "" {
 		return ca.CAData, nil
 	}

@@ -25,8 +25,8 @@ type Flags struct {
 	Kubeconfig, Namespace string
 
 	// Find, unless nil, finds the kubeconfig, rather than [Kubeconfig]: its files,
-	// none for none, and what reads them as one.
-	Find func(flag string) (files []string, read func() ([]byte, error), err error)
+	// none for none, and what returns the access by them.
+	Find func(flag string) (files []string, load func() (*kube.Access, error), err error)
 	// WithoutPlugins: the kubeconfig of the node's plugins is not used, whose rights
 	// are those of the plugins alone.
 	WithoutPlugins bool
@@ -90,12 +90,12 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 func (f *Flags) config() (conf kube.Config, path string, err error) {
 	conf = f.Access
 	if f.Find != nil {
-		files, read, err := f.Find(f.Kubeconfig)
+		files, load, err := f.Find(f.Kubeconfig)
 		if err != nil {
 			return conf, "", err
 		}
 		if len(files) > 0 {
-			conf.Kubeconfig, conf.Read = strings.Join(files, ", "), read
+			conf.Kubeconfig, conf.Load = strings.Join(files, ", "), load
 			return conf, files[0], nil
 		}
 	} else {
