@@ -80,6 +80,7 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 		"pkg/attachment/part.go":            {"not found in CNI_PATH"},
 		"pkg/install/node/uninstall.go":     {"the plugins stay while they are needed:"},
 		"pkg/ipam/range.go":                 {"Could not allocate IP in range"},
+		"pkg/kube/config.go":                {"names a program for the credentials"},
 		"pkg/kube/error.go":                 {"allow it by a rule of a Role or ClusterRole"},
 		"pkg/netconf/nodefile_paths.go":     {"not open to networks on this node"},
 		"pkg/nic/guard.go":                  {"must stay on the host", "a default route of the host leaves by it", "the kernel moves it to no other network namespace (netns-local)"},

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -60,12 +59,9 @@ func comparable(t *transport.Config) *transport.Config {
 	return &c
 }
 
-// Users know client-go, so each kubeconfig must have the same meaning here.
+// Users know client-go, so each kubeconfig must have the same meaning here, unless it
+// names a program for credentials.
 func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
-	const (
-		v1    = "apiVersion: client.authentication.k8s.io/v1\n"
-		beta1 = "apiVersion: client.authentication.k8s.io/v1beta1\n"
-	)
 	for _, c := range []struct {
 		name, cluster, user string
 		edit                []string // of the whole file: old, new, …
@@ -105,18 +101,7 @@ func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 		{name: "in the name of another", cluster: "{}", user: "as: a\nas-uid: '7'\nas-groups: [g, h]\nas-user-extra: {k: [v, w]}"},
 		{name: "in the name of nobody", cluster: "{}", user: "as-groups: [g]"},
 		{name: "auth provider", cluster: "{}", user: "auth-provider: {name: gcp, config: {a: b}}"},
-		{name: "exec", cluster: "{}", user: "exec:\n  " + v1 + "  command: x\n  interactiveMode: Never"},
-		{name: "exec and token", cluster: "{}", user: "token: t\nexec:\n  " + v1 + "  command: x\n  interactiveMode: Never"},
-		{name: "exec without a mode", cluster: "{}", user: "exec:\n  " + v1 + "  command: x"},
-		{name: "exec of v1beta1 without a mode", cluster: "{}", user: "exec:\n  " + beta1 + "  command: x"},
-		{name: "exec of an unknown mode", cluster: "{}", user: "exec:\n  " + v1 + "  command: x\n  interactiveMode: never"},
-		{name: "exec of v1alpha1", cluster: "{}", user: "exec:\n  apiVersion: client.authentication.k8s.io/v1alpha1\n  command: x"},
-		{name: "exec without a version", cluster: "{}", user: "exec:\n  command: x\n  interactiveMode: Never"},
-		{name: "exec without a command", cluster: "{}", user: "exec:\n  " + v1 + "  interactiveMode: Never"},
-		{name: "exec with an env without a name", cluster: "{}", user: "exec:\n  " + v1 + "  command: x\n  interactiveMode: Never\n  env: [{value: x}]"},
-		{name: "exec and auth provider", cluster: "{}", user: "auth-provider: {name: x}\nexec:\n  " + v1 + "  command: x\n  interactiveMode: Never"},
 		{name: "without TLS", cluster: "certificate-authority: file", user: "tokenFile: none\nas: a", edit: []string{"https://", "http://"}},
-		{name: "without TLS, and exec of an unknown version", cluster: "{}", user: "exec: {apiVersion: v0, command: x, interactiveMode: Never}", edit: []string{"https://", "http://"}},
 		{name: "without a scheme", cluster: "{}", user: "token: t", edit: []string{"https://", ""}},
 		{name: "with a path", cluster: "{}", user: "token: t", edit: []string{":6443", ":6443/a/b/?q#f"}},
 		{name: "with a slash", cluster: "{}", user: "token: t", edit: []string{":6443", ":6443/"}},
@@ -163,61 +148,6 @@ func TestAKubeconfigMeansWhatItMeansToClientGo(t *testing.T) {
 			if got, want := proxyOf(ours.Transport), proxyOf(want); got != want {
 				t.Errorf("proxy %s; client-go: %s", got, want)
 			}
-			if got, want := ours.Transport.TLS.GetCertHolder != nil, want.TLS.GetCertHolder != nil; got != want {
-				t.Errorf("runs a program: %v; client-go: %v", got, want)
-			}
 		})
-	}
-}
-
-// The program of a kubeconfig gets the same input as from client-go.
-func TestAProgramIsToldWhatClientGoTells(t *testing.T) {
-	for _, more := range []string{
-		"provideClusterInfo: false",
-		"provideClusterInfo: true",
-		"provideClusterInfo: true\n      env: [{name: A, value: b}]\n      args: [x, 'y z']",
-	} {
-		dir := t.TempDir()
-		path := filepath.Join(dir, "kubeconfig")
-		login := "#!/bin/sh\nfor a in \"$KUBERNETES_EXEC_INFO\" \"A=$A\" \"$@\"; do echo \"$a\"; done > \"$0.told\"\n" +
-			"read -r line && echo \"stdin: $line\" >> \"$0.told\"\n" +
-			"echo '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"t\"}}'\n"
-		text := "current-context: c\ncontexts:\n- {name: c, context: {cluster: k, user: u}}\nclusters:\n- name: k\n  cluster:\n" +
-			"    server: https://127.0.0.1:1/path\n    tls-server-name: api\n    certificate-authority: ca\n    proxy-url: http://127.0.0.1:1\n" +
-			"    disable-compression: true\n    extensions:\n    - name: client.authentication.k8s.io/exec\n      extension: {audience: x, num: [1, {b: true}]}\n" +
-			"users:\n- name: u\n  user:\n    exec:\n      apiVersion: client.authentication.k8s.io/v1\n      command: ./login\n      interactiveMode: Never\n      " + more + "\n"
-		if err := os.WriteFile(filepath.Join(dir, "login"), []byte(login), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		for name, content := range map[string]string{"kubeconfig": text, "ca": "CA"} {
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		told := func(t *transport.Config, err error) (any, string) {
-			if err == nil {
-				_, err = t.TLS.GetCertHolder.GetCert()
-			}
-			data, readErr := os.ReadFile(filepath.Join(dir, "login.told"))
-			if err != nil || readErr != nil {
-				return err, fmt.Sprint(readErr)
-			}
-			info, rest, _ := strings.Cut(string(data), "\n")
-			var decoded any
-			if err := json.Unmarshal([]byte(info), &decoded); err != nil {
-				return err, info
-			}
-			return decoded, strings.TrimPrefix(rest, "\n") // client-go appends a newline
-		}
-		ours, err := (&Config{Kubeconfig: path}).loadKubeconfig()
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, gotRest := told(ours.Transport, nil)
-		_, config, err := theirs(path)
-		want, wantRest := told(config, err)
-		if !reflect.DeepEqual(got, want) || gotRest != wantRest {
-			t.Errorf("%s:\n%v %q\nclient-go: %v %q", more, got, gotRest, want, wantRest)
-		}
 	}
 }

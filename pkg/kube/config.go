@@ -10,7 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,9 +47,9 @@ type Config struct {
 	// takes longer than a second.
 	Waiting func(server string)
 
-	// Vet, unless nil, is called before a Kubeconfig is used, with its program
-	// and the files that it names. Open returns its error.
-	Vet func(program string, files []string) error
+	// Vet, unless nil, is called before a Kubeconfig is used, with the files that
+	// it names. Open returns its error.
+	Vet func(files []string) error
 
 	// ServiceAccount is the directory with token, ca.crt and namespace that the
 	// kubelet mounts into a pod; "" is the usual path. It is used only without
@@ -185,11 +185,15 @@ func (c *Config) loadKubeconfig() (*Access, error) {
 	if cluster.Server == "" {
 		return nil, bad(errors.New("no server"), "it must be like https://10.96.0.1:443", ": cluster %q", context.Cluster)
 	}
+	if key := user.provider(); key != "" {
+		return nil, bad(fmt.Errorf("%q names a program for the credentials, and plugins and rail-agent run none", key),
+			"use a token, tokenFile or client certificate there; rail-agent run --cni-conf writes such a kubeconfig", ": user %q", context.User)
+	}
 	if err := resolve(path, cluster, user); err != nil {
 		return nil, bad(err, "", "")
 	}
 	if vet != nil {
-		if err := vet(leads(user, cluster)); err != nil {
+		if err := vet(named(user, cluster)); err != nil {
 			return nil, err
 		}
 	}
@@ -204,25 +208,13 @@ func (c *Config) loadKubeconfig() (*Access, error) {
 	if err != nil {
 		return nil, bad(err, "", "")
 	}
-	l := &Access{Server: base, Transport: t, Namespace: context.Namespace, source: "kubeconfig " + path}
-	if user.Exec != nil && base.Scheme == "https" {
-		l.Program = user.Exec.Command
-	}
-	return l, nil
+	return &Access{Server: base, Transport: t, Namespace: context.Namespace, source: "kubeconfig " + path}, nil
 }
 
-// leads returns the program that provides the user's credentials, and the files
-// that the user and the cluster name.
-func leads(user *authInfo, cluster *clusterInfo) (program string, files []string) {
-	if user.Exec != nil {
-		program = strconv.Quote(user.Exec.Command)
-	}
-	for _, name := range []string{user.TokenFile, user.CertFile, user.KeyFile, cluster.CAFile} {
-		if name != "" {
-			files = append(files, name)
-		}
-	}
-	return program, files
+// named returns the files that the user and the cluster name.
+func named(user *authInfo, cluster *clusterInfo) []string {
+	files := []string{user.TokenFile, user.CertFile, user.KeyFile, cluster.CAFile}
+	return slices.DeleteFunc(files, func(name string) bool { return name == "" })
 }
 
 // loadServiceAccount reads the kubelet's files in each container: three files,

@@ -60,17 +60,6 @@ func TestKubeconfigForms(t *testing.T) {
 		{name: "certificate in files", cluster: ca(a), user: "client-certificate: me.crt\nclient-key: me.key", files: map[string]string{"me.crt": string(cert), "me.key": string(key)}, want: "certificate of someone"},
 		{name: "user and password", cluster: ca(a), user: "username: u\npassword: p", want: "Basic dTpw"},
 		{name: "no credentials", cluster: ca(a), user: "{}", want: " gzip"},
-		{
-			name: "exec plugin", cluster: ca(a),
-			user:  "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: ./login\n  interactiveMode: IfAvailable",
-			files: map[string]string{"login": "#!/bin/sh\necho '{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":{\"token\":\"t5\"}}'\n"},
-			want:  "Bearer t5",
-		},
-		{
-			name: "exec plugin that is not there", cluster: ca(a),
-			user:  "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: ./logon\n  interactiveMode: Never",
-			fails: "/logon in kubeconfig",
-		},
 		{name: "another name of the server", cluster: ca(a) + "\ntls-server-name: api.test", user: "token: t6", want: "Bearer t6"},
 		{name: "not the server's name", cluster: ca(a) + "\ntls-server-name: other.test", user: "token: t7", fails: "other.test"},
 		{name: "proxy", cluster: ca(a) + "\nproxy-url: " + proxy.URL, user: "token: t8", fails: "teapot"},
@@ -138,7 +127,6 @@ func TestKubeconfigThatCannotBeUsed(t *testing.T) {
 		{"missing token", `"token":"t"`, `"tokenFile":"secret"`, "secret"},
 		{"certificate without key", `"token":"t"`, `"client-certificate-data":"eA=="`, "client-key"},
 		{"bad proxy", `"server":`, `"proxy-url":"gopher://x","server":`, "proxy"},
-		{"exec plugin of an unknown version", `"token":"t"`, `"exec":{"apiVersion":"v0","command":"x","interactiveMode":"Never"}`, "v0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			path := file(t, filepath.Join(t.TempDir(), "kubeconfig"), strings.Replace(good, c.old, c.new, 1))
@@ -158,31 +146,72 @@ func TestKubeconfigThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// The opener of another's kubeconfig decides about its program and files: with
+// Every author of a network can name a kubeconfig, and a plugin runs as root.
+func TestProgramOfAKubeconfigIsNotRun(t *testing.T) {
+	a := newAuthority(t)
+	var asked atomic.Int64
+	server := a.serve(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	const program = "apiVersion: client.authentication.k8s.io/v1\n  command: ./login\n  interactiveMode: Never"
+	for name, c := range map[string]struct{ url, user, key string }{
+		"exec":                 {server.URL, "exec:\n  " + program, "exec"},
+		"exec beside a token":  {server.URL, "token: t\nexec:\n  " + program, "exec"},
+		"exec without TLS":     {"http://127.0.0.1:1", "exec:\n  " + program, "exec"},
+		"exec with nothing":    {server.URL, "exec: {}", "exec"},
+		"an auth provider":     {server.URL, "auth-provider: {name: gcp, config: {cmd-path: ./login}}", "auth-provider"},
+		"an auth provider too": {server.URL, "auth-provider: {name: gcp}\nexec:\n  " + program, "exec"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := kubeconfig(t, c.url, ca(a), c.user)
+			mark := filepath.Join(filepath.Dir(path), "ran")
+			file(t, filepath.Join(filepath.Dir(path), "login"), "#!/bin/sh\ntouch "+mark+"\n")
+			_, err := kube.Open(kube.Config{Kubeconfig: path, Vet: func([]string) error { return nil }})
+			wants(t, err, "kubeconfig "+path+`: user "whereabouts": "`+c.key+`" names a program`, "use a token, tokenFile or client certificate", "rail-agent run --cni-conf")
+			if failure.KindOf(err) != failure.InvalidConfig {
+				t.Errorf("code %d of %v", cnierr.Code(err), err)
+			}
+			if _, err := os.Lstat(mark); err == nil {
+				t.Error("the program was run")
+			}
+		})
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the server got %d requests", n)
+	}
+}
+
+// One of another user, whose context is not the current one, does no harm.
+func TestProgramOfAnotherUser(t *testing.T) {
+	path := kubeconfig(t, "https://127.0.0.1:1", "disable-compression: true", "token: t")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file(t, path, strings.Replace(string(content), "users:\n", "users:\n- name: person\n  user: {exec: {command: aws, apiVersion: v1}}\n", 1))
+	open(t, kube.Config{Kubeconfig: path})
+}
+
+// The opener of another's kubeconfig decides about its files: with
 // resolved relative paths, before one of the files is read.
 func TestWhatAKubeconfigLeadsToIsVetted(t *testing.T) {
 	refused := errors.New("refused")
 	for _, c := range []struct {
-		cluster, user, program string
-		files                  []string
+		cluster, user string
+		files         []string
 	}{
-		{"disable-compression: true", "token: t", "", nil},
-		{"disable-compression: true", "tokenFile: /root/token", "", []string{"/root/token"}},
-		{"certificate-authority: ca.crt", "client-certificate: ../me.crt\nclient-key: /me.key", "", []string{"/DIR/../me.crt", "/me.key", "/DIR/ca.crt"}},
-		{"disable-compression: true", "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: ./login\n  interactiveMode: Never", `"/DIR/login"`, nil},
-		{"disable-compression: true", "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: aws\n  interactiveMode: Never", `"aws"`, nil},
+		{"disable-compression: true", "token: t", nil},
+		{"disable-compression: true", "tokenFile: /root/token", []string{"/root/token"}},
+		{"certificate-authority: ca.crt", "client-certificate: ../me.crt\nclient-key: /me.key", []string{"/DIR/../me.crt", "/me.key", "/DIR/ca.crt"}},
 	} {
 		path := kubeconfig(t, "https://127.0.0.1:1", c.cluster, c.user)
-		in := func(text string) string { return filepath.Clean(strings.ReplaceAll(text, "/DIR", filepath.Dir(path))) }
-		want := []string{strings.ReplaceAll(c.program, "/DIR", filepath.Dir(path))}
+		var want []string
 		for _, f := range c.files {
-			want = append(want, in(f))
+			want = append(want, filepath.Clean(strings.ReplaceAll(f, "/DIR", filepath.Dir(path))))
 		}
 		asked := 0
-		_, err := kube.Open(kube.Config{Kubeconfig: path, Vet: func(program string, files []string) error {
+		_, err := kube.Open(kube.Config{Kubeconfig: path, Vet: func(files []string) error {
 			asked++
-			if got := append([]string{program}, files...); !slices.Equal(got, want) {
-				t.Errorf("asked for %q, want %q", got, want)
+			if !slices.Equal(files, want) {
+				t.Errorf("asked for %q, want %q", files, want)
 			}
 			return refused
 		}})

@@ -2,13 +2,16 @@
 // object, in JSON, with errors that name the cure.
 //
 // client-go makes the transport (certificates, tokens, proxies). This package
-// reads the kubeconfig, runs the program that it may name for credentials, and
-// makes the requests: a plugin is a new process for each pod, and the parts of
-// client-go that do these things (clientcmd, rest, exec) are built on
-// apimachinery's schemes and codecs, whose initialization takes half a
+// reads the kubeconfig and makes the requests: a plugin is a new process for each
+// pod, and the parts of client-go that do these things (clientcmd, rest) are built
+// on apimachinery's schemes and codecs, whose initialization takes half a
 // millisecond of each call and 2 MB of memory, even without a cluster. Tests
 // compare the meaning of a kubeconfig with client-go's. The client has no
 // throttle.
+//
+// No program is run for credentials: a network names the kubeconfig of its plugin,
+// which runs as root. A command for people brings the access of its own by
+// Config.Load, as railctl does with client-go.
 //
 // A failure that may be temporary is retried until the caller's context ends:
 // no answer, 429 (after the server's delay) and 5xx. So a caller must set a

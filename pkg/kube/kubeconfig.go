@@ -54,10 +54,6 @@ type clusterInfo struct {
 	CAData             base64Data `yaml:"certificate-authority-data"`
 	ProxyURL           string     `yaml:"proxy-url"`
 	DisableCompression bool       `yaml:"disable-compression"`
-	Extensions         []struct {
-		Name      string `yaml:"name"`
-		Extension any    `yaml:"extension"`
-	} `yaml:"extensions"`
 }
 
 type authInfo struct {
@@ -73,25 +69,8 @@ type authInfo struct {
 	ImpersonateExtra  map[string][]string `yaml:"as-user-extra"`
 	Username          string              `yaml:"username"`
 	Password          string              `yaml:"password"`
-	AuthProvider      *struct {
-		Name string `yaml:"name"`
-	} `yaml:"auth-provider"`
-	Exec *execConfig `yaml:"exec"`
-}
-
-type execConfig struct {
-	Command            string    `yaml:"command"`
-	Args               []string  `yaml:"args"`
-	Env                []execEnv `yaml:"env"`
-	APIVersion         string    `yaml:"apiVersion"`
-	InstallHint        string    `yaml:"installHint"`
-	ProvideClusterInfo bool      `yaml:"provideClusterInfo"`
-	InteractiveMode    string    `yaml:"interactiveMode"`
-}
-
-type execEnv struct {
-	Name  string `yaml:"name"`
-	Value string `yaml:"value"`
+	AuthProvider      *struct{}           `yaml:"auth-provider"`
+	Exec              *struct{}           `yaml:"exec"`
 }
 
 type base64Data []byte
@@ -207,14 +186,9 @@ func byName[N, T any](list []N, split func(N) (string, T)) (map[string]T, error)
 }
 
 // resolve makes the paths absolute that are relative to the kubeconfig's directory.
-// A command without a slash is looked for in PATH.
 func resolve(path string, c *clusterInfo, u *authInfo) error {
-	refs := []*string{&c.CAFile, &u.CertFile, &u.KeyFile, &u.TokenFile}
-	if u.Exec != nil && strings.ContainsRune(u.Exec.Command, filepath.Separator) {
-		refs = append(refs, &u.Exec.Command)
-	}
 	dir, err := filepath.Abs(filepath.Dir(path))
-	for _, ref := range refs {
+	for _, ref := range []*string{&c.CAFile, &u.CertFile, &u.KeyFile, &u.TokenFile} {
 		if *ref != "" && !filepath.IsAbs(*ref) {
 			*ref = filepath.Join(dir, *ref)
 		}
@@ -255,6 +229,18 @@ func readable(what, path string) error {
 	return f.Close()
 }
 
+// provider returns the key by which the user leaves its credentials to a program, "" if
+// it does not.
+func (u *authInfo) provider() string {
+	switch {
+	case u.Exec != nil:
+		return "exec"
+	case u.AuthProvider != nil:
+		return "auth-provider"
+	}
+	return ""
+}
+
 func (u *authInfo) check() error {
 	var errs []error
 	refuse := func(is bool, format string, args ...any) {
@@ -268,10 +254,6 @@ func (u *authInfo) check() error {
 		refuse(u.KeyFile != "" && len(u.KeyData) > 0, "client-key-data and client-key are both set")
 		refuse(u.KeyFile == "" && len(u.KeyData) == 0, "a client certificate without client-key-data or client-key")
 		errs = append(errs, readable("client-certificate", u.CertFile), readable("client-key", u.KeyFile))
-	}
-	if u.Exec != nil {
-		refuse(u.AuthProvider != nil, "auth-provider and exec are both set")
-		errs = append(errs, u.Exec.check())
 	}
 	refuse(u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateExtra) > 0),
 		"as-uid, as-groups or as-user-extra without as")
@@ -305,12 +287,6 @@ func access(base *url.URL, c *clusterInfo, u *authInfo) (*transport.Config, erro
 			return nil, err
 		}
 		t.BearerToken = string(token)
-	}
-	if u.AuthProvider != nil {
-		return nil, fmt.Errorf("auth-provider %q: Kubernetes 1.26 removed all of them, use exec", u.AuthProvider.Name)
-	}
-	if u.Exec != nil {
-		return t, u.Exec.provide(c, t)
 	}
 	return t, nil
 }

@@ -149,15 +149,15 @@ func (n *NodeFile) place() string {
 }
 
 // VetKubeconfig returns an error that wraps [ErrClosed] if networks may not use
-// the kubeconfig. vet, unless nil, must be called with the program that the
-// kubeconfig runs and the files that it names: the author of a kubeconfig
-// decides which server gets the content of a token file.
+// the kubeconfig. vet, unless nil, must be called with the files that the
+// kubeconfig names: its author decides which server gets the content of a token
+// file.
 //
 // A kubeconfig that a flat file names is the administrator's, and may name any
 // file. So may one that "paths" permits, if only root can have written it. One
 // that is permitted by default may name files in its own directories and in the
-// usual directories of credentials, and must not run a program.
-func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(program string, files []string) error, err error) {
+// usual directories of credentials.
+func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(files []string) error, err error) {
 	if name == "" {
 		return nil, nil // a pod's service account
 	}
@@ -174,20 +174,13 @@ func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(prog
 	if n.listsPaths() {
 		return nil, nil
 	}
-	return func(program string, files []string) error {
-		what := ""
-		if program != "" {
-			what = "the program " + program
-		}
-		for _, file := range files {
-			if !matchesPath(slices.Concat(defaultPaths[keyKubeconfig], credentialPaths), file) {
-				what = "the file " + file
-			}
-		}
-		if what == "" || flatFilesName(flatFiles, name) {
+	return func(files []string) error {
+		open := slices.Concat(defaultPaths[keyKubeconfig], credentialPaths)
+		closed := slices.IndexFunc(files, func(file string) bool { return !matchesPath(open, file) })
+		if closed < 0 || flatFilesName(flatFiles, name) {
 			return nil
 		}
-		return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "kubeconfig %s: %s", name, what),
+		return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "kubeconfig %s: the file %s", name, files[closed]),
 			fmt.Sprintf(`name the kubeconfig in whereabouts' flat file, or add its path to "paths" in %s`, n.place()))
 	}, nil
 }

@@ -87,7 +87,7 @@ func TestUsersNetworksAreOpenWithoutAListOfPaths(t *testing.T) {
 				t.Errorf("%s: %v, %+v", name, err, c)
 				continue
 			}
-			if vet, err := node.VetKubeconfig(c.Kubeconfig, []string{flat}); err != nil || vet != nil && vet("", nil) != nil {
+			if vet, err := node.VetKubeconfig(c.Kubeconfig, []string{flat}); err != nil || vet != nil && vet(nil) != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -149,36 +149,34 @@ func TestVetKubeconfig(t *testing.T) {
 		os.WriteFile(mine, nil, 0o600), os.WriteFile(open, nil, 0o600), os.Chmod(open, 0o666))
 	all, none := &NodeFile{Paths: []string{"/**"}}, (*NodeFile)(nil)
 	for name, c := range map[string]struct {
-		node    *NodeFile
-		path    string
-		program string
-		files   []string
-		want    string // "" is permitted
+		node  *NodeFile
+		path  string
+		files []string
+		want  string // "" is permitted
 	}{
-		"the installer's":                    {none, usual, "", nil, ""},
-		"credentials beside it":              {none, usual, "", []string{"/etc/cni/net.d/whereabouts.d/token", "/etc/cni/net.d/whereabouts.d/ca.crt"}, ""},
-		"a pod's service account":            {none, usual, "", []string{"/var/run/secrets/kubernetes.io/serviceaccount/token"}, ""},
-		"kubeadm's and the kubelet's":        {none, usual, "", []string{"/etc/kubernetes/pki/ca.crt", "/var/lib/kubelet/pki/kubelet-client-current.pem"}, ""},
-		"Kubespray's":                        {none, usual, "", []string{"/etc/kubernetes/ssl/ca.crt"}, ""},
-		"a token of another":                 {none, usual, "", []string{"/var/lib/kubelet/pods/x/volumes/kubernetes.io~projected/t/token"}, "the file /var/lib/kubelet"},
-		"a token by ..":                      {none, usual, "", []string{"/etc/kubernetes/../shadow"}, "the file /etc/kubernetes/../shadow"},
-		"a program":                          {none, usual, "/usr/bin/aws", nil, "the program /usr/bin/aws"},
-		"an author's":                        {none, volume + "/k", "", nil, `"kubeconfig": "` + volume},
-		"the flat file's, with both":         {none, "/the/administrators", "/usr/bin/aws", []string{"/root/token"}, ""},
-		"that of a flat file planted there":  {none, "/the/authors", "", nil, "not open"},
-		"the list's, with both":              {all, mine, "/usr/bin/aws", []string{"/root/token"}, ""},
-		"the list's, that others may write":  {all, open, "", nil, "may be written by others"},
-		"the list's, that is missing":        {all, mine + "-none", "", nil, ""}, // the client reports it
-		"the list's, that is a directory":    {all, dir, "", nil, "it is not a regular file"},
-		"the installer's, not in the list":   {&NodeFile{Paths: []string{"/srv/*"}}, usual, "", nil, "not open"},
-		"another of root's, not in the list": {&NodeFile{Paths: []string{"/srv/*"}}, mine, "", nil, "not open"},
-		"a service account, without a file":  {none, "", "", nil, ""},
-		"a service account, with everything": {all, "", "", nil, ""},
+		"the installer's":                    {none, usual, nil, ""},
+		"credentials beside it":              {none, usual, []string{"/etc/cni/net.d/whereabouts.d/token", "/etc/cni/net.d/whereabouts.d/ca.crt"}, ""},
+		"a pod's service account":            {none, usual, []string{"/var/run/secrets/kubernetes.io/serviceaccount/token"}, ""},
+		"kubeadm's and the kubelet's":        {none, usual, []string{"/etc/kubernetes/pki/ca.crt", "/var/lib/kubelet/pki/kubelet-client-current.pem"}, ""},
+		"Kubespray's":                        {none, usual, []string{"/etc/kubernetes/ssl/ca.crt"}, ""},
+		"a token of another":                 {none, usual, []string{"/var/lib/kubelet/pods/x/volumes/kubernetes.io~projected/t/token"}, "the file /var/lib/kubelet"},
+		"a token by ..":                      {none, usual, []string{"/etc/kubernetes/../shadow"}, "the file /etc/kubernetes/../shadow"},
+		"an author's":                        {none, volume + "/k", nil, `"kubeconfig": "` + volume},
+		"the flat file's, with a file":       {none, "/the/administrators", []string{"/root/token"}, ""},
+		"that of a flat file planted there":  {none, "/the/authors", nil, "not open"},
+		"the list's, with a file":            {all, mine, []string{"/root/token"}, ""},
+		"the list's, that others may write":  {all, open, nil, "may be written by others"},
+		"the list's, that is missing":        {all, mine + "-none", nil, ""}, // the client reports it
+		"the list's, that is a directory":    {all, dir, nil, "it is not a regular file"},
+		"the installer's, not in the list":   {&NodeFile{Paths: []string{"/srv/*"}}, usual, nil, "not open"},
+		"another of root's, not in the list": {&NodeFile{Paths: []string{"/srv/*"}}, mine, nil, "not open"},
+		"a service account, without a file":  {none, "", nil, ""},
+		"a service account, with everything": {all, "", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			vet, err := c.node.VetKubeconfig(c.path, []string{filepath.Join(dir, "missing"), planted, flat})
 			if err == nil && vet != nil {
-				err = vet(c.program, c.files)
+				err = vet(c.files)
 			}
 			if c.want == "" && err != nil {
 				t.Error(err)

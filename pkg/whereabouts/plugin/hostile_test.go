@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // A path that the author of a network wrote must not block, nor be read without
@@ -142,17 +144,17 @@ func TestPathsThatTheNodeFileCloses(t *testing.T) {
 }
 
 // An unreadable node file, for example while it is being saved, may forbid the
-// paths of a network: none of them is used until it is readable, neither a
-// credential plugin of the kubeconfig nor the state directory.
+// paths of a network: none of them is used until it is readable, neither the
+// server of the kubeconfig nor the state directory.
 func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()
-	file, kubeconfig, mark := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "ran")
+	file, kubeconfig := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "kubeconfig")
+	server, asked := silentServer(t)
 	for name, text := range map[string]string{
 		file: "paths: [",
 		kubeconfig: `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
-			"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],
-			"users":[{"name":"u","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/usr/bin/touch","args":["` + mark + `"],"interactiveMode":"Never"}}}]}`,
+			"clusters":[{"name":"c","cluster":{"server":"` + server + `"}}],"users":[{"name":"u","user":{"token":"t"}}]}`,
 	} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -172,8 +174,8 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 			}
 		}
 	}
-	if _, err := os.Lstat(mark); err == nil {
-		t.Error("the program that the kubeconfig names was run")
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the server that the kubeconfig names got %d connections", n)
 	}
 	if err := os.WriteFile(file, []byte("paths: [/**]"), 0o600); err != nil {
 		t.Fatal(err)
@@ -184,17 +186,84 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 		}
 	}
 	n.checkEmpty("after DEL")
-	if _, err := os.Lstat(mark); err != nil {
-		t.Errorf("it is never run, so this test proves nothing: %v", err)
+	if asked.Load() == 0 {
+		t.Error("the server is never asked, so this test proves nothing")
+	}
+}
+
+// silentServer returns the URL of a server that ends every connection at once, and
+// their number.
+func silentServer(t *testing.T) (url string, asked *atomic.Int32) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	asked = &atomic.Int32{}
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	return "https://" + l.Addr().String(), asked
+}
+
+// A kubeconfig may name a program for credentials. The plugin runs none, as root it would
+// be the author's, also where the node file opens every path. A DEL goes on: its address
+// waits in the journal.
+func TestProgramOfAKubeconfigIsNotRun(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	file, kubeconfig, mark := filepath.Join(dir, "node.yaml"), filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "ran")
+	server, asked := silentServer(t)
+	for name, text := range map[string]string{
+		file: "paths: [/**]",
+		kubeconfig: `{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
+			"clusters":[{"name":"c","cluster":{"server":"` + server + `"}}],
+			"users":[{"name":"u","user":{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/usr/bin/touch","args":["` + mark + `"],"interactiveMode":"Never"}}}]}`,
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a := attachment{id: "c1", ifname: "net1", args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"}
+	text := n.config(`{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"` + kubeconfig + `"}}`)
+	for _, verb := range []string{"ADD", "STATUS", "DEL"} {
+		_, err := run(append(a.env(verb), netconf.NodeFileEnv+"="+file), text)
+		switch {
+		case verb == "DEL" && err != nil:
+			t.Errorf("DEL: %v", err)
+		case verb != "DEL" && (err == nil || !strings.Contains(err.Error(), "kubeconfig "+kubeconfig+`: user "u": "exec" names a program`) || !strings.Contains(err.Error(), "tokenFile")):
+			t.Errorf("%s: %v", verb, err)
+		}
+		if verb == "ADD" && code(err) != cnierr.InvalidConfig {
+			t.Errorf("ADD: code %d of %v", code(err), err)
+		}
+	}
+	if _, err := os.Lstat(mark); err == nil {
+		t.Error("the program that the kubeconfig names was run")
+	}
+	if n := asked.Load(); n > 0 {
+		t.Errorf("the server got %d connections", n)
+	}
+	waiting, err := store.Journal{Path: netconf.JournalDir(n.dir)}.Waiting()
+	if err != nil || waiting[store.Endpoint{Kubeconfig: kubeconfig}] != 1 {
+		t.Errorf("the journal has %v: %v", waiting, err)
 	}
 }
 
 // Without a node file, files that an author can have written are not used: no
-// program of a kubeconfig is run, no token is sent to the author's server.
+// token is sent to the author's server.
 func TestWithoutANodeFileWhatAnAuthorWroteIsNotUsed(t *testing.T) {
 	need.Root(t)
 	dir := t.TempDir() // like a volume of the author's pod
-	mark, secret := filepath.Join(dir, "ran"), filepath.Join(t.TempDir(), "secret")
+	secret := filepath.Join(t.TempDir(), "secret")
 	var sent atomic.Int32
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { sent.Add(1) }))
 	defer server.Close()
@@ -210,13 +279,11 @@ func TestWithoutANodeFileWhatAnAuthorWroteIsNotUsed(t *testing.T) {
 		}
 		return `{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"` + path + `"}}`
 	}
-	withExec := `{"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"/usr/bin/touch","args":["` + mark + `"],"interactiveMode":"Never"}}`
 	for name, c := range map[string]struct {
 		config func() string
 		key    string
 	}{
-		"a program": {func() string { return config(`"ipam":` + kubeconfig(withExec)) }, "kubeconfig"},
-		"a token":   {func() string { return config(`"ipam":` + kubeconfig(`{"tokenFile":"`+secret+`"}`)) }, "kubeconfig"},
+		"a token": {func() string { return config(`"ipam":` + kubeconfig(`{"tokenFile":"`+secret+`"}`)) }, "kubeconfig"},
 		"a state directory": {func() string {
 			return config(`"stateDir":"`+dir+`/state"`, `"ipam":{"range":"10.0.0.0/24","store":"local"}`)
 		}, "stateDir"},
@@ -237,9 +304,6 @@ func TestWithoutANodeFileWhatAnAuthorWroteIsNotUsed(t *testing.T) {
 			}
 			if _, err := run(closed("DEL"), text); err != nil {
 				t.Errorf("DEL of what never was: %v", err)
-			}
-			if _, err := os.Lstat(mark); err == nil {
-				t.Error("the author's program was run")
 			}
 			if _, err := os.Lstat(filepath.Join(dir, "state")); err == nil {
 				t.Error("the author's state directory was used")
