@@ -46,7 +46,7 @@ NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/cra
 # … and those that start few goroutines of ours, or whose goroutines run programs: they have it
 # with FULL=yes only.
 RACE_IN_FULL ?= deployments/monitoring docs examples integration/bench integration/controlplane pkg/doctor pkg/install/node \
-	pkg/ipam/local pkg/nvipam pkg/part/all pkg/whereabouts/block pkg/whereabouts/plugin scripts/demo
+	pkg/ipam/local pkg/part/all pkg/whereabouts/block pkg/whereabouts/plugin scripts/demo
 
 # FULL=yes: "make test" also runs the tests of scripts/long.txt, and takes no samples.
 # BASE=REV: it also runs those of scripts/long.txt that watch a path which changed since REV.

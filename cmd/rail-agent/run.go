@@ -74,10 +74,6 @@ For each pod with rails it writes what NCCL and other programs need to know: fil
 in "pods" below the first state directory and, with "publish: {annotation: true}"
 in the node file, the annotation rail-cni.io/rails. "railctl pod" prints the same.
 
-With "prefixesFrom: [nv-ipam]" in the node file it reads which prefixes nv-ipam's
-CIDRPools give the node, and writes them to "prefixes" below each state directory,
-where the plugins read them.
-
 If the container runtime has NRI (--nri-socket), containers of such a pod get
 environment variables, the files, locked memory without limit and the char devices
 of the pod's RDMA devices. Other containers stay as they are.

@@ -3,7 +3,6 @@ package netconf
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +17,6 @@ type Variables struct {
 	Rails  []int       // all rails of the node, sorted
 	Node   *int        // the node's number, nil if the node file has none
 	Prefix *NodePrefix // the node's prefix of the rail, nil if the node file has none
-	// OfPool returns the node's prefix of a pool of nv-ipam, or an error with its cure. It is
-	// called for networks with such a "prefix" only.
-	OfPool func(pool string) (*NodePrefix, error)
 }
 
 // The variables in strings of the "ipam" object.
@@ -29,19 +25,14 @@ const (
 	nodeVariable = "node"
 )
 
-// The values of the key "prefix".
-const (
-	prefixOfNode = "node"       // the rail's prefix in the node file
-	prefixOfPool = NVIPAM + "/" // followed by the name of a CIDRPool
-	prefixValues = `"prefix": "node" or "nv-ipam/<pool>"`
-)
+// prefixOfNode is the value of the key "prefix" for the rail's prefix in the node file.
+const prefixOfNode = "node"
 
 // Keys of the "ipam" object that [Common.Expanded] reads or writes.
 const (
 	keyRange      = "range"
 	keyGateway    = "gateway"
 	keyExclude    = "exclude"
-	keyRoutes     = "routes"
 	keyStore      = "store"
 	keySameHost   = "sameHost"
 	keyPrefix     = "prefix"
@@ -55,7 +46,7 @@ type template struct {
 
 	rail, node bool // a string has the variable
 	sameHost   bool
-	prefix     string // the value of "prefix", "" if it is not known
+	nodePrefix bool // "prefix" is "node"
 }
 
 // template returns the configuration's "ipam" object. It is an error if a string of it has an
@@ -72,9 +63,7 @@ func (c *Common) template() (*template, error) {
 		return &template{}, nil //nolint:nilerr // it is missing or no object: the same
 	}
 	t.sameHost = t.get(keySameHost) == true
-	if text, _ := t.get(keyPrefix).(string); text == prefixOfNode || strings.HasPrefix(text, prefixOfPool) {
-		t.prefix = text
-	}
+	t.nodePrefix = t.get(keyPrefix) == prefixOfNode
 	_, err := replaced("ipam", t.ipam, func(name string) (string, error) {
 		switch name {
 		case railVariable:
@@ -97,10 +86,10 @@ func (c *Common) template() (*template, error) {
 func (t *template) whereabouts() bool { return strings.HasSuffix(t.plugin, "whereabouts") }
 
 // needsRail reports whether the values of the object depend on the rail.
-func (t *template) needsRail() bool { return t.rail || t.sameHost || t.prefix == prefixOfNode }
+func (t *template) needsRail() bool { return t.rail || t.sameHost || t.nodePrefix }
 
 // varies reports whether the object has something to expand.
-func (t *template) varies() bool { return t.node || t.prefix != "" || t.needsRail() }
+func (t *template) varies() bool { return t.node || t.needsRail() }
 
 // place is where a value is, for errors. Its text is made only for those: the author of a
 // network decides how deep values are nested.
@@ -191,31 +180,28 @@ func (t *template) check() error {
 	for _, key := range []struct {
 		text string
 		set  bool
-	}{{`"sameHost"`, t.sameHost}, {t.prefixText(), t.prefix != ""}} {
+	}{{`"sameHost"`, t.sameHost}, {`"prefix": "node"`, t.nodePrefix}} {
 		if key.set && !t.whereabouts() {
 			return failure.WithCure(failure.New(failure.InvalidConfig, "the IPAM plugin %q does not know %s", t.plugin, key.text), `use whereabouts, or remove the key`)
 		}
 	}
 	switch {
-	case t.sameHost && t.prefix != "":
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" and %s both choose the addresses`, t.prefixText()), "remove one of them")
+	case t.sameHost && t.nodePrefix:
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" and "prefix": "node" both choose the addresses`), "remove one of them")
 	case t.sameHost && !hasVariable(t.get(keyRange), railVariable):
 		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" is for a "range" that differs by rail, and it has no ${rail}`), `write the range as 10.${rail}.0.0/16, or remove "sameHost"`)
-	case t.prefix != "":
+	case t.nodePrefix:
 		for _, key := range []string{keyRange, "range_start", "range_end", "ipRanges", keyGateway, keyExclude, "network_name"} {
 			if t.get(key) != nil {
-				return failure.WithCure(failure.New(failure.InvalidConfig, `%s and %q both choose the addresses`, t.prefixText(), key), "remove one of them")
+				return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node" and %q both choose the addresses`, key), "remove one of them")
 			}
 		}
 		if store := t.get(keyStore); store != nil && store != "" && store != StoreLocal {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and %s is one node's own`, store, t.prefixText()), `remove "store"`)
+			return failure.WithCure(failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and "prefix": "node" is one node's own`, store), `remove "store"`)
 		}
 	}
 	return nil
 }
-
-// prefixText returns the key "prefix" and its value, for errors.
-func (t *template) prefixText() string { return fmt.Sprintf(`"prefix": %.80q`, t.prefix) }
 
 // get returns the value of a key, compared as encoding/json does, or nil. Of several spellings
 // the given one counts, else the last in alphabetical order, whatever the order of the map is.
@@ -253,7 +239,7 @@ func (c *Common) VariesByRail() bool {
 // rail-cni's whereabouts.
 func (c *Common) OfLocalPrefix() bool {
 	t, err := c.template()
-	return err == nil && t.prefix != "" && t.whereabouts()
+	return err == nil && t.nodePrefix && t.whereabouts()
 }
 
 // Varies reports whether [Common.Expanded] changes the configuration.
@@ -266,9 +252,8 @@ func (c *Common) Varies() bool {
 // for an IPAM plugin, which knows no rails. It is unchanged if there is nothing to expand.
 //
 // With "sameHost": true the object gets the key "railRanges", the list of the values that
-// "range" has on the node's rails, by ascending rail. With "prefix" it gets "range",
-// "gateway", "exclude" and "store" of the node's prefix, and "routes" of the pool if the
-// network has no "routes".
+// "range" has on the node's rails, by ascending rail. With "prefix": "node" it gets "range",
+// "gateway", "exclude" and "store" of the node's prefix.
 //
 // It returns an error of the kind InvalidConfig if a value is missing, if the ranges of two
 // rails overlap, or if the gateway is not in the range.
@@ -302,8 +287,8 @@ func (t *template) expanded(v Variables) (map[string]any, error) {
 		return nil, err
 	}
 	switch {
-	case t.prefix != "":
-		err = t.setPrefix(ipam, v)
+	case t.nodePrefix:
+		err = setPrefix(ipam, v)
 	case t.whereabouts():
 		err = t.checkRanges(ipam, v)
 	}
@@ -384,6 +369,22 @@ func set(ipam map[string]any, key string, value any) {
 		}
 	}
 	ipam[key] = value
+}
+
+// setPrefix sets the keys of the node's prefix.
+func setPrefix(ipam map[string]any, v Variables) error {
+	if v.Prefix == nil {
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node": the node has no prefix for rail %d`, *v.Rail), `add it to "prefixes" in the node file`)
+	}
+	set(ipam, keyRange, v.Prefix.Prefix)
+	set(ipam, keyStore, StoreLocal)
+	if v.Prefix.Gateway != "" {
+		set(ipam, keyGateway, v.Prefix.Gateway)
+	}
+	if len(v.Prefix.Exclude) > 0 {
+		set(ipam, keyExclude, v.Prefix.Exclude)
+	}
+	return nil
 }
 
 // withIPAM returns the configuration with another "ipam" object.

@@ -161,6 +161,69 @@ func TestPrefixOfTheNodeIsTheRange(t *testing.T) {
 	}
 }
 
+func TestSpellingsOfAKeyCountInOneOrder(t *testing.T) {
+	for range 100 { // the order of a map is random
+		for ipam, want := range map[string]bool{
+			`, "Prefix": "y", "prefix": "node", "PREFIX": "x"`: true,
+			`, "PREFIX": "x", "Prefix": "node"`:                true,
+			`, "PREFIX": "node", "Prefix": "x"`:                false,
+		} {
+			got, err := networkOf(t, ipam).Expanded(ofNode(3))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if have := ipamOf(t, got)["range"]; want != (have == "10.200.3.6/31") {
+				t.Fatalf("%s: the range is %v", ipam, have)
+			}
+			if c, err := ParseWhereabouts(got, "", nil); want != (err == nil && c.NodePrefix) {
+				t.Fatalf("%s: whereabouts: %+v, %v", ipam, c, err)
+			}
+		}
+	}
+}
+
+func TestNetworksOfALocalPrefix(t *testing.T) {
+	for ipam, want := range map[string]bool{
+		`{"type": "whereabouts", "prefix": "node"}`:              true,
+		`{"type": "whereabouts", "range": "10.0.0.0/16"}`:        false,
+		`{"type": "host-local", "prefix": "node"}`:               false,
+		`{"type": "whereabouts", "prefix": "node", "x": "${x}"}`: false,
+	} {
+		if got := Lenient([]byte(`{"ipam": ` + ipam + `}`)).OfLocalPrefix(); got != want {
+			t.Errorf("%s: %v", ipam, got)
+		}
+	}
+}
+
+// The plugin of another project needs nothing but the variables: here the name of a pool for
+// each rail.
+func TestVariablesInTheNameOfAPool(t *testing.T) {
+	for pool, want := range map[string]string{"rail-${rail}": "rail-3", "node-${node}-rail-${rail},all": "node-12-rail-3,all"} {
+		for kind, parse := range map[string]func(config []byte) (*Common, error){
+			"host-device": func(config []byte) (*Common, error) {
+				c, err := ParseHostDevice(config)
+				return &c.Common, err
+			},
+			"macvlan": func(config []byte) (*Common, error) {
+				c, err := ParseMacvlan(config, Args{})
+				return &c.Common, err
+			},
+		} {
+			c, err := parse([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "` + kind + `", "rail": "auto", "ipam": {"type": "nv-ipam", "poolName": "` + pool + `", "poolType": "cidrpool"}}`))
+			if err != nil {
+				t.Fatalf("%s, %s: %v", kind, pool, err)
+			}
+			got, err := c.Expanded(ofNode(3))
+			if err != nil {
+				t.Fatalf("%s, %s: %v", kind, pool, err)
+			}
+			if have := ipamOf(t, got); !reflect.DeepEqual(have, map[string]any{"type": "nv-ipam", "poolName": want, "poolType": "cidrpool"}) {
+				t.Errorf("%s, %s: %v", kind, pool, have)
+			}
+		}
+	}
+}
+
 func TestImpossibleVariablesAreRefused(t *testing.T) {
 	without := func(change func(*Variables)) Variables {
 		v := ofNode(3)
@@ -330,6 +393,32 @@ func TestWhereaboutsRefusesVariables(t *testing.T) {
 	}
 	if _, err := ParseWhereabouts([]byte(`{"name": "n", "ipam": {"type": "whereabouts", "range": "10.0.0.0/16", "log_file": "/tmp/whereabouts-${x}"}}`), "", nil); err != nil {
 		t.Errorf("a variable of others: %v", err)
+	}
+}
+
+// Otherwise the local store, which chooses the lowest free host part, would choose one again
+// and again that another rail excludes.
+func TestSameHostExcludesWhatAnyRailExcludes(t *testing.T) {
+	v := ofNode(3)
+	v.Rails = []int{0, 3, 10}
+	for ipam, want := range map[string][]any{
+		`, "gateway": "10.${rail}.0.1"`:                          nil,
+		`, "gateway": "10.${rail}.0.1${rail}"`:                   {"10.0.0.10", "10.10.0.110"},
+		`, "gateway": "10.${rail}.0.10${rail}"`:                  {"10.0.0.100"}, // of rail 10 it is no address
+		`, "exclude": ["10.${rail}.${rail}.0/24"]`:               {"10.3.3.0/24", "10.0.0.0/24", "10.10.10.0/24"},
+		`, "exclude": ["10.0.0.7"], "gateway": "10.${rail}.0.1"`: {"10.0.0.7"},
+	} {
+		text, err := networkOf(t, `, "range": "10.${rail}.0.0/16", "sameHost": true`+ipam).Expanded(v)
+		if err != nil {
+			t.Fatalf("%s: %v", ipam, err)
+		}
+		have, _ := ipamOf(t, text)["exclude"].([]any)
+		if !reflect.DeepEqual(have, want) {
+			t.Errorf("%s: %v, want %v", ipam, have, want)
+		}
+		if _, err := ParseWhereabouts(text, "", nil); err != nil {
+			t.Errorf("%s: whereabouts: %v", ipam, err)
+		}
 	}
 }
 

@@ -56,8 +56,6 @@ type NodeFile struct {
 	Node *int `yaml:"node"`
 	// Prefixes are the node's own prefixes of addresses, by rail.
 	Prefixes []NodePrefix `yaml:"prefixes"`
-	// PrefixesFrom are the origins of prefixes that rail-agent reads: [NVIPAM], or none.
-	PrefixesFrom []string `yaml:"prefixesFrom"`
 	// Publish is what pods are told about their rails, nil for the defaults.
 	Publish *Publish `yaml:"publish"`
 
@@ -71,7 +69,7 @@ type NodeFile struct {
 const maxNode = 65535
 
 var (
-	nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fabric", "node", "prefixes", "prefixesFrom", "publish"}
+	nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fabric", "node", "prefixes", "publish"}
 	patternKeys  = []string{"name", "pci", "driver"}
 )
 
@@ -210,7 +208,7 @@ func (n *NodeFile) check() error {
 			return fmt.Errorf("paths[%d]: %w", i, err)
 		}
 	}
-	return errors.Join(checkOrigins(n.PrefixesFrom), checkPrefixes(n.Prefixes))
+	return checkPrefixes(n.Prefixes)
 }
 
 func checkPattern(pattern string) error {

@@ -3,31 +3,11 @@ package netconf
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
-
-// NVIPAM is the value of "prefixesFrom" for the CIDRPools of nv-ipam, and the first part of
-// "prefix" in networks that use them.
-const NVIPAM = "nv-ipam"
-
-// ReadsPrefixesFrom reports whether rail-agent reads the node's prefixes of this origin.
-func (n *NodeFile) ReadsPrefixesFrom(origin string) bool {
-	return n != nil && slices.Contains(n.PrefixesFrom, origin)
-}
-
-// checkOrigins returns an error for an origin of prefixes that is not known.
-func checkOrigins(origins []string) error {
-	for i, o := range origins {
-		if o != NVIPAM {
-			return fmt.Errorf("prefixesFrom[%d]: %.40q is not known; use %q", i, o, NVIPAM)
-		}
-	}
-	return nil
-}
 
 // NodePrefix is a prefix of addresses that only this node's pods use, on one rail.
 type NodePrefix struct {
@@ -35,10 +15,6 @@ type NodePrefix struct {
 	Prefix  string   `yaml:"prefix"`  // with a length; in routed fabrics a /31 or /127
 	Gateway string   `yaml:"gateway"` // an address in Prefix, "" if there is none
 	Exclude []string `yaml:"exclude"` // addresses and CIDRs that no pod gets
-
-	// Routes are the destinations of routes through Gateway, from a pool of nv-ipam. A node file
-	// has none.
-	Routes []string `yaml:"-"`
 }
 
 // UnmarshalYAML implements [yaml.Unmarshaler].

@@ -109,6 +109,7 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 		"an alias":          {"nics: [{name: *np0}]", "unknown anchor"},
 		"a scalar":          {"open", "cannot unmarshal"},
 		"a key's typo":      {"nic: []", `field nic not found; did you mean "nics"?`},
+		"a removed key":     {"prefixesFrom: [nv-ipam]", `line 1: field prefixesFrom not found; did you mean "prefixes"?`},
 		"a pattern's typo":  {"nics: [{names: x}]", `field names not found; did you mean "name"?`},
 		"a merged typo":     {"nics: [{<<: {names: x}}]", "field names not found"},
 		"no value":          {"rails:", `"rails" has no value`},

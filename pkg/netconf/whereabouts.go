@@ -57,7 +57,7 @@ type Whereabouts struct {
 	NodeSliceSize int    // prefix length, 0 without node slices
 	BlockSize     int    // addresses, a power of two; 0 without blocks
 	Rotate        bool   // "allocation": "rotate"
-	// NodePrefix is set with "prefix": the range is a prefix of this node alone.
+	// NodePrefix is set with "prefix": "node": the range is a prefix of this node alone.
 	NodePrefix bool
 	// SameHost has the networks of the ranges of all rails of the node, by address, with
 	// "sameHost": true; else nil.

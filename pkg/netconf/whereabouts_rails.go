@@ -3,7 +3,6 @@ package netconf
 import (
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
@@ -21,7 +20,7 @@ func (c *Whereabouts) readRails(keys *whereaboutsIPAM) error {
 	}
 	switch {
 	case c.NodePrefix:
-		return refuse(`and "prefix" both choose the addresses`)
+		return refuse(`and "prefix": "node" both choose the addresses`)
 	case len(keys.IPRanges) > 0:
 		return refuse(`is for one range, and the network has "ipRanges"`)
 	case c.NodeSliceSize != 0:
@@ -39,13 +38,13 @@ func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
 	switch {
 	case keys.Prefix == "":
 		return nil
-	case keys.Prefix != prefixOfNode && !strings.HasPrefix(keys.Prefix, prefixOfPool):
-		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown prefix %.80q", keys.Prefix), "use "+prefixValues)
+	case keys.Prefix != prefixOfNode:
+		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown prefix %.80q", keys.Prefix), `use "prefix": "node"`)
 	case keys.Range == "":
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": %.80q, and no "range" of the node`, keys.Prefix),
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node", and no "range" of the node`),
 			"use it in a network of host-device or macvlan of rail-cni, which write the range")
 	case c.Store != StoreLocal:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": %.80q is for a store of one node, and not for "store": %q`, keys.Prefix, c.Store), `write "store": "local"`)
+		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node" is for a store of one node, and not for "store": %q`, c.Store), `write "store": "local"`)
 	}
 	c.NodePrefix = true
 	return nil

@@ -31,7 +31,7 @@ func TestSameHostThatCannotWorkIsRefused(t *testing.T) {
 		`"railRanges":["10.0.0.0/24"]`:                                                                `"sameHost" has no "range"`,
 		`"ipRanges":[{"range":"10.0.0.0/24"}]`:                                                        `the network has "ipRanges"`,
 		`"range":"10.0.0.0/24","node_slice_size":"/26"`:                                               `"sameHost" and "node_slice_size" exclude each other`,
-		`"range":"10.0.0.0/31","prefix":"node","store":"local"`:                                       `"sameHost" and "prefix" both choose`,
+		`"range":"10.0.0.0/31","prefix":"node","store":"local"`:                                       `"sameHost" and "prefix": "node" both choose`,
 		`"range":"10.0.0.0/24","railRanges":["x"]`:                                                    "invalid CIDR x",
 		`"range":"10.0.0.0/24","railRanges":["10.1.0.0/24"]`:                                          `the range 10.0.0.0/24 is not one of "railRanges"`,
 		`"range":"10.0.0.0/24","railRanges":["10.0.0.0/24","fd00::/64"]`:                              "differ in size",
@@ -52,7 +52,8 @@ func TestPrefixOfTheNode(t *testing.T) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	for ipam, want := range map[string]string{
-		`{"range":"10.0.0.0/31","store":"local","prefix":"nodes"}`:     `unknown prefix "nodes"; use "prefix": "node" or "nv-ipam/<pool>"`,
+		`{"range":"10.0.0.0/31","store":"local","prefix":"nodes"}`:     `unknown prefix "nodes"; use "prefix": "node"`,
+		`{"prefix":"nv-ipam/rail-0"}`:                                  `unknown prefix "nv-ipam/rail-0"; use "prefix": "node"`,
 		`{"store":"local","prefix":"node"}`:                            `no "range" of the node`,
 		`{"range":"10.0.0.0/31","store":"kubernetes","prefix":"node"}`: `not for "store": "kubernetes"`,
 		`{"range":"10.0.0.0/31","prefix":"node"}`:                      `not for "store": ""`,

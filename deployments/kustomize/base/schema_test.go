@@ -27,7 +27,7 @@ var goodNodeFiles = []string{
 	`{resources: {pools: [{name: example.com/a, mode: shared, max: 8, topology: true, select: {rdma: true, linkTypes: [ether]}}]}}`,
 	`{resources: {pools: [{name: example.com/b, mode: perRail, select: {rails: all}}, {name: example.com/c, mode: exclusive, select: {rails: [0, 1]}}]}}`,
 	`{resources: {pools: [{name: example.com/d, mode: exclusive, select: {vendors: ["15b3"], devices: ["1021"], drivers: [mlx5_core], ifNames: [ens1], pciAddresses: ["0000:3b:00.0"], acpiIndexes: ["4"], pfNames: [ens2#0-3], rootDevices: ["0000:3c:00.0"]}}]}}`,
-	`{fabric: routed, node: 3, prefixesFrom: [nv-ipam]}`,
+	`{fabric: routed, node: 3}`,
 	`{prefixes: [{rail: 0, prefix: 10.0.0.0/24, gateway: 10.0.0.1, exclude: [10.0.0.2/32]}]}`,
 	`{publish: {env: [nccl, ucx, nvshmem, vllm], mount: true, memlock: false, devices: none, annotation: true, gidIndex: fixed}}`,
 }
@@ -62,7 +62,7 @@ var badNodeFiles = []string{
 	`{publish: {mounts: true}}`,
 	`{fabric: star}`,
 	`{node: -1}`,
-	`{prefixesFrom: [whereabouts]}`,
+	`{prefixesFrom: [nv-ipam]}`,
 	`{rail: {auto: pciOrder}}`,
 }
 

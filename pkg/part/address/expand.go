@@ -7,7 +7,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/nodeprefix"
 	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
@@ -15,9 +14,7 @@ import (
 // object leaves to the node and to the NIC. rail is nil if the NIC has none, or if the network
 // does not need it; all are the node's rails.
 func expanded(n *attachment.Node, c *netconf.Common, rail *int, all []int) ([]byte, error) {
-	v := netconf.Variables{Rail: rail, Rails: all, OfPool: func(pool string) (*netconf.NodePrefix, error) {
-		return nodeprefix.Of(n.Ledger.Dir(), n.File, pool)
-	}}
+	v := netconf.Variables{Rail: rail, Rails: all}
 	if n.File != nil {
 		v.Node = n.File.Node
 		for i, p := range n.File.Prefixes { // a rail has one
@@ -47,11 +44,11 @@ func configurations(n *attachment.Node, c *attachment.Call, verb string) ([][]by
 	configs, err := ofEachRail(n, c.Conf)
 	switch {
 	case err != nil && verb == "DEL":
-		// DEL must not fail for ever: an ADD fails in the same way, unless the node file or the
-		// file of prefixes has changed since. After a reboot nothing is left in whereabouts' local
-		// store, as there is no record. Otherwise the record may be lost, and an address held. The
-		// whereabouts of rail-cni frees that of a configuration without values too, because it
-		// then looks for the container in all pools of the node.
+		// DEL must not fail for ever: an ADD fails in the same way, unless the node file has changed
+		// since. After a reboot nothing is left in whereabouts' local store, as there is no record.
+		// Otherwise the record may be lost, and an address held. The whereabouts of rail-cni frees
+		// that of a configuration without values too, because it then looks for the container in all
+		// pools of the node.
 		n.Log.Warn("addresses not freed on every rail", "containerID", c.ContainerID, "ifname", c.IfName, "err", err)
 		err = nil
 		if c.Conf.OfLocalPrefix() {

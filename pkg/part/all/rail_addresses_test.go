@@ -2,6 +2,7 @@ package all_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,27 +37,29 @@ func newIPAMSpy(t *testing.T, nodeFile string) *ipamSpy {
 	return s
 }
 
-// told returns the calls of a verb since the last told: the range of each.
+// told returns the calls of a verb since the last told: the range or the pool of each.
 func (s *ipamSpy) told(verb string) []string {
 	s.t.Helper()
 	text, _ := os.ReadFile(s.log) // none without a call
 	if err := os.WriteFile(s.log, nil, 0o600); err != nil {
 		s.t.Fatal(err)
 	}
-	var ranges []string
+	var all []string
 	for line := range strings.Lines(string(text)) {
 		name, config, _ := strings.Cut(line, " ")
 		if name != verb {
 			continue
 		}
-		var conf struct{ IPAM struct{ Range string } }
+		var conf struct {
+			IPAM struct{ Range, PoolName string }
+		}
 		if err := json.Unmarshal([]byte(config), &conf); err != nil {
 			s.t.Fatalf("%v: %s", err, config)
 		}
-		ranges = append(ranges, conf.IPAM.Range)
+		all = append(all, cmp.Or(conf.IPAM.Range, conf.IPAM.PoolName))
 	}
-	slices.Sort(ranges)
-	return ranges
+	slices.Sort(all)
+	return all
 }
 
 func (s *ipamSpy) call(config string) (*attachment.Call, *attachment.Plan) {
@@ -66,11 +69,11 @@ func (s *ipamSpy) call(config string) (*attachment.Call, *attachment.Plan) {
 	return c, p
 }
 
-// wants fails the test unless the calls of a verb had these ranges.
-func (s *ipamSpy) wants(verb string, ranges ...string) {
+// wants fails the test unless the calls of a verb had these ranges or pools.
+func (s *ipamSpy) wants(verb string, want ...string) {
 	s.t.Helper()
-	if got := s.told(verb); !slices.Equal(got, ranges) {
-		s.t.Errorf("%s: the IPAM plugin has got %q, want %q", verb, got, ranges)
+	if got := s.told(verb); !slices.Equal(got, want) {
+		s.t.Errorf("%s: the IPAM plugin has got %q, want %q", verb, got, want)
 	}
 }
 
@@ -171,6 +174,39 @@ func TestVerbsWithoutAnAttachmentAreForEveryRail(t *testing.T) {
 			b.untouched(before)
 		})
 	}
+}
+
+// nv-ipam has a pool of addresses for each rail, and knows no rails.
+func TestIPAMPluginOfOthersGetsThePoolOfTheRail(t *testing.T) {
+	t.Parallel()
+	b := newIPAMSpy(t, railsInOrder)
+	if err := os.Rename(filepath.Join(b.path, "whereabouts"), filepath.Join(b.path, "nv-ipam")); err != nil {
+		t.Fatal(err)
+	}
+	before := b.node.State()
+	config := b.config(map[string]any{
+		"device": nil, "deviceID": railNICs[1].pci, "rail": "auto",
+		"ipam": map[string]any{"type": "nv-ipam", "poolName": "rail-${rail}", "poolType": "cidrpool"},
+	})
+	call, plan := b.call(config)
+	result, err := b.opened.Add(context.Background(), call, plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.wants("ADD", "rail-1")
+	check, plan := b.call(b.withPrevResult(config, result))
+	if err := b.opened.Check(context.Background(), check, plan); err != nil {
+		t.Errorf("CHECK: %v", err)
+	}
+	b.wants("CHECK", "rail-1")
+	for _, pools := range [][]string{{"rail-1"}, {"rail-0", "rail-1", "rail-2"}} { // the second DEL has no record
+		call, plan = b.call(config)
+		if err := b.opened.Del(context.Background(), call, plan); err != nil {
+			t.Errorf("DEL: %v", err)
+		}
+		b.wants("DEL", pools...)
+	}
+	b.untouched(before)
 }
 
 func TestAddressesOfARailThatIsNotThere(t *testing.T) {

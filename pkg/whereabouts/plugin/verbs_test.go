@@ -204,6 +204,7 @@ func TestStoreIsChosenAsDocumented(t *testing.T) {
 func TestDelWithABrokenConfigFreesTheAddress(t *testing.T) {
 	for _, broken := range []string{
 		`{"range":"nonsense"}`, `{"range":7}`, `{"exclude":["x"],"range":"10.0.0.0/24"}`, `{}`, `null`, `{"range":"10.7.0.0/24"}`,
+		`{"range":"10.0.0.0/24","store":"local","prefix":"nv-ipam/rail-0"}`, // a former version's
 	} {
 		n := newNode(t)
 		a := attachment{id: "c1", ifname: "net1"}

@@ -78,15 +78,6 @@ rail-agent{{ with .name }}-{{ . }}{{ end }}
 {{- if $on }}true{{- end }}
 {{- end }}
 
-{{/* Whether agents read nv-ipam's CIDRPools: "true", or empty. */}}
-{{- define "rail-cni.readsCIDRPools" -}}
-{{- $files := list .Values.nodeFile }}
-{{- range .Values.nodePools }}{{- $files = append $files (.nodeFile | default dict) }}{{- end }}
-{{- $on := .Values.readCIDRPools }}
-{{- range $files }}{{- if has "nv-ipam" (dig "prefixesFrom" list .) }}{{- $on = true }}{{- end }}{{- end }}
-{{- if $on }}true{{- end }}
-{{- end }}
-
 {{- /* Where the metrics are served, in a form for net.Listen. */}}
 {{- define "rail-cni.metricsAddress" -}}
 {{ printf "%s:%d" (ternary (printf "[%s]" .Values.metrics.address) .Values.metrics.address (contains ":" .Values.metrics.address)) (int .Values.metrics.port) }}
