@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/deviceplugin"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/inventory/watch"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
@@ -63,8 +64,8 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 		},
 		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Tell: h.notify, Log: h.log,
 	})
-	watch := func(ctx context.Context) { inventory.Watch(ctx, ns, h.stateDirs, h.log, changed.Fire) } // ns is open until the process ends
-	return []component.Component{plugin.Component(), {Name: "inventory", Run: watch}}, nil
+	watching := func(ctx context.Context) { watch.NICs(ctx, ns, h.stateDirs, h.log, changed.Fire) } // ns is open until the process ends
+	return []component.Component{plugin.Component(), {Name: "inventory", Run: watching}}, nil
 }
 
 // readResources returns the resources and rails of the node file.

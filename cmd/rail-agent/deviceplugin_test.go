@@ -43,7 +43,7 @@ func TestDevicePluginBeginsAndEndsWithTheNodeFile(t *testing.T) {
 	write("paths: []")
 	t.Setenv(netconf.NodeFileEnv, file)
 	a := l.start("--kubelet-dir", kubelet, "--devinfo-dir", filepath.Join(kubelet, "devinfo"), "--cdi-dir", "off")
-	if n, lines := a.metric("rail_cni_device_plugin_panics_total"); n != 0 || lines != 1 || sockets() != 0 {
+	if n, lines := a.metric("rail_cni_panics_total", "device-plugin"); n != 0 || lines != 1 || sockets() != 0 {
 		t.Errorf("without resources there are %d sockets, and %v panics in %d lines", sockets(), n, lines)
 	}
 	write(pools)

@@ -139,7 +139,7 @@ func TestAgentTellsOfALostCarrier(t *testing.T) {
 
 func TestDoctorThatIsOff(t *testing.T) {
 	a := newLab(t).start("--doctor", "off")
-	if _, n := a.metric("rail_doctor_panics_total"); n != 0 {
+	if _, n := a.metric("rail_cni_panics_total", `component="doctor"`); n != 0 {
 		t.Error("it has metrics")
 	}
 	if code, body := a.get("/facts"); code != http.StatusOK || !strings.Contains(body, doctor.Schema) {

@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
-	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/usage"
 )
 
 // onceTime bounds one pass beyond its grace period: the API client retries
@@ -100,7 +100,7 @@ func (a *agentFlags) reconcile(ctx context.Context, o reconcile.Options, address
 	if address == off {
 		return reconcile.New(o).Run(ctx)
 	}
-	pools := new(report.Metrics)
+	pools := new(usage.Metrics)
 	o.Surveyed = pools.Surveyed
 	name, err := os.Hostname()
 	if err != nil {

@@ -26,7 +26,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
-	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/usage"
 )
 
 // The values of flags that turn something on or off.
@@ -275,7 +275,7 @@ func (f *runFlags) addresses(h *host) ([]component.Component, error) {
 	if err != nil {
 		return nil, err
 	}
-	pools := new(report.Metrics)
+	pools := new(usage.Metrics)
 	r := reconcile.New(reconcile.Options{
 		Client: client, Grace: f.reconciler.grace, NodeGrace: f.reconciler.nodeGrace, Interval: f.reconciler.interval, Surveyed: pools.Surveyed, Log: h.log,
 	})

@@ -53,14 +53,16 @@ func New(o Options) *Agent {
 		Options: o, registry: prometheus.NewRegistry(), began: time.Now(), reporter: component.NewReporter("agent", o.Log, o.Notify),
 	}
 	a.metrics = component.OneAtATime(a.exposition(), "another scrape is waiting: a driver is slow to answer", 10*time.Second)
-	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(a.info))
+	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(func(out component.Metrics) {
+		out.Gauge("rail_cni_agent_info", "Version of the agent.", 1, "version", o.Version, "node_name", o.NodeName)
+	}))
 	return a
 }
 
 // Add adds components. It must not be called after Run.
 func (a *Agent) Add(components ...component.Component) {
 	for i := range components {
-		a.registry.MustRegister(components[i].Collector())
+		a.registry.MustRegister(collectorOf(&components[i]))
 	}
 	a.components = append(a.components, components...)
 }
@@ -133,13 +135,11 @@ func (a *Agent) healthy() error {
 
 // ready returns an error while the node must not be used.
 func (a *Agent) ready() error {
-	if err := a.ask(func(c *component.Component) func() error { return c.Ready }); err != nil {
-		return err
+	errs := []error{a.ask(func(c *component.Component) func() error { return c.Ready }), a.healthy()}
+	if !a.ReadyWithoutMetrics {
+		errs = append(errs, a.metricsState.get())
 	}
-	if err := a.metricsState.get(); err != nil && !a.ReadyWithoutMetrics {
-		return err
-	}
-	return a.healthy()
+	return errors.Join(errs...)
 }
 
 // ask returns the errors of the components' functions.
@@ -152,18 +152,6 @@ func (a *Agent) ask(of func(*component.Component) func() error) error {
 	}
 	return errors.Join(errs...)
 }
-
-// info sends the agent's own metric.
-func (a *Agent) info(ch chan<- prometheus.Metric) {
-	component.Gauge(ch, "rail_cni_agent_info", "Version of the agent.", 1, "version", a.Version, "node_name", a.NodeName)
-}
-
-// collector is a function that sends metrics.
-type collector func(ch chan<- prometheus.Metric)
-
-func (collector) Describe(chan<- *prometheus.Desc) {}
-
-func (f collector) Collect(ch chan<- prometheus.Metric) { f(ch) }
 
 // resident returns the process' resident memory in bytes, 0 if that cannot be read.
 func resident() uint64 {

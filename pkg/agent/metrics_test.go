@@ -9,8 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
+	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 )
@@ -25,7 +24,7 @@ func get(a *Agent, path string) *httptest.ResponseRecorder {
 func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
 	began, release := make(chan struct{}, 2), make(chan struct{})
 	a := New(Options{Log: slog.New(slog.DiscardHandler)})
-	a.Add(component.Component{Name: "slow", Collect: func(chan<- prometheus.Metric) {
+	a.Add(component.Component{Name: "slow", Collect: func(component.Metrics) {
 		began <- struct{}{}
 		<-release
 	}})
@@ -52,13 +51,18 @@ func TestOneBadMetricCostsNoOther(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	a := New(Options{Log: log, Version: "v7", NodeName: "node-a"})
 	a.Add(
-		component.Component{Name: "bad", Collect: func(ch chan<- prometheus.Metric) {
-			component.Gauge(ch, "not a name", "", 1)
-			component.Gauge(ch, "twice", "", 1, "pod", "a")
-			component.Gauge(ch, "twice", "", 2, "pod", "a")
-			component.Counter(ch, "b_total", "Of b.", 12, "pod", "a\"b\\c\nd\xff", "none", "")
+		component.Component{Name: "bad", Collect: func(out component.Metrics) {
+			out.Gauge("not a name", "", 1)
+			out.Gauge("twice", "", 1, "pod", "a")
+			out.Gauge("twice", "", 2, "pod", "a")
+			out.Counter("b_total", "Of b.", 12, "pod", "a\"b\\c\nd\xff", "none", "")
+			h := component.NewHistogram(0.1, 1)
+			for _, d := range []time.Duration{-time.Second, 100 * time.Millisecond, 2 * time.Second} {
+				h.Observe(d)
+			}
+			out.Histogram("c_seconds", "Of c.", h, "plugin", "macvlan")
 		}},
-		component.Component{Name: "broken", Reporter: component.NewReporter("broken", log, nil), Collect: func(chan<- prometheus.Metric) { panic("a defect") }},
+		component.Component{Name: "broken", Reporter: component.NewReporter("broken", log, nil), Collect: func(component.Metrics) { panic("a defect") }},
 	)
 	w := get(a, "/metrics")
 	if w.Code != http.StatusOK {
@@ -66,7 +70,8 @@ func TestOneBadMetricCostsNoOther(t *testing.T) {
 	}
 	for _, want := range []string{
 		`b_total{pod="a\"b\\c\nd` + "\uFFFD" + `"} 12`, `rail_cni_agent_info{node_name="node-a",version="v7"} 1`,
-		`rail_cni_panics_total{component="broken"} 1`, "# TYPE process_resident_memory_bytes gauge", "# TYPE process_cpu_seconds_total counter",
+		`rail_cni_panics_total{component="broken"} 1`, `c_seconds_bucket{plugin="macvlan",le="0.1"} 2`, `c_seconds_bucket{plugin="macvlan",le="1"} 2`,
+		`c_seconds_bucket{plugin="macvlan",le="+Inf"} 3`, `c_seconds_sum{plugin="macvlan"} 2.1`, `c_seconds_count{plugin="macvlan"} 3`, "# TYPE process_resident_memory_bytes gauge", "# TYPE process_cpu_seconds_total counter",
 	} {
 		if !strings.Contains(w.Body.String(), want+"\n") {
 			t.Errorf("no %s in\n%s", want, w.Body)
@@ -99,7 +104,8 @@ func TestComponentsAreTheAgent(t *testing.T) {
 	}
 	text, err := a.Status()
 	var s map[string]any
-	if err := errors.Join(err, json.Unmarshal(text, &s)); err != nil || s["one"] != 1.0 || s["two"] != 2.0 || s["node"] != "node-a" || s["memoryBytes"].(float64) < 1<<20 {
+	err = errors.Join(err, json.Unmarshal(text, &s))
+	if memory, _ := s["memoryBytes"].(float64); err != nil || s["one"] != 1.0 || s["two"] != 2.0 || s["node"] != "node-a" || memory < 1<<20 {
 		t.Errorf("%v: %s", err, text)
 	}
 }

@@ -3,8 +3,6 @@ package component
 import (
 	"context"
 	"net/http"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Component is a part of the agent. Every function may be nil, and is called concurrently with
@@ -19,7 +17,7 @@ type Component struct {
 	Reporter *Reporter
 
 	// Collect sends the metrics at each scrape.
-	Collect func(ch chan<- prometheus.Metric)
+	Collect func(out Metrics)
 
 	// Healthy returns an error if the component hangs: only a new process helps.
 	Healthy func() error

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/contain"
 )
 
 func newTestReporter() (*Reporter, *[]Notice) {
@@ -45,7 +47,7 @@ func TestPanicIsContainedAndCounted(t *testing.T) {
 	r, told := newTestReporter()
 	for range 2 {
 		n, err := Value(r, func() (int, error) { panic("a defect") })
-		var p *PanicError
+		var p *contain.PanicError
 		if !errors.As(err, &p) || p.Value != "a defect" || n != 0 {
 			t.Errorf("%d, %v", n, err)
 		}

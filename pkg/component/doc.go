@@ -1,6 +1,6 @@
 // Package component has what each part of rail-agent needs to run beside the others: a [Loop]
 // with a [Trigger], a [Backoff], a [Reporter] that contains panics and reports a problem once,
-// and helpers for metrics. It knows none of the parts.
+// and an interface for metrics. It knows none of the parts.
 //
 // A part is a [Component]: a package below pkg/ that returns one, and one line in
 // cmd/rail-agent/run.go.

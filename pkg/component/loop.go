@@ -22,6 +22,19 @@ func (t *Trigger) Fire() {
 	}
 }
 
+// Wait waits for d, and reports whether the trigger fired before d or ctx ended.
+func (t *Trigger) Wait(ctx context.Context, d time.Duration) (fired bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-t.c:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
 // Fired returns the channel that has an element after Fire, for a select of its receiver.
 func (t *Trigger) Fired() <-chan struct{} { return t.c }
 
@@ -50,9 +63,9 @@ type Loop struct {
 	Trigger, Now *Trigger
 	Settle       time.Duration
 
-	// MaxRest bounds the rest after Do, which is in proportion to how long Do took
-	// (wait.Rest). Only Now ends it. Zero means no rest.
-	MaxRest time.Duration
+	// The rest after Do is in proportion to how long Do took (wait.Rest), but at least MinRest
+	// and at most MaxRest. Only Now ends it. Without MaxRest it is MinRest.
+	MinRest, MaxRest time.Duration
 }
 
 // The pauses of a loop after panics in a row.
@@ -76,7 +89,7 @@ func (l *Loop) Run(ctx context.Context) {
 			continue
 		}
 		afterPanic.Reset()
-		rest := ended.Add(min(wait.Rest(ended.Sub(began)), l.MaxRest))
+		rest := ended.Add(max(l.MinRest, min(wait.Rest(ended.Sub(began)), l.MaxRest)))
 		l.wait(ctx, next, rest)
 	}
 }

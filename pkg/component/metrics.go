@@ -1,20 +1,54 @@
 package component
 
 import (
-	"strings"
-
-	"github.com/prometheus/client_golang/prometheus"
+	"slices"
+	"sync"
+	"time"
 )
 
-// Gauge sends a gauge. labels are pairs of a name and a value; a pair with an empty value is
-// left out.
-func Gauge(ch chan<- prometheus.Metric, name, help string, value float64, labels ...string) {
-	send(ch, prometheus.GaugeValue, name, help, value, labels)
+// Metrics takes the metrics of one scrape. labels are pairs of a name and a value; a pair with an
+// empty value is left out. Package agent implements it by Prometheus' library.
+type Metrics interface {
+	Gauge(name, help string, value float64, labels ...string)
+	Counter(name, help string, value float64, labels ...string)
+	Histogram(name, help string, h *Histogram, labels ...string)
 }
 
-// Counter is Gauge for a counter.
-func Counter(ch chan<- prometheus.Metric, name, help string, value float64, labels ...string) {
-	send(ch, prometheus.CounterValue, name, help, value, labels)
+// Histogram counts durations. Its methods may be called concurrently.
+type Histogram struct {
+	bounds []float64 // in seconds, ascending
+
+	mu     sync.Mutex
+	counts []uint64 // counts[i] of those up to bounds[i] and above the bound before; the last above all
+	sum    float64  // seconds
+}
+
+// NewHistogram returns a histogram whose buckets have these upper bounds in seconds, ascending.
+func NewHistogram(bounds ...float64) *Histogram {
+	return &Histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
+}
+
+// Observe counts a duration. A negative one, of a clock that was set, counts as zero.
+func (h *Histogram) Observe(d time.Duration) {
+	seconds := max(d, 0).Seconds()
+	i, _ := slices.BinarySearch(h.bounds, seconds)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.counts[i]++
+	h.sum += seconds
+}
+
+// Read returns how many durations were counted, their sum in seconds, and how many of them are at
+// most each bound.
+func (h *Histogram) Read() (count uint64, sum float64, upTo map[float64]uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	upTo = map[float64]uint64{}
+	for i, bound := range h.bounds {
+		count += h.counts[i]
+		upTo[bound] = count
+	}
+	return count + h.counts[len(h.bounds)], h.sum, upTo
 }
 
 // Bool returns 1 if b is true, else 0.
@@ -23,42 +57,4 @@ func Bool(b bool) float64 {
 		return 1
 	}
 	return 0
-}
-
-func send(ch chan<- prometheus.Metric, kind prometheus.ValueType, name, help string, value float64, labels []string) {
-	var names, values []string
-	for i := 0; i+1 < len(labels); i += 2 {
-		if labels[i+1] != "" {
-			names, values = append(names, labels[i]), append(values, strings.ToValidUTF8(labels[i+1], "\uFFFD"))
-		}
-	}
-	desc := prometheus.NewDesc(name, help, names, nil)
-	m, err := prometheus.NewConstMetric(desc, kind, value, values...)
-	if err != nil {
-		m = prometheus.NewInvalidMetric(desc, err)
-	}
-	ch <- m
-}
-
-// Collector returns a collector of the component's metrics and of its panics. It names no
-// metric in advance: drivers name those of RDMA devices.
-func (c *Component) Collector() prometheus.Collector { return collector{c} }
-
-type collector struct{ *Component }
-
-// Describe sends nothing.
-func (collector) Describe(chan<- *prometheus.Desc) {}
-
-// Collect sends the metrics. A panic loses those that would have come after it.
-func (c collector) Collect(ch chan<- prometheus.Metric) {
-	if c.Reporter == nil {
-		if c.Component.Collect != nil {
-			c.Component.Collect(ch)
-		}
-		return
-	}
-	if c.Component.Collect != nil {
-		_ = c.Reporter.Contain(func() error { c.Component.Collect(ch); return nil }) // it is reported
-	}
-	Counter(ch, "rail_cni_panics_total", "Panics of a component of the agent, which went on.", float64(c.Reporter.Panics()), "component", c.Name)
 }

@@ -2,11 +2,13 @@ package component
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"strings"
 	"sync"
+
+	"github.com/rail-cni/rail-cni/pkg/contain"
 )
 
 // Notice is a message to a person about the node.
@@ -87,21 +89,14 @@ func (r *Reporter) OnceErr(key string, err error, n Notice, args ...any) {
 	r.Once(key, n, args...)
 }
 
-// PanicError is the error of a function that panicked.
-type PanicError struct{ Value any }
-
-func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
-
 // Contain calls f and returns its error. If f panics, it counts that, logs the stack, reports
-// it, and returns a [*PanicError]: the other components go on.
-func (r *Reporter) Contain(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			r.panicked(p, debug.Stack())
-			err = &PanicError{p}
-		}
-	}()
-	return f()
+// it, and returns a [*contain.PanicError]: the other components go on.
+func (r *Reporter) Contain(f func() error) error {
+	err := contain.Panics(f)
+	if p := (*contain.PanicError)(nil); errors.As(err, &p) {
+		r.panicked(p)
+	}
+	return err
 }
 
 // Value is Contain of a function with a result, which is the zero value after a panic.
@@ -111,14 +106,14 @@ func Value[T any](r *Reporter, f func() (T, error)) (result T, err error) {
 }
 
 // panicked counts and reports a panic.
-func (r *Reporter) panicked(value any, stack []byte) {
+func (r *Reporter) panicked(p *contain.PanicError) {
 	r.mu.Lock()
 	r.panics++
 	r.mu.Unlock()
-	r.log.Error("panic in a component", "component", r.component, "panic", value, "stack", string(stack))
+	r.log.Error("panic in a component", "component", r.component, "panic", p.Value, "stack", string(p.Stack))
 	r.Once("panic", Notice{
 		Reason: "ComponentPanicked", Summary: "component panicked and goes on", Warning: true,
-		Message: fmt.Sprintf("%s of rail-agent panicked, and goes on: %v. This is a defect: please report it with the stack, which the log has", r.component, value),
+		Message: fmt.Sprintf("%s of rail-agent panicked, and goes on: %v. This is a defect: please report it with the stack, which the log has", r.component, p.Value),
 	})
 }
 

@@ -140,21 +140,13 @@ func (k *Keeper) report(err, last error) {
 // look, but not before a second: its writer may not be done.
 func (k *Keeper) wait(ctx context.Context, pause time.Duration, wake *component.Trigger) {
 	early := min(pause, time.Second)
+	until := time.Now().Add(pause)
 	if wait.For(ctx, early) != nil {
 		return
 	}
-	rest := time.NewTimer(pause - early)
-	defer rest.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	for wake.Wait(ctx, time.Until(until)) {
+		if k.changed() {
 			return
-		case <-rest.C:
-			return
-		case <-wake.Fired():
-			if k.changed() {
-				return
-			}
 		}
 	}
 }

@@ -3,8 +3,6 @@ package credential
 import (
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/component"
 )
@@ -36,11 +34,11 @@ func text(err error) string {
 
 // collect sends the metric of the plugin's kubeconfig, unless nobody knows whether the server
 // accepts it.
-func (k *Keeper) collect(ch chan<- prometheus.Metric) {
+func (k *Keeper) collect(out component.Metrics) {
 	use := k.Use()
 	if use.Path == "" || !use.Accepted && use.Refused == nil {
 		return
 	}
-	component.Gauge(ch, "rail_cni_kubeconfig_accepted", "Whether the API server accepts the kubeconfig of the plugin whereabouts.", component.Bool(use.Refused == nil),
+	out.Gauge("rail_cni_kubeconfig_accepted", "Whether the API server accepts the kubeconfig of the plugin whereabouts.", component.Bool(use.Refused == nil),
 		"path", use.Path, "ours", strconv.FormatBool(use.Ours))
 }

@@ -1,10 +1,6 @@
 package deviceplugin
 
-import (
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/rail-cni/rail-cni/pkg/component"
-)
+import "github.com/rail-cni/rail-cni/pkg/component"
 
 // resourceCount is a number of things of one resource.
 type resourceCount struct {
@@ -27,19 +23,19 @@ func (p *Plugin) Component() component.Component {
 }
 
 // collect sends the metrics.
-func (p *Plugin) collect(ch chan<- prometheus.Metric) {
+func (p *Plugin) collect(out component.Metrics) {
 	m := p.read()
 	for _, c := range m.devices {
-		component.Gauge(ch, "rail_cni_resource_devices", "Devices of a resource, by state.", c.count, "resource", c.resource, "state", c.of)
+		out.Gauge("rail_cni_resource_devices", "Devices of a resource, by state.", c.count, "resource", c.resource, "state", c.of)
 	}
 	for _, c := range m.served {
-		component.Gauge(ch, "rail_cni_resource_registered", "Whether the kubelet watches the devices of the resource.", c.count, "resource", c.resource)
+		out.Gauge("rail_cni_resource_registered", "Whether the kubelet watches the devices of the resource.", c.count, "resource", c.resource)
 	}
 	for _, c := range m.problems {
-		component.Gauge(ch, "rail_cni_resource_problem", "Problems of a resource, by reason.", c.count, "resource", c.resource, "reason", c.of)
+		out.Gauge("rail_cni_resource_problem", "Problems of a resource, by reason.", c.count, "resource", c.resource, "reason", c.of)
 	}
 	for _, c := range m.allocations {
-		component.Counter(ch, "rail_cni_device_allocations_total", "Allocations of devices, by the distance of the farthest NIC and GPU.", c.count,
+		out.Counter("rail_cni_device_allocations_total", "Allocations of devices, by the distance of the farthest NIC and GPU.", c.count,
 			"resource", c.resource, "level", c.of)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/contain"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -139,12 +140,7 @@ func stop(g *grpc.Server) {
 
 // pause waits for a time, a notice, or the end of ctx.
 func (s *server) pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	case <-s.wake.Fired():
+	if s.wake.Wait(ctx, d) {
 		_ = wait.For(ctx, firstTry/2) // further notices
 	}
 }
@@ -259,7 +255,7 @@ func (s *server) NotifyRegistrationStatus(_ context.Context, r *registration.Reg
 
 // statusOf returns the error of a call for gRPC, that of a panic as an internal one.
 func statusOf(err error) error {
-	if p := (*component.PanicError)(nil); errors.As(err, &p) {
+	if p := (*contain.PanicError)(nil); errors.As(err, &p) {
 		return status.Errorf(codes.Internal, "rail-agent's device plugin failed: %v; see its log", p.Value)
 	}
 	return err

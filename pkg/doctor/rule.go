@@ -2,12 +2,14 @@ package doctor
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/contain"
 )
 
 // Scope is the kind of thing that a rule judges.
@@ -182,15 +184,14 @@ func Judge(rules []Rule, f *Facts) []Result {
 
 func judge(rule *Rule, f *Facts, once *parsed) (result Result) {
 	result = Result{ID: rule.ID, Scope: rule.Scope, Node: clean(f.Node), Expects: rule.Expects}
-	defer func() {
-		if p := recover(); p != nil {
-			result.Status, result.Findings = Unknown, nil
-			result.Missing = []string{clean(fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p, firstFrames(debug.Stack())))}
-			result.reasons = result.Missing
-		}
-	}()
 	report := &Report{parsed: once}
-	rule.Check(f, report)
+	err := contain.Panics(func() error { rule.Check(f, report); return nil })
+	if p := (*contain.PanicError)(nil); errors.As(err, &p) {
+		result.Status = Unknown
+		result.Missing = []string{clean(fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p.Value, firstFrames(p.Stack)))}
+		result.reasons = result.Missing
+		return result
+	}
 	result.Findings = report.findings
 	slices.SortFunc(report.missing, func(a, b missing) int { return cmp.Or(cmp.Compare(a.text, b.text), cmp.Compare(a.reason, b.reason)) })
 	for _, m := range slices.Compact(report.missing) {

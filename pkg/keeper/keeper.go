@@ -184,7 +184,7 @@ func (k *stateDir) look(now time.Time, room int) (next time.Time) {
 	if len(k.again) > 0 {
 		next = earlier(next, k.again[0])
 	}
-	k.stats.looks.Inc()
+	k.stats.look()
 	found := map[ledger.Key]bool{}
 	k.full = false
 	for _, r := range stale {

@@ -2,9 +2,8 @@ package keeper
 
 import (
 	"strconv"
+	"sync"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -16,43 +15,65 @@ var seconds = []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10}
 
 // stats counts the keeper's work.
 type stats struct {
-	looks  prometheus.Counter
-	ended  *prometheus.HistogramVec // by plugin
-	failed *prometheus.CounterVec   // tries, by plugin and code
+	mu     sync.Mutex
+	looks  uint64
+	ended  map[string]*component.Histogram // by plugin
+	failed map[pluginCode]float64          // tries
+}
+
+type pluginCode struct {
+	plugin string
+	code   uint
 }
 
 func newStats() *stats {
-	return &stats{
-		looks: prometheus.NewCounter(prometheus.CounterOpts{Name: "rail_cni_looks_total", Help: "How often the agent looked for attachments without a pod."}),
-		ended: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "rail_cni_end_seconds", Help: "Time to end an attachment whose pod is gone, from when its NIC was there.", Buckets: seconds,
-		}, []string{"plugin"}),
-		failed: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rail_cni_end_failures_total", Help: "Tries to end an attachment that failed, by the error's CNI code (docs/reference/errors.md).",
-		}, []string{"plugin", "code"}),
-	}
+	return &stats{ended: map[string]*component.Histogram{}, failed: map[pluginCode]float64{}}
+}
+
+func (s *stats) look() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looks++
 }
 
 func (s *stats) end(plugin string, took time.Duration) {
-	s.ended.WithLabelValues(plugin).Observe(took.Seconds())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended[plugin] == nil {
+		s.ended[plugin] = component.NewHistogram(seconds...)
+	}
+	s.ended[plugin].Observe(took)
 }
 
 func (s *stats) fail(plugin string, code uint) {
-	s.failed.WithLabelValues(plugin, strconv.FormatUint(uint64(code), 10)).Inc()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed[pluginCode{plugin, code}]++
+}
+
+func (s *stats) collect(out component.Metrics) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out.Counter("rail_cni_looks_total", "How often the agent looked for attachments without a pod.", float64(s.looks))
+	for plugin, h := range s.ended {
+		out.Histogram("rail_cni_end_seconds", "Time to end an attachment whose pod is gone, from when its NIC was there.", h, "plugin", plugin)
+	}
+	for f, n := range s.failed {
+		out.Counter("rail_cni_end_failures_total", "Tries to end an attachment that failed, by the error's CNI code (docs/reference/errors.md).", n,
+			"plugin", f.plugin, "code", strconv.FormatUint(uint64(f.code), 10))
+	}
 }
 
 // collect sends the metrics of the keeper.
-func (k *Keeper) collect(ch chan<- prometheus.Metric) {
-	k.stats.looks.Collect(ch)
-	k.stats.ended.Collect(ch)
-	k.stats.failed.Collect(ch)
-	k.collectAttachments(ch)
-	k.collectLinks(ch)
+func (k *Keeper) collect(out component.Metrics) {
+	k.stats.collect(out)
+	k.collectAttachments(out)
+	k.collectLinks(out)
 }
 
 // collectAttachments counts the records by phase, and those that could not be
 // ended.
-func (k *Keeper) collectAttachments(ch chan<- prometheus.Metric) {
+func (k *Keeper) collectAttachments(out component.Metrics) {
 	type class struct{ dir, plugin, phase, netns string }
 	counts := map[class]float64{}
 	unreadable, lacking, missing := 0, 0, 0
@@ -70,10 +91,10 @@ func (k *Keeper) collectAttachments(ch chan<- prometheus.Metric) {
 				notReturned++
 			}
 		}
-		component.Gauge(ch, "rail_cni_nics_not_returned", "Attachments whose pod is gone, and that could not be ended at the last try.", float64(notReturned), "state_dir", dir)
+		out.Gauge("rail_cni_nics_not_returned", "Attachments whose pod is gone, and that could not be ended at the last try.", float64(notReturned), "state_dir", dir)
 		changed, _ := d.node.Ledger.Returned() // the loop reports unreadable ones
 		for _, r := range changed {
-			component.Gauge(ch, "rail_cni_returned_changed", "Settings of a NIC that are not as they were before it was last lent.",
+			out.Gauge("rail_cni_returned_changed", "Settings of a NIC that are not as they were before it was last lent.",
 				float64(len(r.Changed)), "state_dir", dir, "nic", r.NIC)
 		}
 		records, errs := d.node.Ledger.List()
@@ -87,17 +108,17 @@ func (k *Keeper) collectAttachments(ch chan<- prometheus.Metric) {
 		}
 	}
 	for c, n := range counts {
-		component.Gauge(ch, "rail_cni_attachments", "Attachments of this node, by phase, and whether their pod is gone.",
+		out.Gauge("rail_cni_attachments", "Attachments of this node, by phase, and whether their pod is gone.",
 			n, "state_dir", c.dir, "plugin", c.plugin, "phase", c.phase, "pod_netns", c.netns)
 	}
-	component.Gauge(ch, "rail_cni_nics_missing", "Attachments whose pod is alive and lacks the NIC that was lent to it.", float64(missing))
-	component.Gauge(ch, "rail_cni_rdma_devices_missing", "Attachments whose pod is alive and lacks an RDMA device that was lent to it.", float64(lacking))
-	component.Gauge(ch, "rail_cni_unreadable_records", "Records that are corrupt, or of a newer version.", float64(unreadable))
+	out.Gauge("rail_cni_nics_missing", "Attachments whose pod is alive and lacks the NIC that was lent to it.", float64(missing))
+	out.Gauge("rail_cni_rdma_devices_missing", "Attachments whose pod is alive and lacks an RDMA device that was lent to it.", float64(lacking))
+	out.Gauge("rail_cni_unreadable_records", "Records that are corrupt, or of a newer version.", float64(unreadable))
 }
 
 // collectLinks sends the state of the links of lent NICs, read in their pods now. Behind
 // another plugin the record of the chained plugin rdma stands for the NIC.
-func (k *Keeper) collectLinks(ch chan<- prometheus.Metric) {
+func (k *Keeper) collectLinks(out component.Metrics) {
 	for _, d := range k.dirs {
 		records, _ := d.node.Ledger.List() // rail_cni_unreadable_records counts the errors
 		for _, r := range records {
@@ -108,12 +129,13 @@ func (k *Keeper) collectLinks(ch chan<- prometheus.Metric) {
 			if r.Pod != nil {
 				pod = *r.Pod
 			}
-			labels := []string{"nic", r.NICName(), "ifname", r.IfName, "pod_namespace", pod.Namespace, "pod_name", pod.Name}
 			if r.Link != nil {
-				component.Gauge(ch, "rail_cni_link_wait_seconds", "How long ADD waited for the link of a lent NIC.", r.Link.Waited().Seconds(), labels...)
+				out.Gauge("rail_cni_link_wait_seconds", "How long ADD waited for the link of a lent NIC.", r.Link.Waited().Seconds(),
+					"nic", r.NICName(), "ifname", r.IfName, "pod_namespace", pod.Namespace, "pod_name", pod.Name)
 			}
 			if up, known := loan.LinkUp(r); known {
-				component.Gauge(ch, "rail_cni_link_up", "Whether a lent NIC is up in its pod, and has a carrier.", component.Bool(up), labels...)
+				out.Gauge("rail_cni_link_up", "Whether a lent NIC is up in its pod, and has a carrier.", component.Bool(up),
+					"nic", r.NICName(), "ifname", r.IfName, "pod_namespace", pod.Namespace, "pod_name", pod.Name)
 			}
 		}
 	}

@@ -185,9 +185,6 @@ func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir stri
 	return nil
 }
 
-// memlockLimited is the reason of the notice that locked memory stays limited.
-const memlockLimited = "MemlockLimited"
-
 // addMemlock adds the limit, unless something has set it: the administrator's base
 // specification, or another plugin.
 func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit memlock) {
@@ -197,10 +194,10 @@ func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit 
 		}
 	}
 	if uint64(limit) == unlimited {
-		p.reporter.Over(memlockLimited)
+		p.reporter.Over("MemlockLimited")
 	} else {
-		p.reporter.Once(memlockLimited, component.Notice{
-			Reason: memlockLimited, Summary: "runtime cannot lift the limit of locked memory", Warning: true,
+		p.reporter.Once("MemlockLimited", component.Notice{
+			Reason: "MemlockLimited", Summary: "runtime cannot lift the limit of locked memory", Warning: true,
 			Message: fmt.Sprintf("containers of pods with rails may lock only %d bytes of memory: this is the hard limit of the container runtime, which has no CAP_SYS_RESOURCE. "+
 				"Start it with LimitMEMLOCK=infinity", limit),
 		})

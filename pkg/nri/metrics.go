@@ -3,8 +3,6 @@ package nri
 import (
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rail-cni/rail-cni/pkg/component"
 )
 
@@ -27,11 +25,11 @@ func (p *Plugin) read() metrics {
 }
 
 // collect sends the metrics.
-func (p *Plugin) collect(ch chan<- prometheus.Metric) {
+func (p *Plugin) collect(out component.Metrics) {
 	m := p.read()
-	component.Gauge(ch, "rail_cni_nri_connected", "Whether the NRI plugin is connected to the runtime.", component.Bool(m.Connected))
-	component.Counter(ch, "rail_cni_nri_containers_total", "Containers that the NRI plugin changed.", float64(m.Containers))
-	component.Counter(ch, "rail_cni_nri_errors_total", "Containers that did not get all that the NRI plugin should give them.", float64(m.Errors))
-	component.Counter(ch, "rail_cni_nri_refused_total", "Containers that did not start for that reason, because their pod requires it.", float64(m.Refused))
-	component.Gauge(ch, "rail_cni_nri_longest_seconds", "Longest answer of the NRI plugin to the runtime.", m.Longest.Seconds())
+	out.Gauge("rail_cni_nri_connected", "Whether the NRI plugin is connected to the runtime.", component.Bool(m.Connected))
+	out.Counter("rail_cni_nri_containers_total", "Containers that the NRI plugin changed.", float64(m.Containers))
+	out.Counter("rail_cni_nri_errors_total", "Containers that did not get all that the NRI plugin should give them.", float64(m.Errors))
+	out.Counter("rail_cni_nri_refused_total", "Containers that did not start for that reason, because their pod requires it.", float64(m.Refused))
+	out.Gauge("rail_cni_nri_longest_seconds", "Longest answer of the NRI plugin to the runtime.", m.Longest.Seconds())
 }

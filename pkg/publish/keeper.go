@@ -395,21 +395,17 @@ func (k *Keeper) run(ctx context.Context) {
 			k.poll()
 		}
 		_ = wait.For(ctx, min(max(took, leastGap), rest))
-		timer := time.NewTimer(pause)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-			began = time.Now()
-			polled = began
-			k.poll()
-			if k.left {
-				k.look()
-			}
-		case <-changed.Fired():
-			began = time.Now()
+		fired := changed.Wait(ctx, pause)
+		began = time.Now()
+		if fired {
+			k.look()
+			continue
+		}
+		polled = began
+		k.poll()
+		if k.left {
 			k.look()
 		}
-		timer.Stop()
 	}
 }
 
@@ -715,7 +711,7 @@ func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) 
 	case !p.counted:
 		p.counted = true
 		if w.records[0].Created.After(k.started) { // else it waited for the agent
-			k.metrics.wrote(time.Since(firstOf(w.records)))
+			k.metrics.took.Observe(time.Since(firstOf(w.records)))
 		}
 	}
 	if w.settings.Annotation {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/contain"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -233,15 +234,20 @@ func (c *collector) done() {
 // onThread calls read on a thread in the caller's netns. A panic is its error: facts of a
 // broken node must not end the rest.
 func onThread[T any](c *collector, source string, read func() doctor.Fact[T]) (fact doctor.Fact[T]) {
-	defer func() {
-		if p := recover(); p != nil {
-			fact = doctor.Failed[T](source, fmt.Errorf("reading it panicked: %v; please report this defect", p))
+	err := contain.Panics(func() error {
+		err := c.enter()
+		if err == nil {
+			fact = read()
 		}
-	}()
-	if err := c.enter(); err != nil {
+		return err
+	})
+	if p := (*contain.PanicError)(nil); errors.As(err, &p) {
+		err = fmt.Errorf("reading it panicked: %v; please report this defect", p.Value)
+	}
+	if err != nil {
 		return doctor.Failed[T](source, err)
 	}
-	return read()
+	return fact
 }
 
 // enter locks the goroutine's thread, and moves it to the caller's netns if it is in another.

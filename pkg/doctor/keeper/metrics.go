@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/component"
 )
@@ -25,11 +23,11 @@ type ruleStatus struct{ ID, Status string }
 // Component returns the keeper as a component of the agent. Without judging it only serves the
 // node's facts.
 func (k *Keeper) Component(judging bool) component.Component {
-	c := component.Component{Name: "doctor", Reporter: k.reporter, Handlers: map[string]http.Handler{
+	c := component.Component{Name: "doctor", Handlers: map[string]http.Handler{
 		"GET /facts": component.OneAtATime(http.HandlerFunc(k.serveFacts), "another request for facts is waiting", 5*time.Second),
 	}}
 	if judging {
-		c.Run, c.Collect = k.Run, k.collect
+		c.Reporter, c.Run, c.Collect = k.reporter, k.Run, k.collect
 	}
 	return c
 }
@@ -44,14 +42,14 @@ func (k *Keeper) read() metrics {
 }
 
 // collect sends the metrics of the doctor's rules.
-func (k *Keeper) collect(ch chan<- prometheus.Metric) {
+func (k *Keeper) collect(out component.Metrics) {
 	m := k.read()
 	for _, r := range m.Rules {
-		component.Gauge(ch, "rail_doctor_rule", "Status of a rule of the doctor, always 1.", 1, "id", r.ID, "status", r.Status)
+		out.Gauge("rail_doctor_rule", "Status of a rule of the doctor, always 1.", 1, "id", r.ID, "status", r.Status)
 	}
 	if !m.Last.IsZero() {
-		component.Gauge(ch, "rail_doctor_last_run_timestamp_seconds", "End of the doctor's last run.", float64(m.Last.UnixMilli())/1000)
-		component.Gauge(ch, "rail_doctor_run_seconds", "Duration of the doctor's last run.", m.Took.Seconds())
+		out.Gauge("rail_doctor_last_run_timestamp_seconds", "End of the doctor's last run.", float64(m.Last.UnixMilli())/1000)
+		out.Gauge("rail_doctor_run_seconds", "Duration of the doctor's last run.", m.Took.Seconds())
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
@@ -63,12 +62,12 @@ type Watcher struct {
 
 	reporter *component.Reporter
 	names    []string // of the plugins in Own that are to be installed
-	restored prometheus.Counter
 
-	mu    sync.Mutex
-	found []local.Binary
-	sums  map[string]sum
-	tries map[string]restores // by path
+	mu       sync.Mutex
+	found    []local.Binary
+	restored uint64 // plugins
+	sums     map[string]sum
+	tries    map[string]restores // by path
 }
 
 // restores counts the restorations of a plugin in the current time span.
@@ -87,7 +86,6 @@ type sum struct {
 func (b *Watcher) Component(tell func(component.Notice)) (component.Component, error) {
 	b.sums, b.tries = map[string]sum{}, map[string]restores{}
 	b.reporter = component.NewReporter("plugins", b.Log, tell)
-	b.restored = prometheus.NewCounter(prometheus.CounterOpts{Name: "rail_cni_binaries_restored_total", Help: "Plugins that the agent put back into a CNI directory."})
 	c := component.Component{Name: "plugins", Reporter: b.reporter, Collect: b.collect, Status: func() map[string]any { return map[string]any{"binaries": b.states()} }}
 	if len(b.BinDirs) == 0 {
 		return c, nil
@@ -122,10 +120,13 @@ func (b *Watcher) run(ctx context.Context) {
 }
 
 // collect sends the watcher's metrics.
-func (b *Watcher) collect(ch chan<- prometheus.Metric) {
-	b.restored.Collect(ch)
+func (b *Watcher) collect(out component.Metrics) {
+	b.mu.Lock()
+	restored := b.restored
+	b.mu.Unlock()
+	out.Counter("rail_cni_binaries_restored_total", "Plugins that the agent put back into a CNI directory.", float64(restored))
 	for _, f := range b.states() {
-		component.Gauge(ch, "rail_cni_binary_ours", "Whether the plugin in the CNI directory is the agent's.", component.Bool(f.State == ""), "path", f.Path)
+		out.Gauge("rail_cni_binary_ours", "Whether the plugin in the CNI directory is the agent's.", component.Bool(f.State == ""), "path", f.Path)
 	}
 }
 
@@ -248,7 +249,9 @@ func (b *Watcher) restore(ctx context.Context, path, name, wrong string) string 
 	if err := b.put(ctx, filepath.Join(b.Own, name), path); err != nil {
 		return fmt.Sprintf("%s, and cannot be restored: %v", wrong, err)
 	}
-	b.restored.Inc()
+	b.mu.Lock()
+	b.restored++
+	b.mu.Unlock()
 	b.reporter.Report(component.Notice{
 		Reason: "PluginRestored", Summary: "plugin restored", Message: fmt.Sprintf("%s was %s, and is rail-cni's %s again", path, wrong, b.Version), Warning: true,
 	})

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
@@ -42,8 +41,8 @@ func (c *Collector) Component() component.Component {
 
 // collect sends the counters of all ports of the node's RDMA devices, in any namespace. A device
 // that is being moved is missing once.
-func (c *Collector) collect(ch chan<- prometheus.Metric) {
-	s := &scrape{node: c.NodeName, ch: ch, owners: map[owned]*ledger.Record{}, roots: map[rdma.GUID]string{}}
+func (c *Collector) collect(out component.Metrics) {
+	s := &scrape{node: c.NodeName, out: out, owners: map[owned]*ledger.Record{}, roots: map[rdma.GUID]string{}}
 	for _, dir := range c.StateDirs {
 		l, err := ledger.Open(dir)
 		if err != nil {
@@ -59,7 +58,7 @@ func (c *Collector) collect(ch chan<- prometheus.Metric) {
 	if err != nil {
 		c.Log.Debug("not all RDMA counters could be read", "err", err)
 	}
-	component.Gauge(ch, "rail_cni_rdma_incomplete", "Whether some RDMA counters could not be read now.", component.Bool(err != nil))
+	out.Gauge("rail_cni_rdma_incomplete", "Whether some RDMA counters could not be read now.", component.Bool(err != nil))
 }
 
 // owned is a port of a device. Each port may have a NIC of its own; port 0 is
@@ -73,7 +72,7 @@ type owned struct {
 // scrape is one reading of the counters.
 type scrape struct {
 	node   string
-	ch     chan<- prometheus.Metric
+	out    component.Metrics
 	owners map[owned]*ledger.Record // records of the NICs of the ports
 	lent   []*ledger.Record         // of NICs with a netdev
 	pods   []*ledger.Record         // one for each netns with lent NICs
@@ -291,7 +290,7 @@ func (c *scrape) tellState(p port) {
 	if p.lent == nil {
 		return
 	}
-	component.Gauge(c.ch, "rail_cni_port_active", "Whether the RDMA port of a lent NIC is active.", component.Bool(p.active),
+	c.out.Gauge("rail_cni_port_active", "Whether the RDMA port of a lent NIC is active.", component.Bool(p.active),
 		"nic", p.parent, "ifname", p.netdev, "rdma_device", p.name, "port", strconv.FormatUint(uint64(p.number), 10),
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name)
 }
@@ -311,5 +310,5 @@ func (c *scrape) tell(name string, value float64, p port, more ...string) {
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
 	}
 	// A gauge has the suffix as well, because the dashboards use it.
-	component.Counter(c.ch, "rdma_"+name+"_total", "Of an RDMA device's port, as its driver counts.", value, append(labels, more...)...)
+	c.out.Counter("rdma_"+name+"_total", "Of an RDMA device's port, as its driver counts.", value, append(labels, more...)...)
 }

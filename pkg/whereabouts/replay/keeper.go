@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rail-cni/rail-cni/pkg/component"
 )
 
@@ -81,7 +79,7 @@ func (k *keeper) status() map[string]any {
 	return s
 }
 
-func (k *keeper) collect(ch chan<- prometheus.Metric) {
+func (k *keeper) collect(out component.Metrics) {
 	waiting, _ := k.get()
-	component.Gauge(ch, "rail_cni_journal_addresses", "Addresses that wait to be freed, because the API server was away at DEL.", float64(waiting))
+	out.Gauge("rail_cni_journal_addresses", "Addresses that wait to be freed, because the API server was away at DEL.", float64(waiting))
 }

@@ -1,4 +1,5 @@
-package report
+// Package usage sends how full the address pools of a cluster are to Prometheus.
+package usage
 
 import (
 	"cmp"
@@ -8,10 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
 )
 
 // mostPools bounds the address pools that have metrics. With node slices each node has a pool
@@ -54,7 +54,7 @@ func (m *Metrics) Surveyed(s *api.Survey) {
 	var read time.Time
 	if s != nil {
 		read = time.Now()
-		for _, v := range Usage(s) {
+		for _, v := range report.Usage(s) {
 			use := poolUse{Pool: v.Name, Used: float64(v.Used), Addresses: v.Capacity()}
 			if d := v.Divided; d != nil {
 				use.Claimed = float64(d.Claimed)
@@ -72,21 +72,21 @@ func (m *Metrics) Surveyed(s *api.Survey) {
 }
 
 // collect sends the metrics of the fullest pools.
-func (m *Metrics) collect(ch chan<- prometheus.Metric) {
+func (m *Metrics) collect(out component.Metrics) {
 	m.mu.Lock()
 	pools, read := m.pools, m.read // not changed, but replaced
 	m.mu.Unlock()
 	if read.IsZero() {
 		return
 	}
-	component.Gauge(ch, "rail_cni_pools", "Address pools of the cluster.", float64(len(pools)))
-	component.Gauge(ch, "rail_cni_pools_read_timestamp_seconds", "When the address pools of the cluster were read.", float64(read.UnixMilli())/1000)
+	out.Gauge("rail_cni_pools", "Address pools of the cluster.", float64(len(pools)))
+	out.Gauge("rail_cni_pools_read_timestamp_seconds", "When the address pools of the cluster were read.", float64(read.UnixMilli())/1000)
 	for _, p := range pools[:min(len(pools), mostPools)] {
-		component.Gauge(ch, "rail_cni_pool_addresses", "Addresses that the pool can have at the most.", p.Addresses, "pool", p.Pool)
-		component.Gauge(ch, "rail_cni_pool_addresses_used", "Addresses of the pool that are in use.", p.Used, "pool", p.Pool)
+		out.Gauge("rail_cni_pool_addresses", "Addresses that the pool can have at the most.", p.Addresses, "pool", p.Pool)
+		out.Gauge("rail_cni_pool_addresses_used", "Addresses of the pool that are in use.", p.Used, "pool", p.Pool)
 		if p.Blocks > 0 {
-			component.Gauge(ch, "rail_cni_pool_blocks", "Blocks that the pool is divided into.", p.Blocks, "pool", p.Pool)
-			component.Gauge(ch, "rail_cni_pool_blocks_claimed", "Blocks of the pool that nodes hold.", p.Claimed, "pool", p.Pool)
+			out.Gauge("rail_cni_pool_blocks", "Blocks that the pool is divided into.", p.Blocks, "pool", p.Pool)
+			out.Gauge("rail_cni_pool_blocks_claimed", "Blocks of the pool that nodes hold.", p.Claimed, "pool", p.Pool)
 		}
 	}
 }

@@ -1,16 +1,12 @@
-package report
+package usage
 
 import (
 	"fmt"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rail-cni/rail-cni/pkg/component/componenttest"
 )
 
 func TestFullestPoolsHaveMetrics(t *testing.T) {
@@ -22,13 +18,7 @@ func TestFullestPoolsHaveMetrics(t *testing.T) {
 		m.pools = append(m.pools, poolUse{Pool: fmt.Sprint("node-", i), Used: 1, Addresses: 1000})
 	}
 	exposed := func() string {
-		t.Helper()
-		c := m.Component(slog.New(slog.DiscardHandler))
-		registry := prometheus.NewRegistry()
-		registry.MustRegister(c.Collector())
-		w := httptest.NewRecorder()
-		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		return w.Body.String()
+		return "\n" + strings.Join(componenttest.Collect(m.collect), "\n") + "\n"
 	}
 	text := exposed()
 	for _, want := range []string{

@@ -1,4 +1,4 @@
-package inventory_test
+package watch_test
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/inventory/watch"
 )
 
 func TestWatchLooksAfterChanges(t *testing.T) {
@@ -22,7 +22,7 @@ func TestWatchLooksAfterChanges(t *testing.T) {
 	defer watching.Wait()
 	defer cancel()
 	watching.Go(func() {
-		inventory.Watch(ctx, n.Netns, []string{state}, slog.New(slog.DiscardHandler), func() { looks <- struct{}{} })
+		watch.NICs(ctx, n.Netns, []string{state}, slog.New(slog.DiscardHandler), func() { looks <- struct{}{} })
 	})
 	await := func(what string) {
 		t.Helper()

@@ -1,0 +1,47 @@
+// Package componenttest has what tests of components need.
+package componenttest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
+)
+
+// Metrics takes metrics as lines of text: name{label="value",…} value. A histogram has its count
+// as value.
+type Metrics []string
+
+// Collect returns what a component sends.
+func Collect(collect func(out component.Metrics)) Metrics {
+	var m Metrics
+	collect(&m)
+	return m
+}
+
+func (m *Metrics) add(name string, value any, labels []string) {
+	var pairs []string
+	for i := 0; i+1 < len(labels); i += 2 {
+		if labels[i+1] != "" {
+			pairs = append(pairs, fmt.Sprintf("%s=%q", labels[i], labels[i+1]))
+		}
+	}
+	if len(pairs) > 0 {
+		name += "{" + strings.Join(pairs, ",") + "}"
+	}
+	*m = append(*m, fmt.Sprint(name, " ", value))
+}
+
+// Gauge takes a gauge.
+func (m *Metrics) Gauge(name, _ string, value float64, labels ...string) { m.add(name, value, labels) }
+
+// Counter takes a counter.
+func (m *Metrics) Counter(name, _ string, value float64, labels ...string) {
+	m.add(name, value, labels)
+}
+
+// Histogram takes a histogram.
+func (m *Metrics) Histogram(name, _ string, h *component.Histogram, labels ...string) {
+	count, _, _ := h.Read()
+	m.add(name, count, labels)
+}

@@ -1,0 +1,51 @@
+// Package watch notices that the NICs of a node may have changed.
+package watch
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/notify"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// Times of NICs.
+const (
+	settle     = 100 * time.Millisecond // a change comes with others
+	rest       = time.Second            // the least time between two calls
+	watchAgain = 30 * time.Second       // a directory may not have existed
+)
+
+// NICs calls changed at once, when the NICs of the node may have changed, and every watchAgain, until
+// ctx ends: after changes of the links and RDMA devices of the host, or of the ledgers in the state
+// directories. Changes that come together cause one call. A notice may be lost, and a link
+// in a pod changes without one. host must stay open until NICs returns.
+func NICs(ctx context.Context, host *link.Netns, stateDirs []string, log *slog.Logger, changed func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var listening sync.WaitGroup
+	defer listening.Wait()
+	defer cancel()
+	noticed, records := component.NewTrigger(), notify.NewDirs(log)
+	listening.Go(func() { records.Run(ctx, noticed.Fire) })
+	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, log, noticed.Fire) })
+	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_RDMA, rdma.NotifyGroup, log, noticed.Fire) })
+	loop := component.Loop{
+		Reporter: component.NewReporter("inventory", log, nil), Trigger: noticed, Settle: settle, MinRest: rest,
+		Do: func(context.Context) time.Time {
+			for _, dir := range stateDirs {
+				records.Watch(dir) // the ledger may not exist yet
+				records.Watch(filepath.Join(dir, "attachments"))
+			}
+			changed()
+			return time.Now().Add(watchAgain)
+		},
+	}
+	loop.Run(ctx)
+}
