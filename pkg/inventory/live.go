@@ -7,7 +7,6 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -63,7 +62,7 @@ func (l *live) fillLink(a *Attachment, r *ledger.Record) {
 	if v.err != nil {
 		return
 	}
-	now := loan.InterfaceIn(v.ns, r)
+	now := r.InterfaceIn(v.ns)
 	if now == nil {
 		return
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/notify"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
 const (
@@ -108,12 +107,12 @@ func (a *announcer) look(now time.Time) (next time.Time) {
 // announce announces the addresses of the attachment if its interface has a carrier. It
 // returns false to be called again.
 func (a *announcer) announce(r *ledger.Record) bool {
-	pod := loan.OpenPod(r)
+	pod := r.OpenPod()
 	if pod == nil {
 		return false
 	}
 	defer pod.Close()
-	l := loan.InterfaceIn(pod, r)
+	l := r.InterfaceIn(pod)
 	if pod.ID.Equal(a.host) || l == nil || !l.HasCarrier() {
 		return false
 	}

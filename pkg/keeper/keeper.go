@@ -15,7 +15,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -236,7 +235,7 @@ func (k *stateDir) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	if len(stale) == 0 {
 		return nil
 	}
-	away, err := loan.OnTheirWay(k.node, stale)
+	away, err := k.node.OnTheirWay(stale)
 	if err != nil {
 		k.log.Debug("search for NICs failed", "err", err)
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
 // seconds are the bounds of the histogram of the duration of ends.
@@ -133,7 +132,7 @@ func (k *Keeper) collectLinks(out component.Metrics) {
 				out.Gauge("rail_cni_link_wait_seconds", "How long ADD waited for the link of a lent NIC.", r.Link.Waited().Seconds(),
 					"nic", r.NICName(), "ifname", r.IfName, "pod_namespace", pod.Namespace, "pod_name", pod.Name)
 			}
-			if up, known := loan.LinkUp(r); known {
+			if up, known := r.LinkUp(); known {
 				out.Gauge("rail_cni_link_up", "Whether a lent NIC is up in its pod, and has a carrier.", component.Bool(up),
 					"nic", r.NICName(), "ifname", r.IfName, "pod_namespace", pod.Namespace, "pod_name", pod.Name)
 			}

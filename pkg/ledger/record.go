@@ -203,6 +203,12 @@ func (r *Record) Holder() string {
 	return who
 }
 
+// LentTo returns the error for a NIC that is lent to holder.
+func LentTo(holder *Record) error {
+	return failure.WithCure(failure.New(failure.NICLent, "%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase),
+		"wait until that attachment ends, or choose another NIC")
+}
+
 // Same reports whether both records are of the same ADD, in any phase: a
 // runtime may reuse the key of an attachment.
 func (r *Record) Same(other *Record) bool {

@@ -13,7 +13,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -77,7 +76,7 @@ func (s *sight) in(r *ledger.Record) *space {
 	}
 	sp := &space{ns: s.host}
 	if r != nil {
-		sp.ns, sp.own = loan.OpenPod(r), true
+		sp.ns, sp.own = r.OpenPod(), true
 	}
 	if sp.ns == nil {
 		sp.err = fmt.Errorf("%s: its netns is gone", r.Holder())
@@ -150,7 +149,7 @@ func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	if sp.ns == nil {
 		return l, nil, sp.err
 	}
-	now := loan.InterfaceIn(sp.ns, r)
+	now := r.InterfaceIn(sp.ns)
 	var found []*net.IPNet
 	var err error
 	if now != nil {

@@ -18,7 +18,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/resource"
@@ -304,7 +303,7 @@ func (t *target) interfaceOf(n *inventory.NIC, at spaces) (*link.Link, error) {
 	}
 	if t.record != nil {
 		if sp := at.of(t.record); sp.err == nil {
-			if l := loan.InterfaceIn(sp.ns, t.record); l != nil {
+			if l := t.record.InterfaceIn(sp.ns); l != nil {
 				return l, nil
 			}
 		}

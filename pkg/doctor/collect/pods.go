@@ -12,7 +12,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -117,7 +116,7 @@ const linkTries = 5
 func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
 	of := map[int]*ledger.Record{}
 	for _, r := range records {
-		if l := loan.InterfaceIn(sp.ns, r); l != nil {
+		if l := r.InterfaceIn(sp.ns); l != nil {
 			of[l.Index] = r
 		}
 	}
@@ -224,7 +223,7 @@ func podDevices(records []*ledger.Record) ([]doctor.Port, error) {
 			own := slices.IndexFunc(records, func(r *ledger.Record) bool { return recordHas(r, d) })
 			mtu := 0
 			if own >= 0 {
-				if l := loan.InterfaceIn(sp.ns, records[own]); l != nil {
+				if l := records[own].InterfaceIn(sp.ns); l != nil {
 					mtu = l.MTU
 				}
 			}

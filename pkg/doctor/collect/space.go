@@ -11,7 +11,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -52,7 +51,7 @@ func (s spaces) of(r *ledger.Record) *space {
 	sp := &space{}
 	if r == nil {
 		sp.ns, sp.err = link.CurrentNetns()
-	} else if sp.ns = loan.OpenPod(r); sp.ns == nil {
+	} else if sp.ns = r.OpenPod(); sp.ns == nil {
 		sp.err = fmt.Errorf("%s: its netns is gone", r.Holder())
 	}
 	s[key] = sp

@@ -13,7 +13,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -121,7 +120,7 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 			places = append(places, first)
 		}
 	}
-	host := loan.Host(n)
+	host := n.Host()
 	waiting, cancel := context.WithTimeout(ctx, returnWait)
 	defer cancel()
 	found := false

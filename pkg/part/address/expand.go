@@ -7,7 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
 
 // expanded returns the configuration for the IPAM plugin, with the values that its "ipam"
@@ -82,13 +82,13 @@ func ofEachRail(n *attachment.Node, c *netconf.Common) (configs [][]byte, err er
 		}
 		return [][]byte{config}, nil
 	}
-	rails, err := loan.RailsOf(n, loan.Host(n))
+	ofNode, err := rails.Read(n, n.Host())
 	if err != nil {
 		return nil, err
 	}
 	var errs []error
-	for _, rail := range c.PossibleRails(rails.Numbers()) {
-		config, err := expanded(n, c, &rail, rails.Numbers())
+	for _, rail := range c.PossibleRails(ofNode.Numbers()) {
+		config, err := expanded(n, c, &rail, ofNode.Numbers())
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -2,8 +2,6 @@ package all_test
 
 import (
 	"testing"
-
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
 // TestInterfaceOfARecordIsTheNICThatWasLent has a link in the pod with the index that the record names.
@@ -14,22 +12,22 @@ func TestInterfaceOfARecordIsTheNICThatWasLent(t *testing.T) {
 	b.node.MustRun(b.call("ADD", b.config(nil)))
 	b.node.Inside(func() {
 		r := b.records()[0]
-		pod := loan.OpenPod(r)
+		pod := r.OpenPod()
 		if pod == nil {
 			t.Fatal("the pod netns is not found")
 		}
 		defer pod.Close()
-		if l := loan.InterfaceIn(pod, r); l == nil || l.Name != "net1" {
+		if l := r.InterfaceIn(pod); l == nil || l.Name != "net1" {
 			t.Errorf("the interface is %+v", l)
 		}
-		if up, known := loan.LinkUp(r); !up || !known {
+		if up, known := r.LinkUp(); !up || !known {
 			t.Errorf("link up %v, known %v", up, known)
 		}
 		r.Loan.Identity.ParentDev = "0000:77:00.0"
-		if l := loan.InterfaceIn(pod, r); l != nil {
+		if l := r.InterfaceIn(pod); l != nil {
 			t.Errorf("a link of another device is the interface: %+v", l)
 		}
-		if _, known := loan.LinkUp(r); known {
+		if _, known := r.LinkUp(); known {
 			t.Error("the state of another link is that of the interface")
 		}
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
 
 // Part is a macvlan on a NIC that stays on the host, or in the pod. Its claim
@@ -45,7 +45,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	}
 	c := p.Conf
 	if !c.LinkInContainer {
-		host := loan.Host(tx.Node)
+		host := tx.Node.Host()
 		if err := host.Permit(host.Of(parent), tx.Node.File, nil); err != nil {
 			return err
 		}
@@ -82,9 +82,9 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 	if tx.Parent == nil {
 		return nil
 	}
-	holder, err := tx.Node.Ledger.HolderOf(loan.Host(tx.Node).Of(tx.Parent).Key(tx.Node.Netns.ID))
+	holder, err := tx.Node.Ledger.HolderOf(tx.Node.Host().Of(tx.Parent).Key(tx.Node.Netns.ID))
 	if err == nil && holder != nil && holder.LendsNetdev() && tx.Node.Alive(holder) {
-		err = loan.LentTo(holder)
+		err = ledger.LentTo(holder)
 	}
 	return err
 }
@@ -98,17 +98,17 @@ func (p Part) where(tx *attachment.Tx) *link.Netns {
 }
 
 // rails returns the rails of the node, nil if the network does not need them.
-func (p Part) rails(n *attachment.Node) (*loan.Rails, error) {
+func (p Part) rails(n *attachment.Node) (*rails.Rails, error) {
 	if !p.Conf.NeedsRail() {
 		return nil, nil
 	}
-	rails, err := loan.RailsOf(n, loan.Host(n))
-	return rails, p.Conf.RailCure(err)
+	found, err := rails.Read(n, n.Host())
+	return found, p.Conf.RailCure(err)
 }
 
 // parent returns the link that the configuration names, or that of its rail, or
 // that of the default route. rails may be nil.
-func (p Part) parent(n *attachment.Node, ns *link.Netns, rails *loan.Rails) (*link.Link, error) {
+func (p Part) parent(n *attachment.Node, ns *link.Netns, rails *rails.Rails) (*link.Link, error) {
 	switch {
 	case p.Conf.Master != "":
 		return p.named(n, ns)
@@ -120,16 +120,16 @@ func (p Part) parent(n *attachment.Node, ns *link.Netns, rails *loan.Rails) (*li
 
 // checkRail returns the rail of the parent, nil if the network does not need it. It is an
 // error if the parent has none, or another than the network's.
-func (p Part) checkRail(n *attachment.Node, parent *link.Link, rails *loan.Rails) (*int, error) {
+func (p Part) checkRail(n *attachment.Node, parent *link.Link, rails *rails.Rails) (*int, error) {
 	if rails == nil {
 		return nil, nil
 	}
-	rail, err := rails.Of(loan.Host(n).Of(parent), p.Conf.Rail)
+	rail, err := rails.Of(n.Host().Of(parent), p.Conf.Rail)
 	return &rail, p.Conf.RailCure(err)
 }
 
 // setRail sets the rail of the parent for the other parts, if the network needs it.
-func (p Part) setRail(tx *attachment.Tx, parent *link.Link, rails *loan.Rails) error {
+func (p Part) setRail(tx *attachment.Tx, parent *link.Link, rails *rails.Rails) error {
 	rail, err := p.checkRail(tx.Node, parent, rails)
 	if err == nil && rail != nil {
 		rails.SetRail(tx, *rail)
@@ -144,9 +144,9 @@ func (p Part) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 		return l, err
 	}
 	if !p.Conf.LinkInContainer {
-		holder, holderErr := loan.HolderOf(n, nic.Selector{Device: p.Conf.Master})
+		holder, holderErr := n.HolderOf(nic.Selector{Device: p.Conf.Master})
 		if holderErr == nil && holder != nil {
-			return nil, loan.LentTo(holder)
+			return nil, ledger.LentTo(holder)
 		}
 	}
 	return nil, failure.WithCure(failure.New(failure.NICNotFound, "master %q does not exist in netns %s", p.Conf.Master, ns.Path),
@@ -154,8 +154,8 @@ func (p Part) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 }
 
 // ofRail returns the netdev of the rail's NIC.
-func ofRail(n *attachment.Node, rails *loan.Rails, rail int) (*link.Link, error) {
-	host := loan.Host(n)
+func ofRail(n *attachment.Node, rails *rails.Rails, rail int) (*link.Link, error) {
+	host := n.Host()
 	s, err := rails.Selector(rail)
 	if err != nil {
 		return nil, err
@@ -163,8 +163,8 @@ func ofRail(n *attachment.Node, rails *loan.Rails, rail int) (*link.Link, error)
 	found, err := host.Select(s)
 	switch {
 	case errors.Is(err, nic.ErrNotFound):
-		if holder, holderErr := loan.HolderOf(n, s); holder != nil && holderErr == nil {
-			return nil, loan.LentTo(holder)
+		if holder, holderErr := n.HolderOf(s); holder != nil && holderErr == nil {
+			return nil, ledger.LentTo(holder)
 		}
 		return nil, failure.WithCure(failure.Wrap(err, failure.NICNotFound, "the NIC of rail %d", rail), "see `railctl nics`")
 	case err != nil:
@@ -312,6 +312,6 @@ func (p Part) Available(n *attachment.Node) error {
 	if _, err := p.checkRail(n, parent, rails); err != nil {
 		return err
 	}
-	host := loan.Host(n)
+	host := n.Host()
 	return host.Permit(host.Of(parent), n.File, nil)
 }

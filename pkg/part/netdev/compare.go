@@ -11,7 +11,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -147,7 +146,7 @@ func CompareLater(n *attachment.Node, r *ledger.Record) (found bool, err error) 
 		return false, nil
 	}
 	changed = slices.DeleteFunc(changed, func(e error) bool { return noted(n, r, e) })
-	loan.Report(n, r, changed, nil, nil)
+	n.ReportReturned(r, changed, nil, nil)
 	return len(changed) > 0, nil
 }
 

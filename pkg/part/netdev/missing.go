@@ -7,7 +7,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 )
 
 // Missing returns, of attachments whose NIC is lent, those whose NIC cannot be in the
@@ -17,7 +16,7 @@ func Missing(n *attachment.Node, lent []*ledger.Record) (map[ledger.Key]string, 
 	if err != nil {
 		return nil, err
 	}
-	host, missing := loan.Host(n), map[ledger.Key]string{}
+	host, missing := n.Host(), map[ledger.Key]string{}
 	for _, r := range lent {
 		id := r.Loan.Identity
 		at := slices.IndexFunc(links, func(l *link.Link) bool {

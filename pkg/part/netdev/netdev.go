@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/part/address"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
+	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
 
 // Part is a NIC of the host that moves into the pod netns. Its claim precedes that
@@ -30,7 +30,7 @@ type Part struct {
 	selected nic.Selector
 	chosen   *nic.NIC
 
-	rails *loan.Rails // of the node, nil until the network needs them
+	rails *rails.Rails // of the node, nil until the network needs them
 }
 
 // Name implements [attachment.Part].
@@ -79,10 +79,10 @@ func static(c *netconf.HostDevice) nic.Selector {
 }
 
 // railsOf returns the rails of the node. They are read once.
-func (p *Part) railsOf(n *attachment.Node, h *nic.Host) (*loan.Rails, error) {
+func (p *Part) railsOf(n *attachment.Node, h *nic.Host) (*rails.Rails, error) {
 	var err error
 	if p.rails == nil {
-		p.rails, err = loan.RailsOf(n, h)
+		p.rails, err = rails.Read(n, h)
 	}
 	return p.rails, err
 }
@@ -126,7 +126,7 @@ func nameOf(n *nic.NIC) string {
 // Holder returns the record of the attachment that has the NIC. If the holder's
 // netns is gone the NIC is on the host, under any name, or on its way.
 func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
-	host := loan.Host(tx.Node)
+	host := tx.Node.Host()
 	p.selected, p.chosen = nic.Selector{}, nil
 	s, err := p.selector(tx.Node, host)
 	if err != nil {
@@ -141,7 +141,7 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 		}
 		return holder, err
 	case errors.Is(err, nic.ErrNotFound):
-		holder, _ := loan.HolderOf(tx.Node, s) // Claim reports unreadable records, beside what is not found
+		holder, _ := tx.Node.HolderOf(s) // Claim reports unreadable records, beside what is not found
 		return holder, nil
 	}
 	return nil, nil
@@ -151,7 +151,7 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 // the host can spare it, and records its state. It uses the NIC that Holder
 // selected, because the NIC is read again under its lock.
 func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
-	n, host := tx.Node, loan.Host(tx.Node)
+	n, host := tx.Node, tx.Node.Host()
 	s, found, err := p.choose(ctx, n, host)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	tx.UntilRecorded(func() { _ = lock.UnlockAndRemove() })
 	if holder, err := n.Ledger.HolderOf(key); err != nil || holder != nil && holder.Key != tx.Key {
 		if err == nil {
-			err = loan.LentTo(holder)
+			err = ledger.LentTo(holder)
 		}
 		return err
 	}
@@ -228,16 +228,16 @@ func notFound(n *attachment.Node, s nic.Selector, err error) error {
 	if !errors.Is(err, nic.ErrNotFound) {
 		return err
 	}
-	holder, holderErr := loan.HolderOf(n, s)
+	holder, holderErr := n.HolderOf(s)
 	if holder != nil && holderErr == nil {
-		return loan.LentTo(holder)
+		return ledger.LentTo(holder)
 	}
 	return errors.Join(failure.WithCure(failure.Wrap(err, failure.NICNotFound, ""), "see `ip link`, and `railctl show` for those that are lent"), holderErr)
 }
 
 // snapshot records the state of the NIC.
 func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) error {
-	host := loan.Host(tx.Node)
+	host := tx.Node.Host()
 	// Read again under the lock: another loan may have come and gone.
 	v, err := host.Netns.View(chosen.Index)
 	if err != nil {
@@ -287,10 +287,19 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	return err
 }
 
+// nicsLent returns the records of the NICs that left this host netns since the machine booted,
+// each with its snapshot, and an error for each record that cannot be read.
+func nicsLent(n *attachment.Node) ([]*ledger.Record, []error) {
+	records, errs := n.Ledger.List()
+	return slices.DeleteFunc(records, func(r *ledger.Record) bool {
+		return !r.LendsNetdev() || r.Loan.Snapshot == nil || !r.HostNetns.Equal(n.Netns.ID) || !n.Ledger.OfThisBoot(r)
+	}), errs
+}
+
 // joinHops adds to the snapshot the nexthops of its routes that left with other NICs, which are
 // lent.
 func joinHops(tx *attachment.Tx, s *link.Snapshot) {
-	records, errs := loan.NICsLent(tx.Node)
+	records, errs := nicsLent(tx.Node)
 	for _, r := range records {
 		s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
 	}
@@ -459,7 +468,7 @@ func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 // Available returns the reason why the configured NIC is neither on this host
 // nor lent. It returns nil if the runtime names the NIC with each pod.
 func (p *Part) Available(n *attachment.Node) error {
-	host := loan.Host(n)
+	host := n.Host()
 	s, err := p.selector(n, host)
 	if err != nil {
 		if len(p.Conf.IDs()) == 0 && p.Conf.Rail.Number == nil {
@@ -477,7 +486,7 @@ func (p *Part) Available(n *attachment.Node) error {
 		}
 		return host.Permit(found, n.File, p.Conf.Allow)
 	}
-	if holder, _ := loan.HolderOf(n, s); holder != nil {
+	if holder, _ := n.HolderOf(s); holder != nil {
 		return nil
 	}
 	return err

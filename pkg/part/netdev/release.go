@@ -14,7 +14,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -39,7 +38,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 	switch {
 	case err != nil:
 		return err
-	case l == nil && id.ParentDev != "" && loan.Host(n).Bound(id.ParentDev) && !(releasing.Conclusive() && gone(releasing)):
+	case l == nil && id.ParentDev != "" && n.Host().Bound(id.ParentDev) && !(releasing.Conclusive() && gone(releasing)):
 		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotReturned, "the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path),
 			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
 	case l == nil:
@@ -56,7 +55,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 // gone reports whether the NIC that was lent no longer exists: after a long search its
 // device has no netdev in any netns, or another netdev.
 func gone(releasing *attachment.Releasing) bool {
-	n, r, host := releasing.Node, releasing.Record, loan.Host(releasing.Node)
+	n, r, host := releasing.Node, releasing.Record, releasing.Node.Host()
 	id := r.Loan.Identity
 	if !host.HasNetdev(id.ParentDev) {
 		return true
@@ -79,9 +78,9 @@ func gone(releasing *attachment.Releasing) bool {
 // pod netns ends, and waits as long as it can still come. The kernel moves it
 // to init_net even if the host netns is another; away is then open.
 func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *link.Netns, err error) {
-	r, home, host := releasing.Record, releasing.Home, loan.Host(releasing.Node)
+	r, home, host := releasing.Record, releasing.Home, releasing.Node.Host()
 	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
-	came, err := releasing.Await(ctx, func() int { return loan.NICsAway(releasing.Node) }, func() (done bool, err error) {
+	came, err := releasing.Await(ctx, func() int { return releasing.Node.NICsAway() }, func() (done bool, err error) {
 		l, err = home.Find(id, hints...)
 		if l != nil || err != nil || id.ParentDev == "" {
 			return true, err
@@ -267,7 +266,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 	}
 	lent := sync.OnceValue(func() []*ledger.Record {
-		records, _ := loan.NICsLent(n) // of one that cannot be read nothing is known
+		records, _ := nicsLent(n) // of one that cannot be read nothing is known
 		return records
 	})
 	restore := func() (lost []error, err error) {
@@ -308,7 +307,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 			return still
 		})
 	}
-	loan.Report(n, r, lost, left, missing)
+	n.ReportReturned(r, lost, left, missing)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 }
 

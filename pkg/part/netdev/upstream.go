@@ -12,7 +12,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -35,8 +34,8 @@ func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return err
 	}
 	r := unrecorded(u, l)
-	s, err := p.selector(u.Node, loan.Host(u.Node))
-	if err != nil || !lentByAlias(l) || !loan.Selects(s, r.Loan) || !mayTake(u.Node, r, l) {
+	s, err := p.selector(u.Node, u.Node.Host())
+	if err != nil || !lentByAlias(l) || !attachment.Selects(s, r.Loan) || !mayTake(u.Node, r, l) {
 		return nil
 	}
 	r.Netns.NetnsID = u.Pod.ID
@@ -53,7 +52,7 @@ func lentByAlias(l *link.Link) bool {
 // as lent: the node file must permit it, and no attachment may have it, or
 // another NIC of that name.
 func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
-	known, host := *l, loan.Host(n)
+	known, host := *l, n.Host()
 	known.Name = l.Alias
 	found := host.Of(&known)
 	if err := host.Permit(found, n.File, nil); err != nil {
@@ -82,7 +81,7 @@ const returnedWait = 2 * time.Second
 // name, if it is on the host under the name that the kernel left it. It stays
 // down, because its earlier state is unknown.
 func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
-	n, host := u.Node, loan.Host(u.Node)
+	n, host := u.Node, u.Node.Host()
 	s, err := p.selector(n, host)
 	if err != nil {
 		return nil // the NIC cannot be recognized
@@ -91,7 +90,7 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 	defer cancel()
 	err = wait.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
 		// A NIC with a record is returned by that.
-		if holder, err := loan.HolderOf(n, s); holder != nil || err != nil {
+		if holder, err := n.HolderOf(s); holder != nil || err != nil {
 			return true, err
 		}
 		l, away, err := returned(s, u)
@@ -138,7 +137,7 @@ func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *link.
 func returnedIn(ns *link.Netns, s nic.Selector, u *attachment.Upstream) (*link.Link, error) {
 	links, err := ns.Links()
 	for _, l := range links {
-		if r := unrecorded(u, l); hasReturned(l, u.IfName) && loan.Selects(s, r.Loan) && mayTake(u.Node, r, l) {
+		if r := unrecorded(u, l); hasReturned(l, u.IfName) && attachment.Selects(s, r.Loan) && mayTake(u.Node, r, l) {
 			return l, nil
 		}
 	}
@@ -161,6 +160,6 @@ func unrecorded(u *attachment.Upstream, l *link.Link) *ledger.Record {
 		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
 		Group: l.Group, Flags: l.SettableFlags(),
 	}}
-	r.Loan.PCI = loan.Host(u.Node).Of(l).PCI
+	r.Loan.PCI = u.Node.Host().Of(l).PCI
 	return r
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -46,7 +45,7 @@ func (b *behind) child() bool { return b.netdev != nil && b.netdev != b.pod }
 // findBehind finds the NIC: by the runtime's ID, or else by the interface. It
 // ignores an ID that is no device of this host (a device plugin's own number).
 func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *netconf.RDMAChained) (*behind, error) {
-	host := loan.Host(n)
+	host := n.Host()
 	l, err := pod.ByName(c.IfName)
 	if err != nil && !errors.Is(err, link.ErrNotFound) {
 		return nil, err
@@ -125,7 +124,7 @@ var (
 // nicOf returns the NIC as it was on the host: its netdev, if it has one, is in the pod
 // now, and its alias is its name on the host.
 func nicOf(n *attachment.Node, b *behind) *nic.NIC {
-	host := loan.Host(n)
+	host := n.Host()
 	l := &link.Link{Name: b.parent, ParentDev: b.parent, ParentBus: "auxiliary"}
 	if host.IsPCI(b.parent) {
 		l.ParentBus = "pci"
@@ -151,7 +150,7 @@ type place struct {
 // the host, or already in the pod if another plugin moved them. It waits for
 // those on their way to the host from a dead pod.
 func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...place) (found []rdma.Device, in place, err error) {
-	host := loan.Host(tx.Node)
+	host := tx.Node.Host()
 	waiting, cancel := context.WithTimeout(ctx, homeWait)
 	defer cancel()
 	err = wait.Until(waiting, 10*time.Millisecond, func() (done bool, err error) {
@@ -217,7 +216,7 @@ func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []str
 	if b.netdev == nil {
 		v, err := tx.Node.Netns.View(p.Netdev)
 		if err == nil {
-			err = loan.Host(tx.Node).Guard(v, allow)
+			err = tx.Node.Host().Guard(v, allow)
 		}
 		return nic.IfGone(err, p.NetdevName)
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -82,7 +81,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	tx.UntilRecorded(func() { _ = lock.UnlockAndRemove() })
 	holder, unread := holderOf(n, b.parent, tx.Key)
 	if holder != nil {
-		return loan.LentTo(holder)
+		return ledger.LentTo(holder)
 	}
 	found, err := p.find(ctx, tx, b)
 	switch {
@@ -170,7 +169,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 			return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "interface %s: %v", tx.IfName, err),
 				rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`)
 		}
-		if err := loan.Host(n).Permit(nicOf(n, b), n.File, allow); err != nil {
+		if err := n.Host().Permit(nicOf(n, b), n.File, allow); err != nil {
 			return nil, err
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -68,7 +67,7 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 
 // guardInUse returns an error if the host uses one of the devices.
 func (p Moving) guardInUse(ctx context.Context, tx *attachment.Tx, devices []ledger.RDMADevice) error {
-	core, err := rdma.Open(loan.Host(tx.Node).Netns)
+	core, err := rdma.Open(tx.Node.Host().Netns)
 	if err != nil {
 		return err
 	}
@@ -199,7 +198,7 @@ func (p Shared) Available(n *attachment.Node) error {
 // It returns nil if there is nothing to do: the configuration is off, or it is
 // auto and the NIC has none.
 func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (*ledger.RDMA, error) {
-	host := loan.Host(n)
+	host := n.Host()
 	if conf.RDMA == netconf.RDMAOff || conf.RDMA == netconf.RDMAAuto && !host.HasRDMA(l) && !isServed(n, l) {
 		return nil, nil
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -45,7 +44,7 @@ func restoreSettings(ctx context.Context, releasing *attachment.Releasing, d led
 	}
 	switch {
 	case err != nil:
-		loan.Report(n, r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
+		n.ReportReturned(r, nil, []link.Changed{{Setting: "RDMA device " + d.Name, Err: err}}, nil)
 	case device != nil:
 		ctx, cancel := releasing.Served(ctx, serveWait)
 		defer cancel()
@@ -53,13 +52,13 @@ func restoreSettings(ctx context.Context, releasing *attachment.Releasing, d led
 		for i := range left {
 			left[i].Setting = "RDMA device " + d.Name + ": " + left[i].Setting
 		}
-		loan.Report(n, r, nil, left, nil)
+		n.ReportReturned(r, nil, left, nil)
 	}
 }
 
 // releaseDevice returns one RDMA device to the host, or waits until the kernel has.
 func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) error {
-	n, home, host := releasing.Node, releasing.Home, loan.Host(releasing.Node)
+	n, home, host := releasing.Node, releasing.Home, releasing.Node.Host()
 	if releasing.Pod != nil {
 		moved, err := ReturnDevice(ctx, n, d, releasing.Pod, home)
 		if moved || err != nil {
@@ -74,7 +73,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		return err
 	}
 	defer core.Close()
-	came, err := releasing.Await(ctx, func() int { return devicesAway(n, core) + loan.NICsAway(n) }, func() (done bool, err error) {
+	came, err := releasing.Await(ctx, func() int { return devicesAway(n, core) + n.NICsAway() }, func() (done bool, err error) {
 		device, err := findDevice(core, d)
 		if device != nil || err != nil {
 			return true, errors.Join(err, RestoreName(ctx, n, core, home, device, d.Name))
@@ -132,7 +131,7 @@ func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, 
 // long search: its function has another device now.
 func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMADevice) bool {
 	n, r := releasing.Node, releasing.Record
-	if !loan.Host(n).HasOneNIC(d.ParentDev) {
+	if !n.Host().HasOneNIC(d.ParentDev) {
 		return false
 	}
 	others, err := core.ByParent(d.ParentDev)

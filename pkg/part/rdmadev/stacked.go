@@ -7,7 +7,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/part/loan"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -15,7 +14,7 @@ import (
 // of a link below l, of a bond to which l belongs, or of another function. If that cannot be
 // read, isServed logs a warning and returns false.
 func isServed(n *attachment.Node, l *link.Link) bool {
-	if !loan.Host(n).HasRDMACore() {
+	if !n.Host().HasRDMACore() {
 		return false
 	}
 	core, err := rdma.Open(n.Netns)

@@ -1,13 +1,10 @@
-package loan
+package ledger
 
-import (
-	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
-)
+import "github.com/rail-cni/rail-cni/pkg/link"
 
 // OpenPod opens the pod netns of the attachment. It returns nil if the path does not lead
 // there any more, and opens no socket in a netns that is about to end.
-func OpenPod(r *ledger.Record) *link.Netns {
+func (r *Record) OpenPod() *link.Netns {
 	if !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
 		return nil
 	}
@@ -24,7 +21,7 @@ func OpenPod(r *ledger.Record) *link.Netns {
 
 // InterfaceIn returns the interface of the attachment in the pod netns, or nil. A pod
 // cannot change its index.
-func InterfaceIn(pod *link.Netns, r *ledger.Record) *link.Link {
+func (r *Record) InterfaceIn(pod *link.Netns) *link.Link {
 	index := 0
 	switch {
 	case r.LendsNetdev():
@@ -46,12 +43,12 @@ func InterfaceIn(pod *link.Netns, r *ledger.Record) *link.Link {
 
 // LinkUp reports whether the interface of the attachment is up and has a carrier. It is
 // not known while the interface is moved, or if the pod is gone.
-func LinkUp(r *ledger.Record) (up, known bool) {
-	pod := OpenPod(r)
+func (r *Record) LinkUp() (up, known bool) {
+	pod := r.OpenPod()
 	if pod == nil {
 		return false, false
 	}
 	defer pod.Close()
-	l := InterfaceIn(pod, r)
+	l := r.InterfaceIn(pod)
 	return l != nil && l.HasCarrier(), l != nil
 }

@@ -1,4 +1,4 @@
-package loan
+package attachment
 
 import (
 	"bytes"
@@ -6,26 +6,23 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
 
 // Host returns the sources of facts about the node's NICs.
-func Host(n *attachment.Node) *nic.Host {
+func (n *Node) Host() *nic.Host {
 	return &nic.Host{
 		Netns: n.Netns, Sys: n.Sys, Proc: n.Proc, Udev: n.Udev(),
-		Holder: func(device string) string { return holderOfDevice(n, device) },
+		Holder: func(device string) string { return n.holderOfDevice(device) },
 		NodeIP: n.Ledger.NodeIP,
 	}
 }
 
 // holderOfDevice returns the name of the attachment that has been lent a device
 // of the host, "" if none has.
-func holderOfDevice(n *attachment.Node, device string) string {
+func (n *Node) holderOfDevice(device string) string {
 	records, _ := n.Ledger.List() // only for the text of an error
 	for _, r := range records {
 		if r.Loan != nil && r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) && (r.Loan.PCI == device || r.Loan.Identity.ParentDev == device) {
@@ -35,15 +32,9 @@ func holderOfDevice(n *attachment.Node, device string) string {
 	return ""
 }
 
-// LentTo returns the error for a NIC that is lent to holder.
-func LentTo(holder *ledger.Record) error {
-	return failure.WithCure(failure.New(failure.NICLent, "%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase),
-		"wait until that attachment ends, or choose another NIC")
-}
-
 // HolderOf returns the record that lends, from this host netns since the machine booted, the NIC
 // that s selects by its state on the host, or nil.
-func HolderOf(n *attachment.Node, s nic.Selector) (*ledger.Record, error) {
+func (n *Node) HolderOf(s nic.Selector) (*ledger.Record, error) {
 	records, errs := n.Ledger.List()
 	for _, r := range records {
 		if r.Loan != nil && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) && Selects(s, r.Loan) {

@@ -1,4 +1,4 @@
-package loan
+package rails
 
 import (
 	"fmt"
@@ -25,8 +25,8 @@ type Rails struct {
 	byPCI map[string]int
 }
 
-// RailsOf returns the rails of the node. It is an error if the node file has none.
-func RailsOf(n *attachment.Node, host *nic.Host) (*Rails, error) {
+// Read returns the rails of the node by its node file. It is an error if the node file has none.
+func Read(n *attachment.Node, host *nic.Host) (*Rails, error) {
 	if n.File == nil || n.File.Rails == nil {
 		file := netconf.NodeFilePath()
 		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the node has no rails: no \"rails\" in %s", file),

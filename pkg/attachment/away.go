@@ -1,17 +1,16 @@
-package loan
+package attachment
 
 import (
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// OnTheirWay returns the attachments, of those that [attachment.Node.Stale] returned,
+// OnTheirWay returns the attachments, of those that [Node.Stale] returned,
 // whose NIC is not found though a driver holds it: the kernel is about to move it to
 // init_net. RDMA devices do not count.
-func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool, error) {
+func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
 	links, err := n.Netns.Links()
 	if err != nil {
 		return nil, err
@@ -31,7 +30,7 @@ func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool
 			continue
 		}
 		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })
-		if !seen && Host(n).Bound(r.Loan.Identity.ParentDev) {
+		if !seen && n.Host().Bound(r.Loan.Identity.ParentDev) {
 			away[r.Key] = true
 		}
 	}
@@ -40,17 +39,8 @@ func OnTheirWay(n *attachment.Node, stale []*ledger.Record) (map[ledger.Key]bool
 
 // NICsAway returns the number of NICs that the kernel is about to return from dead pods.
 // It returns 0 if they cannot be counted.
-func NICsAway(n *attachment.Node) int {
+func (n *Node) NICsAway() int {
 	stale, _ := n.Stale() // an unreadable record is not counted
-	theirs, _ := OnTheirWay(n, stale)
+	theirs, _ := n.OnTheirWay(stale)
 	return len(theirs)
-}
-
-// NICsLent returns the records of the NICs that left this host netns since the machine booted,
-// each with its snapshot, and an error for each record that cannot be read.
-func NICsLent(n *attachment.Node) ([]*ledger.Record, []error) {
-	records, errs := n.Ledger.List()
-	return slices.DeleteFunc(records, func(r *ledger.Record) bool {
-		return !r.LendsNetdev() || r.Loan.Snapshot == nil || !r.HostNetns.Equal(n.Netns.ID) || !n.Ledger.OfThisBoot(r)
-	}), errs
 }

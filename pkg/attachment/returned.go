@@ -1,17 +1,16 @@
-package loan
+package attachment
 
 import (
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Report logs the settings of a returned NIC that are not as they were, and
+// ReportReturned logs the settings of a returned NIC that are not as they were, and
 // writes a note that outlives the record, for railctl and the agent. It is not
 // an error: the NIC is on the host, and another try would not help.
-func Report(n *attachment.Node, r *ledger.Record, lost []error, device []link.Changed, programs []link.Program) {
+func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Changed, programs []link.Program) {
 	var changed []string
 	for _, e := range lost {
 		n.LogOf(r).Warn("configuration of the NIC not restored", "err", e)
