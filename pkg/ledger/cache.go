@@ -8,10 +8,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// Cache reads the records of a ledger as [Ledger.List] and [Ledger.OfContainer] do, and
-// decodes only those that have changed since it last read them. It misses no change, because
-// each call compares the stamps of the files. Its methods are safe for concurrent use. Callers
-// share the records, and must not change them.
+// Cache reads the records of a ledger as [Ledger.Held] does, and decodes only those that have
+// changed since it last read them. It misses no change, because each call compares the stamps of
+// the files. Its methods are safe for concurrent use. Callers share the records, and must not
+// change them.
 type Cache struct {
 	ledger *Ledger
 
@@ -28,14 +28,11 @@ type cached struct {
 // NewCache returns a Cache of the ledger. The ledger must stay open while the Cache is used.
 func (l *Ledger) NewCache() *Cache { return &Cache{ledger: l, known: map[string]cached{}} }
 
-// List returns what [Ledger.List] does.
-func (c *Cache) List() ([]*Record, []error) { return c.collect("") }
-
-// OfContainer returns what [Ledger.OfContainer] does.
-func (c *Cache) OfContainer(id string) ([]*Record, []error) {
+// ofContainer returns what [Ledger.ofContainer] does.
+func (c *Cache) ofContainer(id string) ([]*Record, []error) {
 	prefix, ok := prefixOf(id)
 	if !ok {
-		return c.ledger.OfContainer(id)
+		return c.ledger.ofContainer(id)
 	}
 	return c.collect(prefix)
 }

@@ -40,9 +40,9 @@ func TestCacheIsTheLedger(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, both := range map[string][2]func() ([]*Record, []error){
-			"List":            {l.List, c.List},
-			"OfContainer c1":  {func() ([]*Record, []error) { return l.OfContainer("c1") }, func() ([]*Record, []error) { return c.OfContainer("c1") }},
-			"OfContainer ccc": {func() ([]*Record, []error) { return l.OfContainer(long) }, func() ([]*Record, []error) { return c.OfContainer(long) }},
+			"List":            {l.List, func() ([]*Record, []error) { return c.collect("") }},
+			"ofContainer c1":  {func() ([]*Record, []error) { return l.ofContainer("c1") }, func() ([]*Record, []error) { return c.ofContainer("c1") }},
+			"ofContainer ccc": {func() ([]*Record, []error) { return l.ofContainer(long) }, func() ([]*Record, []error) { return c.ofContainer(long) }},
 		} {
 			want, wantErrs := both[0]()
 			got, errs := both[1]()
@@ -56,8 +56,8 @@ func TestCacheIsTheLedger(t *testing.T) {
 			}
 		}
 	}
-	first, _ := c.List()
-	second, _ := c.List()
+	first, _ := c.collect("")
+	second, _ := c.collect("")
 	for i := range first {
 		if first[i] != second[i] {
 			t.Errorf("%s was decoded again", first[i].Key)

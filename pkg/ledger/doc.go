@@ -20,5 +20,5 @@
 //		return err
 //	}
 //	defer l.Close()
-//	records, errs := l.List()
+//	records, errs := l.Held(host, func(r *ledger.Record) bool { return r.Loan != nil })
 package ledger

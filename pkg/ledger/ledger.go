@@ -263,6 +263,9 @@ func (l *Ledger) unmark(r *Record) error {
 // configurations: these are the largest part, and only the end of an attachment
 // needs one. [Ledger.Get] returns it. List skips records that it cannot read,
 // and returns an error for each.
+//
+// Among them are records of an earlier boot, of other host netns, and of attachments of which only
+// addresses are left. Use [Ledger.Held] unless these are meant.
 func (l *Ledger) List() ([]*Record, []error) {
 	return l.list(func(*Record) bool { return true }, false)
 }
@@ -275,9 +278,9 @@ func (l *Ledger) ListIf(wanted func(*Record) bool) ([]*Record, []error) {
 	return l.list(wanted, true)
 }
 
-// OfContainer is [Ledger.List] for one container. It reads no other record: the names of
+// ofContainer is [Ledger.List] for one container. It reads no other record: the names of
 // the files have the container's ID.
-func (l *Ledger) OfContainer(id string) ([]*Record, []error) {
+func (l *Ledger) ofContainer(id string) ([]*Record, []error) {
 	prefix, ok := prefixOf(id)
 	if !ok {
 		return l.ListIf(func(r *Record) bool { return r.ContainerID == id })

@@ -934,7 +934,7 @@ func TestRecordsOfAContainer(t *testing.T) {
 		put(container, "net2")
 	}
 	for container, want := range map[string]int{"c1": 2, "c10": 2, "c1@": 2, "c": 0, "": 0, long: 2, long[:179]: 0, hashed: 2, hashed[:239]: 0} {
-		records, errs := l.OfContainer(container)
+		records, errs := l.ofContainer(container)
 		if len(errs) > 0 || len(records) != want {
 			t.Errorf("%q: %d records, %v", container, len(records), errs)
 		}
