@@ -93,7 +93,7 @@ func recordsOf(stateDir, pod string) ([]*ledger.Record, []error, error) {
 		return nil, nil, err
 	}
 	defer l.Close()
-	records, unread := l.ListIf(func(r *ledger.Record) bool { return r.Pod.String() == pod && l.OfThisBoot(r) })
+	records, unread := l.HeldIf(ledger.Anywhere, func(r *ledger.Record) bool { return r.Pod.String() == pod })
 	records = slices.DeleteFunc(records, func(r *ledger.Record) bool { return !publish.IsRail(r) })
 	if len(records) > 0 {
 		newest := records[len(records)-1].ContainerID

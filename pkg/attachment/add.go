@@ -101,7 +101,7 @@ func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 	if err != nil || old == nil {
 		return err
 	}
-	if old.Netns.Equal(tx.Pod.ID) && n.Ledger.OfThisBoot(old) && old.Phase == ledger.Lent && old.HasInterface() {
+	if old.Netns.Equal(tx.Pod.ID) && n.Ledger.Holds(old) && old.Phase == ledger.Lent && old.HasInterface() {
 		return failure.WithCure(failure.New(failure.NameTaken, "%s is attached already, since %s, with %s", tx.Key, old.Created.Format(time.RFC3339), old.NICName()),
 			"end it with DEL first")
 	}

@@ -26,7 +26,7 @@ func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
 	}
 	away := map[ledger.Key]bool{}
 	for _, r := range stale {
-		if !n.Ledger.OfThisBoot(r) || r.Phase == ledger.Freeing || !r.LendsNetdev() || r.Loan.Identity.ParentDev == "" {
+		if !n.Ledger.Holds(r) || !r.LendsNetdev() || r.Loan.Identity.ParentDev == "" {
 			continue
 		}
 		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })

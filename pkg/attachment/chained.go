@@ -60,7 +60,7 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 		return tx.newRecord(tx.Pod, n.HostNetns()), nil
 	}
 	// Of an earlier pod with the same name, or of an ADD that was killed.
-	stale := !old.Netns.Equal(tx.Pod.ID) || !n.Ledger.OfThisBoot(old) || old.Phase == ledger.Freeing || !old.HasInterface() && old.Phase != ledger.Lent
+	stale := !old.Netns.Equal(tx.Pod.ID) || !n.Ledger.Holds(old) || !old.HasInterface() && old.Phase != ledger.Lent
 	switch {
 	case stale:
 	case old.Phase != ledger.Lent:
@@ -81,7 +81,7 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 // removes it from the record.
 func (n *Node) releaseChained(ctx context.Context, r *ledger.Record, part Chained) error {
 	// In phase Freeing it was released with the interface, and may be lent anew.
-	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
+	if n.Ledger.Holds(r) {
 		mine := func(p Part) bool { return p.Name() == part.Name() }
 		if err := n.releaseParts(ctx, r, returnWait, mine); err != nil {
 			return err

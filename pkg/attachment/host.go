@@ -23,25 +23,23 @@ func (n *Node) Host() *nic.Host {
 // holderOfDevice returns the name of the attachment that has been lent a device
 // of the host, "" if none has.
 func (n *Node) holderOfDevice(device string) string {
-	records, _ := n.Ledger.List() // only for the text of an error
-	for _, r := range records {
-		if r.Loan != nil && r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) && (r.Loan.PCI == device || r.Loan.Identity.ParentDev == device) {
-			return r.Holder()
-		}
+	holders, _ := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // only for the text of an error
+		return r.Loan != nil && (r.Loan.PCI == device || r.Loan.Identity.ParentDev == device)
+	})
+	if len(holders) == 0 {
+		return ""
 	}
-	return ""
+	return holders[0].Holder()
 }
 
 // HolderOf returns the record that lends, from this host netns since the machine booted, the NIC
 // that s selects by its state on the host, or nil.
 func (n *Node) HolderOf(s nic.Selector) (*ledger.Record, error) {
-	records, errs := n.Ledger.List()
-	for _, r := range records {
-		if r.Loan != nil && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) && Selects(s, r.Loan) {
-			return r, nil
-		}
+	holders, errs := n.Ledger.Held(n.Netns.ID, func(r *ledger.Record) bool { return r.Loan != nil && Selects(s, r.Loan) })
+	if len(holders) == 0 {
+		return nil, errors.Join(errs...)
 	}
-	return nil, errors.Join(errs...)
+	return holders[0], nil
 }
 
 // sameMAC reports whether two texts are one link-layer address, in any spelling.

@@ -155,7 +155,7 @@ func (n *Node) Udev() string {
 
 // Alive reports whether the record's pod netns exists.
 func (n *Node) Alive(r *ledger.Record) bool {
-	return n.Ledger.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path)
+	return n.Ledger.Alive(r)
 }
 
 // homeOf opens the host netns of the record. If that is gone (a nested runtime's),
@@ -187,21 +187,17 @@ func lendsSomething(r *ledger.Record) bool {
 // AnotherHas reports whether has is true of another attachment's record. Records
 // that cannot be read are ignored.
 func (n *Node) AnotherHas(r *ledger.Record, has func(*ledger.Record) bool) bool {
-	records, _ := n.Ledger.List() // a record that cannot be read proves nothing
-	return slices.ContainsFunc(records, func(other *ledger.Record) bool {
-		return other.Key != r.Key && other.Phase != ledger.Freeing && n.Ledger.OfThisBoot(other) && has(other)
-	})
+	others, _ := n.Ledger.Held(ledger.Anywhere, func(o *ledger.Record) bool { return o.Key != r.Key }) // a record that cannot be read proves nothing
+	return slices.ContainsFunc(others, has)
 }
 
 // OthersIn returns the records of the other attachments in the pod netns.
 func (n *Node) OthersIn(pod *link.Netns, r *ledger.Record) []*ledger.Record {
-	records, errs := n.Ledger.List()
+	records, errs := n.Ledger.HeldIn(pod.ID)
 	for _, err := range errs {
 		n.Log.Warn("unreadable record, perhaps of a link in the pod", "err", err)
 	}
-	return slices.DeleteFunc(records, func(o *ledger.Record) bool {
-		return o.Key == r.Key || o.Phase == ledger.Freeing || !o.Netns.Equal(pod.ID) || !n.Ledger.OfThisBoot(o)
-	})
+	return slices.DeleteFunc(records, func(o *ledger.Record) bool { return o.Key == r.Key })
 }
 
 // getOrSetAside returns the record of the attachment, or nil if there is none or

@@ -137,7 +137,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 	var released error
 	// Everything that a record of an earlier boot names is gone. Something new may have
 	// the same name.
-	if r.Phase != ledger.Freeing && n.Ledger.OfThisBoot(r) {
+	if n.Ledger.Holds(r) {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
 			log.Warn("record not updated", "err", err)

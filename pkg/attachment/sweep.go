@@ -67,10 +67,7 @@ func (n *Node) Stale() ([]*ledger.Record, []error) {
 // stale reports whether a sweep ends the attachment. It needs a record's head only, see
 // [ledger.Ledger.ListIf].
 func (n *Node) stale(r *ledger.Record) bool {
-	if !r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r) {
-		return false
-	}
-	return r.Phase == ledger.Freeing || !n.Alive(r)
+	return n.Ledger.OfHost(r, n.Netns.ID) && (r.Phase == ledger.Freeing || !n.Alive(r))
 }
 
 // End ends one attachment that [Node.Stale] returned, if it is still the same

@@ -55,15 +55,9 @@ func stateOfLink(l *link.Link) string {
 	return LinkDown
 }
 
-// ofThisHost reports whether the attachment belongs to this host netns. The netns of an
-// earlier boot cannot be known, so an attachment of that time counts as this host's.
-func ofThisHost(l *ledger.Ledger, host *link.Netns, r *ledger.Record) bool {
-	return r.HostNetns.Equal(host.ID) || !l.OfThisBoot(r)
-}
-
 // stateOf returns the state of the pod netns.
 func stateOf(l *ledger.Ledger, r *ledger.Record) string {
-	if l.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
+	if l.Alive(r) {
 		return Alive
 	}
 	return Gone

@@ -61,7 +61,7 @@ func (h Holder) records(stateDir string) ([]*ledger.Record, error) {
 		return nil, err
 	}
 	defer l.Close()
-	records, errs := l.List()
+	records, errs := l.SinceBoot()
 	var found []*ledger.Record
 	for _, r := range records {
 		meant := r.Pod.String() == h.Pod
@@ -69,7 +69,7 @@ func (h Holder) records(stateDir string) ([]*ledger.Record, error) {
 			meant = strings.HasPrefix(r.ContainerID, h.Container)
 		}
 		known := slices.ContainsFunc(found, func(other *ledger.Record) bool { return other.Netns.Equal(r.Netns.NetnsID) })
-		if meant && !known && l.OfThisBoot(r) && link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) {
+		if meant && !known && l.Alive(r) {
 			found = append(found, r)
 		}
 	}

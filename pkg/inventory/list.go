@@ -55,7 +55,7 @@ func collect(records *ledger.Ledger, now *live, all bool) (attachments []Attachm
 	}
 	attachments = []Attachment{}
 	for _, r := range found {
-		if !all && !ofThisHost(records, now.host, r) {
+		if !all && !records.OfHost(r, now.host.ID) {
 			others++
 			continue
 		}

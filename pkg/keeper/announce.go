@@ -73,12 +73,11 @@ func (a *announcer) run(ctx context.Context) {
 // next look.
 func (a *announcer) look(now time.Time) (next time.Time) {
 	next = now.Add(slow)
-	records, _ := a.ledger.List() // the keeper reports unreadable ones
+	records, _ := a.ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // the keeper reports unreadable ones
+		return r.Phase == ledger.Lent && r.Link != nil && !r.Link.Up
+	})
 	found := map[ledger.Key]bool{}
 	for _, r := range records {
-		if r.Phase != ledger.Lent || r.Link == nil || r.Link.Up || !a.ledger.OfThisBoot(r) {
-			continue
-		}
 		found[r.Key] = true
 		l := a.late[r.Key]
 		if l == nil || !l.record.Same(r) {

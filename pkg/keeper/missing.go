@@ -49,14 +49,9 @@ func (m *nicWatch) loop() *component.Loop {
 // the time of the next look.
 func (m *nicWatch) look(now time.Time) (next time.Time) {
 	next = now.Add(slow)
-	records, _ := m.dir.node.Ledger.List() // the keeper's look reports unreadable ones
-	var lent []*ledger.Record
-	for _, r := range records {
-		if r.Phase == ledger.Lent && r.LendsNetdev() && r.Loan.Identity.ParentDev != "" &&
-			m.dir.node.Ledger.OfThisBoot(r) && r.HostNetns.Equal(m.dir.node.Netns.ID) {
-			lent = append(lent, r)
-		}
-	}
+	lent, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, func(r *ledger.Record) bool { // the keeper's look reports unreadable ones
+		return r.Phase == ledger.Lent && r.LendsNetdev() && r.Loan.Identity.ParentDev != ""
+	})
 	missing := map[ledger.Key]string{}
 	if len(lent) > 0 {
 		var err error

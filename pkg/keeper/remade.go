@@ -73,10 +73,7 @@ func (m *remaker) look(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	next = m.full
 	defer m.count()
-	records, _ := m.dir.node.Ledger.List() // the keeper's look reports unreadable ones
-	records = slices.DeleteFunc(records, func(r *ledger.Record) bool {
-		return !rdmadev.HasLent(r) || !r.HostNetns.Equal(m.dir.node.Netns.ID)
-	})
+	records, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, rdmadev.HasLent) // the keeper's look reports unreadable ones
 	maps.DeleteFunc(m.known, func(_ ledger.Key, l *remade) bool { return !slices.ContainsFunc(records, l.record.Same) })
 	if len(records) == 0 {
 		return next

@@ -56,15 +56,13 @@ func (w *returnWatch) loop() *component.Loop {
 // look compares the NICs that are due. It returns the time of the next look.
 func (w *returnWatch) look(now time.Time) (next time.Time) {
 	next = now.Add(slow)
-	records, errs := w.records.List()
+	records, errs := w.records.Held(w.dir.node.Netns.ID, func(r *ledger.Record) bool { return r.LendsNetdev() && r.Loan.Snapshot != nil })
 	lent := map[ledger.Key]*ledger.Record{}
 	if len(errs) > 0 { // of one that cannot be read nothing is known: it may be one of these
 		maps.Copy(lent, w.lent)
 	}
 	for _, r := range records {
-		if r.LendsNetdev() && r.Loan.Snapshot != nil && r.Phase != ledger.Freeing && w.dir.node.Ledger.OfThisBoot(r) && r.HostNetns.Equal(w.dir.node.Netns.ID) {
-			lent[r.Key] = r
-		}
+		lent[r.Key] = r
 	}
 	for key, r := range w.lent {
 		// A failed ADD is undone like a return.

@@ -305,20 +305,12 @@ func (o *opened) close() {
 
 // ofContainer returns the records of rails of a container, and why others could not be read.
 func (o *opened) ofContainer(id string) (records []*ledger.Record, errs []error) {
-	for i, cache := range o.caches {
-		found, unread := cache.OfContainer(id)
+	for _, cache := range o.caches {
+		found, unread := cache.HeldBy(id, o.host.ID, IsRail)
 		errs = append(errs, unread...)
-		records = append(records, o.ours(i, found)...)
+		records = append(records, found...)
 	}
 	return records, errs
-}
-
-// ours returns those of the ledger's records that are of rails that pods of this host have
-// now.
-func (o *opened) ours(ledgerIndex int, records []*ledger.Record) []*ledger.Record {
-	return slices.DeleteFunc(records, func(r *ledger.Record) bool {
-		return !IsRail(r) || !o.ledgers[ledgerIndex].OfThisBoot(r) || !r.HostNetns.Equal(o.host.ID)
-	})
 }
 
 // close is called at the end of Run. Files that a Lookup uses stay open until the process
@@ -536,10 +528,10 @@ func (k *Keeper) forget() {
 // of its newest container, and whether some records could not be read.
 func (o *opened) newest() (newest map[string][]*ledger.Record, unread bool) {
 	newest = map[string][]*ledger.Record{}
-	for i, cache := range o.caches {
-		records, errs := cache.List() // the keeper of NICs reports unreadable ones
+	for _, cache := range o.caches {
+		records, errs := cache.Held(o.host.ID, IsRail) // the keeper of NICs reports unreadable ones
 		unread = unread || len(errs) > 0
-		for _, r := range o.ours(i, records) {
+		for _, r := range records {
 			name := nameOf(r)
 			if name == "" {
 				continue
@@ -567,7 +559,7 @@ func (k *Keeper) without(o *opened, name string) bool {
 	containerID := p.records[0].ContainerID
 	k.mu.Unlock()
 	for _, cache := range o.caches {
-		if found, unread := cache.OfContainer(containerID); len(unread) > 0 || slices.ContainsFunc(found, IsRail) {
+		if found, unread := cache.HeldBy(containerID, o.host.ID, IsRail); len(unread) > 0 || len(found) > 0 {
 			return false
 		}
 	}

@@ -41,7 +41,7 @@ func (c *collector) ledgerRecords(context.Context) ([]*ledger.Record, error) {
 		return nil, err
 	}
 	defer l.Close()
-	records, _ := l.ListIf(l.OfThisBoot)
+	records, _ := l.SinceBoot()
 	return records, nil
 }
 

@@ -95,12 +95,8 @@ const renameTries = 20
 // returnedAs returns the record, other than mine, of the NIC l, or nil. The kernel moved
 // that NIC to the host because a netns ended; its attachment has not ended.
 func returnedAs(n *attachment.Node, home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
-	records, _ := n.Ledger.List() // an attachment with an unreadable record cannot be ended
-	for _, r := range records {
-		if r.Key == mine.Key || !r.LendsNetdev() || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) ||
-			!r.HostNetns.Equal(home.ID) {
-			continue
-		}
+	others, _ := n.Ledger.Held(home.ID, func(r *ledger.Record) bool { return r.Key != mine.Key && r.LendsNetdev() })
+	for _, r := range others { // an attachment with an unreadable record cannot be ended
 		found, err := home.Find(r.Loan.Identity, r.Loan.Name, r.IfName)
 		if err != nil || found != nil && found.Index == l.Index {
 			return r, err

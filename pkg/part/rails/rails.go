@@ -97,9 +97,7 @@ func (r *Rails) SetRail(tx *attachment.Tx, rail int) {
 // address, for [nic.Host.Facts].
 func known(n *attachment.Node) map[string]resource.NIC {
 	// ADD calls this, and a node may have many macvlans: their records are not decoded in full.
-	records, errs := n.Ledger.ListIf(func(r *ledger.Record) bool {
-		return !strings.HasSuffix(r.Plugin, "macvlan") && r.Phase != ledger.Freeing && r.HostNetns.Equal(n.Netns.ID) && n.Ledger.OfThisBoot(r)
-	})
+	records, errs := n.Ledger.HeldIf(n.Netns.ID, func(r *ledger.Record) bool { return !strings.HasSuffix(r.Plugin, "macvlan") })
 	for _, err := range errs {
 		n.Log.Warn("unreadable record, perhaps of a NIC with a rail", "err", err)
 	}

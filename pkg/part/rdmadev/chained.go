@@ -208,16 +208,13 @@ func elsewhere(found *ledger.RDMA, err error) bool {
 // host's device parent. If there is none, it returns an error if records could not be
 // read: one of them may be the holder's.
 func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledger.Record, unread error) {
-	records, errs := n.Ledger.List()
-	for _, r := range records {
-		if r.Key == mine || r.RDMA == nil || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) {
-			continue
-		}
-		if slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent }) {
-			return r, nil
-		}
+	holders, errs := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool {
+		return r.Key != mine && r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent })
+	})
+	if len(holders) == 0 {
+		return nil, errors.Join(errs...)
 	}
-	return nil, errors.Join(errs...)
+	return holders[0], nil
 }
 
 // HeldByAnother reports, for a DEL, whether another attachment holds RDMA devices of

@@ -56,11 +56,8 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 // restores its name. A device that is not lent keeps the name. makeWay reports
 // whether the name may be free now.
 func makeWay(n *attachment.Node, home *link.Netns, d *rdma.Device, name string) bool {
-	records, _ := n.Ledger.List() // a device with an unreadable record stays
+	records, _ := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { return r.RDMA != nil }) // a device with an unreadable record stays
 	for _, r := range records {
-		if r.RDMA == nil || r.Phase == ledger.Freeing || !n.Ledger.OfThisBoot(r) {
-			continue
-		}
 		for _, o := range r.RDMA.Devices {
 			if !o.Lent || o.Name == name || o.ParentDev == d.ParentDev && o.NodeGUID == d.NodeGUID {
 				continue

@@ -59,7 +59,7 @@ func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) 
 	lent := lentOf(r)
 	// The path must lead to the netns: a kernel without cookies may have given the inode
 	// number of a dead pod's netns to another pod's.
-	if len(lent) == 0 || !n.Ledger.OfThisBoot(r) || !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
+	if len(lent) == 0 || !n.Ledger.Holds(r) || !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
 		return nil, nil
 	}
 	var missing []ledger.RDMADevice

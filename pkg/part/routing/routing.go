@@ -63,12 +63,10 @@ func free(tx *attachment.Tx, table int) error {
 		return err
 	}
 	of := "another interface"
-	others, _ := tx.Node.Ledger.ListIf(func(r *ledger.Record) bool { // a sweep reports those that cannot be read
-		return r.Key != tx.Key && r.Phase != ledger.Freeing && r.Netns.Equal(tx.Pod.ID) && tx.Node.Ledger.OfThisBoot(r)
-	})
-	for _, r := range others {
+	records, _ := tx.Node.Ledger.HeldIn(tx.Pod.ID) // a sweep reports those that cannot be read
+	for _, r := range records {
 		without := r.Phase == ledger.Lent && r.Routing != nil && len(r.Routing.Addresses) == 0 // it makes no rules
-		if r.Routing != nil && r.Routing.Table == table && !without {
+		if r.Key != tx.Key && r.Routing != nil && r.Routing.Table == table && !without {
 			used, of = true, r.IfName
 		}
 	}
