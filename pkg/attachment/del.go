@@ -126,12 +126,12 @@ func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) er
 
 // recordedAs returns the record of another attachment that has the interface of c.
 func (n *Node) recordedAs(c *Call, pod *link.Netns) *ledger.Record {
-	records, errs := n.Ledger.List()
+	records, errs := n.Ledger.HeldIn(pod.ID)
 	for _, err := range errs {
 		n.Log.Warn("unreadable record, perhaps of the interface", "err", err)
 	}
 	for _, r := range records {
-		if r.Key != c.Key && r.IfName == c.IfName && r.Netns.Equal(pod.ID) && r.Phase != ledger.Freeing {
+		if r.Key != c.Key && r.IfName == c.IfName {
 			return r
 		}
 	}

@@ -119,11 +119,10 @@ func (k *Keeper) collectAttachments(out component.Metrics) {
 // another plugin the record of the chained plugin rdma stands for the NIC.
 func (k *Keeper) collectLinks(out component.Metrics) {
 	for _, d := range k.dirs {
-		records, _ := d.node.Ledger.List() // rail_cni_unreadable_records counts the errors
+		records, _ := d.node.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // rail_cni_unreadable_records counts the errors
+			return r.Phase == ledger.Lent && (r.LendsNetdev() || !r.HasInterface())
+		})
 		for _, r := range records {
-			if !r.LendsNetdev() && r.HasInterface() || r.Phase != ledger.Lent {
-				continue
-			}
 			var pod ledger.Pod
 			if r.Pod != nil {
 				pod = *r.Pod

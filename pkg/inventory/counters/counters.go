@@ -48,7 +48,8 @@ func (c *Collector) collect(out component.Metrics) {
 		if err != nil {
 			continue // another metric reports its errors
 		}
-		records, _ := l.List()
+		// The counters of a macvlan's master are those of all pods on it.
+		records, _ := l.Held(ledger.Anywhere, func(r *ledger.Record) bool { return r.Phase == ledger.Lent && r.Child == nil })
 		l.Close()
 		for _, r := range records {
 			s.note(r)
@@ -79,12 +80,8 @@ type scrape struct {
 	roots  map[rdma.GUID]string     // interfaces of functions that are not virtual
 }
 
-// note records a lent NIC. A macvlan is not noted: the counters of its master's
-// port are those of all pods on it.
+// note records a lent NIC.
 func (c *scrape) note(r *ledger.Record) {
-	if r.Child != nil || r.Phase != ledger.Lent {
-		return
-	}
 	if r.LendsNetdev() {
 		c.lent = append(c.lent, r)
 	}

@@ -2,6 +2,7 @@ package all_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -326,6 +328,22 @@ func TestDelOfAnotherContainerLeavesALivingAttachmentAlone(t *testing.T) {
 		}
 		b.node.MustRun(b.call("DEL", config))
 		b.untouched(before)
+	}
+}
+
+// TestRecordOfAnotherBootKeepsNoInterface has a macvlan without a record in a pod netns that has
+// the numbers of one of an earlier boot. The record of that time must not keep the macvlan.
+func TestRecordOfAnotherBootKeepsNoInterface(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.state = filepath.Join(testnet.OnDisk(t), "state")
+	b.node.MustRun(b.call("ADD", b.macvlanConfig(nil)))
+	b.changeRecord(0, func(r *ledger.Record) { r.BootID = "11111111-2222-3333-4444-555555555555" })
+	stray := b.call("DEL", b.macvlanConfig(nil))
+	stray.ContainerID = "stray"
+	b.node.MustRun(stray)
+	if _, err := b.pod.ByName("net1"); !errors.Is(err, link.ErrNotFound) {
+		t.Errorf("the macvlan is still in the pod: %v", err)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
 func TestCheckNoticesWhatChanged(t *testing.T) {
@@ -388,6 +389,12 @@ func TestMasterOfAPodsMacvlanIsNotLent(t *testing.T) {
 		t.Errorf("the host is not as it was:\n%s", d)
 	}
 	c.Config = b.config(map[string]any{"allow": []string{"children"}})
+	b.node.MustRun(c)
+	b.node.MustRun(c.With("DEL"))
+	// Of one that was deleted, only addresses may be left in the record.
+	b.pod.IP("link", "del", "net1")
+	b.changeRecord(0, func(r *ledger.Record) { r.Phase = ledger.Freeing })
+	c.Config = b.config(nil)
 	b.node.MustRun(c)
 	b.node.MustRun(c.With("DEL"))
 }

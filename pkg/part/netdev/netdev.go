@@ -287,13 +287,10 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	return err
 }
 
-// nicsLent returns the records of the NICs that left this host netns since the machine booted,
-// each with its snapshot, and an error for each record that cannot be read.
+// nicsLent returns the records of the NICs that are lent from this host netns, each with its
+// snapshot, and an error for each record that cannot be read.
 func nicsLent(n *attachment.Node) ([]*ledger.Record, []error) {
-	records, errs := n.Ledger.List()
-	return slices.DeleteFunc(records, func(r *ledger.Record) bool {
-		return !r.LendsNetdev() || r.Loan.Snapshot == nil || !r.HostNetns.Equal(n.Netns.ID) || !n.Ledger.OfThisBoot(r)
-	}), errs
+	return n.Ledger.Held(n.Netns.ID, func(r *ledger.Record) bool { return r.LendsNetdev() && r.Loan.Snapshot != nil })
 }
 
 // joinHops adds to the snapshot the nexthops of its routes that left with other NICs, which are
@@ -316,19 +313,20 @@ func (p *Part) Confirm(tx *attachment.Tx) error {
 	if lent.Driver != "" || slices.Contains(p.Conf.Allow, netconf.AllowChildren) {
 		return nil
 	}
-	records, errs := tx.Node.Ledger.List()
-	for _, r := range records {
-		kind := ""
+	kindOn := func(r *ledger.Record) string { // of the link on the NIC
 		switch {
 		case r.Child != nil && !r.Child.InPod && r.Child.Master == lent.Name:
-			kind = "macvlan"
-		case r.Loan != nil && r.Loan.LiesOn == lent.Name && r.Phase != ledger.Freeing:
-			kind = r.Loan.Identity.Kind
+			return "macvlan"
+		case r.Loan != nil && r.Loan.LiesOn == lent.Name:
+			return r.Loan.Identity.Kind
 		}
-		if kind == "" || !r.HostNetns.Equal(tx.Node.Netns.ID) || !tx.Node.Alive(r) {
-			continue
+		return ""
+	}
+	records, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool { return kindOn(r) != "" })
+	for _, r := range records {
+		if tx.Node.Alive(r) {
+			return nic.GuardPodLink(lent.Name, kindOn(r), r.Holder(), p.Conf.Allow)
 		}
-		return nic.GuardPodLink(lent.Name, kind, r.Holder(), p.Conf.Allow)
 	}
 	for _, err := range errs {
 		tx.Node.Log.Warn("unreadable record, perhaps of a link on the NIC", "nic", lent.Name, "err", err)

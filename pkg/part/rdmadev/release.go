@@ -101,7 +101,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 func devicesAway(n *attachment.Node, core *rdma.Core) (away int) {
 	stale, _ := n.Stale() // an unreadable record is not counted
 	for _, r := range stale {
-		if r.RDMA == nil || !n.Ledger.OfThisBoot(r) {
+		if r.RDMA == nil || !n.Ledger.Holds(r) {
 			continue
 		}
 		for _, d := range r.RDMA.Devices {
