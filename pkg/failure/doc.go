@@ -1,8 +1,9 @@
 // Package failure makes errors for users: each names the object and the
 // failure, has a [Kind], and ends with the cure.
 //
-//	return failure.WithCure(failure.New(failure.NICLent, "%s is lent to %s", nic, holder),
-//		"wait until that attachment ends")
+//	return failure.New(failure.NICLent, "%s is lent to %s", nic, holder).
+//		Cure("wait until that attachment ends")
+//	return failure.From(err, failure.IO, "state of %s", nic).Cure("free some space")
 //
 // An error that adds nothing for the user is wrapped with %w, as everywhere in
 // Go. The package does not know CNI error codes: package cnierr adds them at

@@ -85,8 +85,27 @@ func Wrap(err error, kind Kind, format string, args ...any) error {
 	return &Error{kind: kind, what: fmt.Sprintf(format, args...), cause: err}
 }
 
-// WithCure returns err with the user's remedy, or nil if err is nil. The kind
-// is that of err.
+// Cure returns e with the user's remedy, and leaves e as it is. The kind is that of e.
+func (e *Error) Cure(format string, args ...any) error {
+	return WithCure(e, fmt.Sprintf(format, args...))
+}
+
+// From returns what [Wrap] returns, to be given a cure.
+func From(err error, kind Kind, format string, args ...any) Uncured {
+	return Uncured{Wrap(err, kind, format, args...)}
+}
+
+// Uncured lacks its cure. It is no error yet, so that nobody returns one of a nil error,
+// which would not be nil.
+type Uncured struct{ err error }
+
+// Cure returns the error with the user's remedy, or nil if [From] got nil.
+func (u Uncured) Cure(format string, args ...any) error {
+	return WithCure(u.err, fmt.Sprintf(format, args...))
+}
+
+// WithCure returns err, which another function made, with the user's remedy, or nil if
+// err is nil. The kind is that of err.
 func WithCure(err error, cure string) error {
 	if err == nil {
 		return nil
@@ -103,7 +122,7 @@ func (b *because) Error() string { return b.err.Error() }
 
 func (b *because) Unwrap() []error { return []error{b.err, b.cause} }
 
-// Reason returns the text of err without the cure that [WithCure] added last.
+// Reason returns the text of err without the cure that was added last.
 func Reason(err error) string {
 	var e *Error
 	if errors.As(err, &e) && e.cure != "" && e.cause != nil && e.what == "" {

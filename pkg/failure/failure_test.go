@@ -16,8 +16,11 @@ func TestTexts(t *testing.T) {
 	}{
 		{New(IO, "the disk %q", "a"), `the disk "a"`},
 		{WithCure(New(IO, "the disk is full"), "free some"), "the disk is full; free some"},
+		{New(IO, "the disk is full").Cure("free %d%% of %s", 5, "it"), "the disk is full; free 5% of it"},
 		{Wrap(errCause, IO, "state of %s", "c1"), "state of c1: open x: file does not exist"},
 		{WithCure(Wrap(errCause, IO, "state"), "make it"), "state: open x: file does not exist; make it"},
+		{From(errCause, IO, "state of %s", "c1").Cure("make %q", "x"), `state of c1: open x: file does not exist; make "x"`},
+		{WithCure(errCause, "make 100% of it"), "open x: file does not exist; make 100% of it"},
 		{WithCure(Wrap(errCause, IO, ""), "make it"), "open x: file does not exist; make it"},
 		{Wrap(errCause, IO, ""), "open x: file does not exist"},
 		{WithCure(Wrap(WithCure(Wrap(errCause, IO, "inner"), "make it"), NICLent, "outer"), "wait"), "outer: inner: open x: file does not exist; make it; wait"},
@@ -29,11 +32,19 @@ func TestTexts(t *testing.T) {
 }
 
 func TestWrapKeepsTheCause(t *testing.T) {
-	if Wrap(nil, IO, "what") != nil || WithCure(nil, "cure") != nil {
+	if Wrap(nil, IO, "what") != nil || From(nil, IO, "what").Cure("cure") != nil || WithCure(nil, "cure") != nil {
 		t.Error("no cause is an error")
 	}
 	if err := Wrap(fmt.Errorf("more: %w", Wrap(errCause, IO, "x")), Kernel, "y"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the cause of %v is lost", err)
+	}
+}
+
+// A variable may be given a cure where it is returned, for one caller only.
+func TestCureLeavesItsErrorAsItIs(t *testing.T) {
+	left := New(IO, "the netns is gone")
+	if cured := left.Cure("nothing to do"); !errors.Is(cured, left) || left.Error() != "the netns is gone" {
+		t.Errorf("%q of %q", cured, left)
 	}
 }
 
