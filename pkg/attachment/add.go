@@ -102,8 +102,8 @@ func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 		return err
 	}
 	if old.Netns.Equal(tx.Pod.ID) && n.Ledger.Holds(old) && old.Phase == ledger.Lent && old.HasInterface() {
-		return failure.WithCure(failure.New(failure.NameTaken, "%s is attached already, since %s, with %s", tx.Key, old.Created.Format(time.RFC3339), old.NICName()),
-			"end it with DEL first")
+		return failure.New(failure.NameTaken, "%s is attached already, since %s, with %s", tx.Key, old.Created.Format(time.RFC3339), old.NICName()).
+			Cure("end it with DEL first")
 	}
 	return n.endFirst(ctx, old)
 }
@@ -114,7 +114,7 @@ func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
 	err := n.release(ctx, old, returnWait, all)
 	if err == nil {
 		if _, kept := n.Ledger.Get(old.Key); kept == nil {
-			err = failure.WithCure(failure.New(failure.TryAgain, "the IPAM plugin that is to free its addresses is not in CNI_PATH"), "install it again")
+			err = failure.New(failure.TryAgain, "the IPAM plugin that is to free its addresses is not in CNI_PATH").Cure("install it again")
 		}
 	}
 	if err != nil {

@@ -64,7 +64,7 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 	switch {
 	case stale:
 	case old.Phase != ledger.Lent:
-		return nil, failure.WithCure(failure.New(failure.TryAgain, "the attachment %s is not complete (%s)", tx.Key, old.Phase), "end it with DEL first")
+		return nil, failure.New(failure.TryAgain, "the attachment %s is not complete (%s)", tx.Key, old.Phase).Cure("end it with DEL first")
 	case !part.Recorded(old) || part.InPlace(old, tx.Pod):
 		return old, nil
 	case old.HasInterface():

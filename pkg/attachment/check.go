@@ -13,7 +13,7 @@ import (
 
 // Mismatch returns the error of a CHECK that found the attachment changed.
 func Mismatch(format string, args ...any) error {
-	return failure.WithCure(failure.New(failure.Mismatch, format, args...), "recreate the pod")
+	return failure.New(failure.Mismatch, format, args...).Cure("recreate the pod")
 }
 
 // Checking has what the parts compare in a CHECK.

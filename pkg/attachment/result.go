@@ -131,7 +131,7 @@ func (c *Call) encode(result *current.Result) (json.RawMessage, error) {
 // prevResult returns the configuration's prevResult in the newest version.
 func (c *Call) prevResult() (*current.Result, error) {
 	if len(c.Conf.PrevResult) == 0 {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "Required prevResult missing"), "the runtime must pass the result of ADD")
+		return nil, failure.New(failure.InvalidConfig, "Required prevResult missing").Cure("the runtime must pass the result of ADD")
 	}
 	// A prevResult may lack the version that the configuration has.
 	raw, err := c.prevKeys()

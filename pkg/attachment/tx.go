@@ -71,8 +71,8 @@ func (tx *Tx) NameFree(names ...string) error {
 	if err != nil || taken == nil {
 		return err
 	}
-	return failure.WithCure(failure.New(failure.NameTaken, "the pod netns %s has an interface %q already (%s)", tx.Pod.Path, name, taken.Describe()),
-		"remove that interface, or attach the network under another name")
+	return failure.New(failure.NameTaken, "the pod netns %s has an interface %q already (%s)", tx.Pod.Path, name, taken.Describe()).
+		Cure("remove that interface, or attach the network under another name")
 }
 
 // claim calls Claim of the parts, and writes the record while their locks are

@@ -28,7 +28,7 @@ func TestCode(t *testing.T) {
 		want uint
 	}{
 		{"ours", failure.New(failure.NICLent, "x"), NICLent},
-		{"with a cure", failure.WithCure(failure.New(failure.NICLent, "x"), "wait"), NICLent},
+		{"with a cure", failure.New(failure.NICLent, "x").Cure("wait"), NICLent},
 		{"wrapped in Go's way", fmt.Errorf("a: %w", failure.New(failure.NICLent, "x")), NICLent},
 		{"the outer of two", failure.Wrap(failure.New(failure.NICLent, "x"), failure.NotReturned, "y"), NotReturned},
 		{"joined", errors.Join(errCause, failure.New(failure.NICLent, "x")), NICLent},
@@ -98,7 +98,7 @@ func TestToCNIKeepsTheWholeText(t *testing.T) {
 		code uint
 		text string
 	}{
-		{failure.WithCure(failure.Wrap(inner, failure.IPAM, "attachment c1/net1"), "make the range larger"), IPAM, "attachment c1/net1: no address is left; 10.0.0.0/30; make the range larger"},
+		{failure.From(inner, failure.IPAM, "attachment c1/net1").Cure("make the range larger"), IPAM, "attachment c1/net1: no address is left; 10.0.0.0/30; make the range larger"},
 		{fmt.Errorf("attachment c1/net1: %w", inner), TryAgain, "attachment c1/net1: no address is left; 10.0.0.0/30"},
 		{errors.Join(failure.New(failure.NotReturned, "one"), errCause), NotReturned, "one\nopen x: file does not exist"},
 		{errCause, Internal, "open x: file does not exist"},
@@ -131,7 +131,7 @@ func TestCodesAreNotTheSpecifications(t *testing.T) {
 
 func TestToCNICutsWhatNobodyCanRead(t *testing.T) {
 	var got *types.Error
-	err := failure.WithCure(failure.New(failure.InvalidConfig, "device %q", strings.Repeat("ö", 1<<20)), "the cure")
+	err := failure.New(failure.InvalidConfig, "device %q", strings.Repeat("ö", 1<<20)).Cure("the cure")
 	if !errors.As(ToCNI(err), &got) || len(got.Msg) > 20<<10 || !utf8.ValidString(got.Msg) ||
 		!strings.HasPrefix(got.Msg, "device \"ö") || !strings.HasSuffix(got.Msg, "; the cure") {
 		t.Errorf("%d bytes: %.50q", len(got.Msg), got.Msg)

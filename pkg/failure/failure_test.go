@@ -15,15 +15,15 @@ func TestTexts(t *testing.T) {
 		want string
 	}{
 		{New(IO, "the disk %q", "a"), `the disk "a"`},
-		{WithCure(New(IO, "the disk is full"), "free some"), "the disk is full; free some"},
+		{New(IO, "the disk is full").Cure("free some"), "the disk is full; free some"},
 		{New(IO, "the disk is full").Cure("free %d%% of %s", 5, "it"), "the disk is full; free 5% of it"},
 		{Wrap(errCause, IO, "state of %s", "c1"), "state of c1: open x: file does not exist"},
-		{WithCure(Wrap(errCause, IO, "state"), "make it"), "state: open x: file does not exist; make it"},
+		{From(errCause, IO, "state").Cure("make it"), "state: open x: file does not exist; make it"},
 		{From(errCause, IO, "state of %s", "c1").Cure("make %q", "x"), `state of c1: open x: file does not exist; make "x"`},
 		{WithCure(errCause, "make 100% of it"), "open x: file does not exist; make 100% of it"},
-		{WithCure(Wrap(errCause, IO, ""), "make it"), "open x: file does not exist; make it"},
+		{From(errCause, IO, "").Cure("make it"), "open x: file does not exist; make it"},
 		{Wrap(errCause, IO, ""), "open x: file does not exist"},
-		{WithCure(Wrap(WithCure(Wrap(errCause, IO, "inner"), "make it"), NICLent, "outer"), "wait"), "outer: inner: open x: file does not exist; make it; wait"},
+		{From(From(errCause, IO, "inner").Cure("make it"), NICLent, "outer").Cure("wait"), "outer: inner: open x: file does not exist; make it; wait"},
 	} {
 		if got := c.err.Error(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
@@ -55,7 +55,7 @@ func TestKindOf(t *testing.T) {
 		want Kind
 	}{
 		{"ours", New(NICLent, "x"), NICLent},
-		{"with a cure", WithCure(New(NICLent, "x"), "wait"), NICLent},
+		{"with a cure", New(NICLent, "x").Cure("wait"), NICLent},
 		{"wrapped in Go's way", fmt.Errorf("a: %w", New(NICLent, "x")), NICLent},
 		{"the outer of two", Wrap(New(NICLent, "x"), NotReturned, "y"), NotReturned},
 		{"joined", errors.Join(errCause, WithCure(errCause, "y"), New(NICLent, "x")), NICLent},
@@ -76,7 +76,7 @@ func TestReasonLacksTheCure(t *testing.T) {
 		err  error
 		want string
 	}{
-		{WithCure(New(NICProtected, "ens1 must stay"), "choose another"), "ens1 must stay"},
+		{New(NICProtected, "ens1 must stay").Cure("choose another"), "ens1 must stay"},
 		{WithCure(errors.New("plain"), "try again"), "plain"},
 		{New(NICProtected, "ens1 must stay"), "ens1 must stay"},
 		{errors.New("plain"), "plain"},

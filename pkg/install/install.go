@@ -150,8 +150,8 @@ func read(dir *statefile.Dir) (record, error) {
 	if err == nil && r.Version != version {
 		err = fmt.Errorf("it has version %d, want %d", r.Version, version)
 	}
-	return r, failure.WithCure(failure.Wrap(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), recordName)),
-		"correct it, or move it away and restore the earlier files of the CNI directories by hand")
+	return r, failure.From(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), recordName)).
+		Cure("correct it, or move it away and restore the earlier files of the CNI directories by hand")
 }
 
 func (s *session) save() error {
@@ -334,8 +334,8 @@ func (e *Entry) visible() error {
 	}
 	_, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return failure.WithCure(failure.New(failure.IO, "there is no %s, for %s", dir, e.Path),
-			"in a container mount it at the path of the installation; if it was removed, create it again")
+		return failure.New(failure.IO, "there is no %s, for %s", dir, e.Path).
+			Cure("in a container mount it at the path of the installation; if it was removed, create it again")
 	}
 	return err
 }
@@ -428,7 +428,7 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	case err != nil:
 		return nil, err
 	case sum != have.sum:
-		return nil, failure.WithCure(failure.New(failure.TryAgain, "%s changes while it is copied", path), "try again when it is written")
+		return nil, failure.New(failure.TryAgain, "%s changes while it is copied", path).Cure("try again when it is written")
 	}
 	return b, nil
 }
@@ -443,7 +443,7 @@ func (s *session) restore(path string, b *Before) error {
 	case err != nil:
 		return err
 	case sum != b.SHA256:
-		return failure.WithCure(failure.New(failure.BadRecord, "the backup %s has changed", kept), "remove it, and restore "+path+" by hand")
+		return failure.New(failure.BadRecord, "the backup %s has changed", kept).Cure("remove it, and restore %s by hand", path)
 	}
 	return replace(path, b.Mode, func(to *os.File) error {
 		return errors.Join(copyInto(to, kept), to.Chown(b.UID, b.GID), os.Chtimes(to.Name(), b.ModTime, b.ModTime))

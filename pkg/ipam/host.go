@@ -95,19 +95,20 @@ func (c *Claim) IsRail(p Pool) bool {
 // HostTaken returns the error of an ADD that cannot have addr, which has the host part that its
 // container has on other rails. It wraps why.
 func HostTaken(addr netip.Addr, why error) error {
-	return failure.WithCure(failure.Wrap(why, failure.TryAgain, "%s, which has the host part of the pod's other rails, is not free on this rail", addr),
-		"wait for the pod's next sandbox, which gets another host part; if the error repeats, add the address to \"exclude\"")
+	return failure.From(why, failure.TryAgain, "%s, which has the host part of the pod's other rails, is not free on this rail", addr).
+		Cure("wait for the pod's next sandbox, which gets another host part; if the error repeats, add the address to \"exclude\"")
 }
 
 // WantsOtherHost returns the error of an ADD that requests an address with another host part
 // than that of its container's other rails, whose address on this rail is host.
 func WantsOtherHost(owner Owner, want, host netip.Addr) error {
-	return failure.WithCure(failure.New(failure.IPAM, "%s asks for %s, and its host part on the other rails is that of %s", owner.PodRef, want, host),
-		"ask for addresses with the same host part on all rails")
+	return failure.New(failure.IPAM, "%s asks for %s, and its host part on the other rails is that of %s", owner.PodRef, want, host).
+		Cure("ask for addresses with the same host part on all rails")
 }
 
 // SecondOnRail returns the error of a container's second interface on one rail.
 func SecondOnRail(owner Owner, ifName string, addr netip.Addr) error {
-	return failure.WithCure(failure.New(failure.InvalidConfig, "%s of %s is on the rail of %s, which has %s: with sameHost a pod has one host part", owner.IfName, owner.PodRef, ifName, addr),
-		"give the pod one interface for each rail, or let the second one's network have no sameHost")
+	return failure.New(failure.InvalidConfig, "%s of %s is on the rail of %s, which has %s: with sameHost a pod has one host part",
+		owner.IfName, owner.PodRef, ifName, addr).
+		Cure("give the pod one interface for each rail, or let the second one's network have no sameHost")
 }

@@ -65,12 +65,12 @@ func CheckSpace(space string) error {
 	}
 	for _, node := range []string{BlockNode, HostNode} {
 		if space == node || strings.HasSuffix(space, "-"+node) {
-			return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q is that of IPPools which are blocks", space), "use another name")
+			return failure.New(failure.InvalidConfig, "network_name %q is that of IPPools which are blocks", space).Cure("use another name")
 		}
 	}
 	if len(space) > longestSpace || !subdomain(space) {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "network_name %q cannot be part of a Kubernetes name", space),
-			"use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit, at most 190 characters")
+		return failure.New(failure.InvalidConfig, "network_name %q cannot be part of a Kubernetes name", space).
+			Cure("use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit, at most 190 characters")
 	}
 	return nil
 }

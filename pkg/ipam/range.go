@@ -68,7 +68,7 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	prefix := spec.Prefix.Masked()
 	small := prefix.IsValid() && prefix.Addr().BitLen()-prefix.Bits() < 2
 	if !prefix.IsValid() || small && !spec.Small {
-		return nil, failure.WithCure(failure.Wrap(&TooSmallError{Prefix: spec.Prefix}, failure.InvalidConfig, ""), "use a network with at least two host bits")
+		return nil, failure.From(&TooSmallError{Prefix: spec.Prefix}, failure.InvalidConfig, "").Cure("use a network with at least two host bits")
 	}
 	r := &Range{
 		prefix: prefix,
@@ -137,8 +137,8 @@ func (r *Range) In(slice netip.Prefix) (*Range, error) {
 		part.last = r.last
 	}
 	if part.last.Less(part.first) {
-		return nil, failure.WithCure(failure.New(failure.IPAM, "no address of the slice %s lies between %s and %s", slice, r.first, r.last),
-			"widen range_start and range_end, or give them the range that is divided into slices")
+		return nil, failure.New(failure.IPAM, "no address of the slice %s lies between %s and %s", slice, r.first, r.last).
+			Cure("widen range_start and range_end, or give them the range that is divided into slices")
 	}
 	// So that Spec makes the same range in another process.
 	part.spec.Start, part.spec.End = part.first, part.last

@@ -96,7 +96,7 @@ func Open(c Config) (*Client, error) {
 	}
 	round, err := transport.New(loaded.Transport)
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", loaded.source), "certificates, keys and tokens must be whole and readable")
+		return nil, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("certificates, keys and tokens must be whole and readable")
 	}
 	opened := &Client{
 		config:    c,
@@ -153,7 +153,7 @@ func (c *Config) load() (*Access, error) {
 		source := "kubeconfig " + c.Kubeconfig
 		loaded, err := c.Load()
 		if err != nil {
-			return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", source), "name another file by --kubeconfig or $KUBECONFIG, or mend it")
+			return nil, failure.From(err, failure.InvalidConfig, "%s", source).Cure("name another file by --kubeconfig or $KUBECONFIG, or mend it")
 		}
 		loaded.source = source
 		return loaded, nil
@@ -166,7 +166,7 @@ func (c *Config) load() (*Access, error) {
 func (c *Config) loadKubeconfig() (*Access, error) {
 	path, vet := c.Kubeconfig, c.Vet
 	bad := func(err error, cure, format string, args ...any) error {
-		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "kubeconfig "+path+format, args...), cure)
+		return failure.From(err, failure.InvalidConfig, "kubeconfig "+path+format, args...).Cure("%s", cure)
 	}
 	file, err := readKubeconfig(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -225,22 +225,22 @@ func loadServiceAccount(dir string) (*Access, error) {
 	source := "service account " + dir
 	host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set", source), cure)
+		return nil, failure.New(failure.InvalidConfig, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set", source).Cure(cure)
 	}
 	base, err := url.Parse("https://" + net.JoinHostPort(host, port))
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT", source), cure)
+		return nil, failure.From(err, failure.InvalidConfig, "%s: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT", source).Cure(cure)
 	}
 	t := &transport.Config{BearerTokenFile: filepath.Join(dir, "token")}
 	t.TLS.CAFile = filepath.Join(dir, "ca.crt")
 	for _, file := range []string{t.BearerTokenFile, t.TLS.CAFile} {
 		if _, err := os.Stat(file); err != nil {
-			return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", source), cure)
+			return nil, failure.From(err, failure.InvalidConfig, "%s", source).Cure(cure)
 		}
 	}
 	namespace, err := os.ReadFile(filepath.Join(dir, "namespace"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", source), cure)
+		return nil, failure.From(err, failure.InvalidConfig, "%s", source).Cure(cure)
 	}
 	return &Access{Server: base, Transport: t, Namespace: strings.TrimSpace(string(namespace)), source: source}, nil
 }

@@ -244,5 +244,5 @@ func (c *Client) explain(q request, e *Error) error {
 	default:
 		return e
 	}
-	return failure.WithCure(failure.Wrap(e, code, ""), cure)
+	return failure.From(e, code, "").Cure("%s", cure)
 }

@@ -108,5 +108,5 @@ func (c *Client) CA() ([]byte, error) {
 		return ca.CAData, nil
 	}
 	data, err := os.ReadFile(ca.CAFile)
-	return data, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", loaded.source), "certificates must be readable")
+	return data, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("certificates must be readable")
 }

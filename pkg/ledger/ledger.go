@@ -110,7 +110,7 @@ func (l *Ledger) Get(k Key) (*Record, error) {
 	if moveErr != nil {
 		return nil, errors.Join(err, moveErr)
 	}
-	return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "the record of %s is corrupt", k), "the file is kept as "+aside)
+	return nil, failure.From(err, failure.BadRecord, "the record of %s is corrupt", k).Cure("the file is kept as %s", aside)
 }
 
 // Peek is [Ledger.Get] without renaming a corrupt record.
@@ -213,8 +213,8 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 		return nil, nil // killed between mark and record, or after removing the record
 	}
 	if errors.Is(err, errCorrupt) {
-		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "cannot tell who holds the NIC"),
-			"end the attachment (CNI DEL), which moves a corrupt record aside")
+		return nil, failure.From(err, failure.BadRecord, "cannot tell who holds the NIC").
+			Cure("end the attachment (CNI DEL), which moves a corrupt record aside")
 	}
 	if err != nil {
 		return nil, err

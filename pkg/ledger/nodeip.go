@@ -24,8 +24,8 @@ func (l *Ledger) NodeIP() (netip.Addr, error) {
 	if err == nil {
 		ip, err = netip.ParseAddr(strings.TrimSpace(string(text)))
 	}
-	return ip, failure.WithCure(failure.Wrap(err, failure.IO, "the node's address in %s", filepath.Join(l.Dir(), nodeIPFile)),
-		"rail-agent writes it again within a minute; without rail-agent, remove it")
+	return ip, failure.From(err, failure.IO, "the node's address in %s", filepath.Join(l.Dir(), nodeIPFile)).
+		Cure("rail-agent writes it again within a minute; without rail-agent, remove it")
 }
 
 // PutNodeIP stores the address by which the cluster reaches the node.

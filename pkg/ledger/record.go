@@ -205,8 +205,8 @@ func (r *Record) Holder() string {
 
 // LentTo returns the error for a NIC that is lent to holder.
 func LentTo(holder *Record) error {
-	return failure.WithCure(failure.New(failure.NICLent, "%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase),
-		"wait until that attachment ends, or choose another NIC")
+	return failure.New(failure.NICLent, "%s is lent to %s since %s (%s)", holder.NICName(), holder.Holder(), holder.Created.Format(time.RFC3339), holder.Phase).
+		Cure("wait until that attachment ends, or choose another NIC")
 }
 
 // Same reports whether both records are of the same ADD, in any phase: a
@@ -260,7 +260,7 @@ func Decode(data []byte) (*Record, error) {
 	}
 	switch {
 	case version > Version:
-		return nil, failure.WithCure(failure.Wrap(errNewer, failure.BadRecord, "record of version %d", version), "use that version, or let it end the attachment")
+		return nil, failure.From(errNewer, failure.BadRecord, "record of version %d", version).Cure("use that version, or let it end the attachment")
 	case err != nil:
 		return nil, err
 	case r.Version < 1:

@@ -27,7 +27,7 @@ func (n *Netns) CheckKernel() error {
 	if err == nil {
 		return nil
 	}
-	return failure.WithCure(failure.Wrap(err, failure.NotAvailable, "%s is too old for rail-cni", release()), "boot "+OldestKernel+" or newer")
+	return failure.From(err, failure.NotAvailable, "%s is too old for rail-cni", release()).Cure("boot " + OldestKernel + " or newer")
 }
 
 // mountAPI looks for fsopen(2), Linux 5.2. Without it the sysfs of a pod's namespace

@@ -105,7 +105,7 @@ func noNetns(path string, err error) error {
 }
 
 func cannotWork(path string, err error) error {
-	return failure.WithCure(failure.Wrap(err, failure.Kernel, "cannot work in netns %s", path), "the plugin needs CAP_SYS_ADMIN and CAP_NET_ADMIN")
+	return failure.From(err, failure.Kernel, "cannot work in netns %s", path).Cure("the plugin needs CAP_SYS_ADMIN and CAP_NET_ADMIN")
 }
 
 // identify checks that the file is a network namespace, and reads its ID.

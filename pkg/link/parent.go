@@ -111,7 +111,7 @@ func (n *Netns) Sysfs() (int, error) {
 	err := n.Do(func() error {
 		root, err := MountSysfs(0)
 		if err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.IO, "mount the sysfs of netns %s", n.Path), "it needs CAP_SYS_ADMIN and Linux 5.2")
+			return failure.From(err, failure.IO, "mount the sysfs of netns %s", n.Path).Cure("it needs CAP_SYS_ADMIN and Linux 5.2")
 		}
 		n.sys = root
 		return nil

@@ -32,7 +32,7 @@ var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDM
 func checkAllow(keys []string) error {
 	for _, key := range keys {
 		if !slices.Contains(Overrides, key) {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"allow" has no key %q`, key), "use "+strings.Join(Overrides, ", "))
+			return failure.New(failure.InvalidConfig, `"allow" has no key %q`, key).Cure("use %s", strings.Join(Overrides, ", "))
 		}
 	}
 	return nil

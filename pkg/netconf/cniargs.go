@@ -38,7 +38,7 @@ func ParseArgs(s string) Args {
 func CheckEnv(values ...string) error {
 	for _, v := range values {
 		if !utf8.ValidString(v) {
-			return failure.WithCure(failure.New(failure.InvalidEnv, "the runtime's environment has %q, which is not UTF-8", v), "write it in UTF-8")
+			return failure.New(failure.InvalidEnv, "the runtime's environment has %q, which is not UTF-8", v).Cure("write it in UTF-8")
 		}
 	}
 	return nil

@@ -101,7 +101,7 @@ func decode(data []byte, into any, document string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &form):
-		return failure.WithCure(failure.Wrap(err, failure.Decode, "%s is not a JSON object", document), "correct the JSON")
+		return failure.From(err, failure.Decode, "%s is not a JSON object", document).Cure("correct the JSON")
 	case !errors.As(err, &wrong):
 		return failure.Wrap(err, failure.Decode, "%s", document)
 	}
@@ -113,7 +113,7 @@ func decode(data []byte, into any, document string) error {
 		}
 		key = strconv.Quote(key)
 	}
-	return failure.WithCure(failure.New(failure.Decode, "%s: %s cannot be %s %s", document, key, article(wrong.Value), wrong.Value), "write it as "+jsonName(wrong.Type))
+	return failure.New(failure.Decode, "%s: %s cannot be %s %s", document, key, article(wrong.Value), wrong.Value).Cure("write it as %s", jsonName(wrong.Type))
 }
 
 func jsonName(t reflect.Type) string {
@@ -147,7 +147,7 @@ func article(what string) string {
 // 2³².
 func checkMTU(mtu int) error {
 	if mtu < 0 || mtu > math.MaxInt32 {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "invalid MTU %d", mtu), "give a size in bytes, or leave the key out")
+		return failure.New(failure.InvalidConfig, "invalid MTU %d", mtu).Cure("give a size in bytes, or leave the key out")
 	}
 	return nil
 }
@@ -170,8 +170,8 @@ func stateDir(configured string) (string, error) {
 		return DefaultStateDir, nil
 	}
 	if !filepath.IsAbs(configured) {
-		return "", failure.WithCure(failure.New(failure.InvalidConfig, `"stateDir": %q is not an absolute path`, configured),
-			"give an absolute path, the same in every network of the node")
+		return "", failure.New(failure.InvalidConfig, `"stateDir": %q is not an absolute path`, configured).
+			Cure("give an absolute path, the same in every network of the node")
 	}
 	return filepath.Clean(configured), nil
 }

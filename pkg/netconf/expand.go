@@ -71,7 +71,7 @@ func (c *Common) template() (*template, error) {
 		case nodeVariable:
 			t.node = true
 		default:
-			return "", failure.WithCure(failure.New(failure.InvalidConfig, "there is no variable ${%s}", name), "use ${rail} or ${node}")
+			return "", failure.New(failure.InvalidConfig, "there is no variable ${%s}", name).Cure("use ${rail} or ${node}")
 		}
 		return "", nil
 	})
@@ -154,7 +154,7 @@ func replacedText(text string, of func(name string) (string, error)) (string, er
 		}
 		name, after, closed := strings.Cut(rest, "}")
 		if !closed {
-			return "", failure.WithCure(failure.New(failure.InvalidConfig, `"${" has no "}"`), "write a variable as ${rail} or ${node}")
+			return "", failure.New(failure.InvalidConfig, `"${" has no "}"`).Cure("write a variable as ${rail} or ${node}")
 		}
 		value, err := of(name)
 		if err != nil {
@@ -182,22 +182,24 @@ func (t *template) check() error {
 		set  bool
 	}{{`"sameHost"`, t.sameHost}, {`"prefix": "node"`, t.nodePrefix}} {
 		if key.set && !t.whereabouts() {
-			return failure.WithCure(failure.New(failure.InvalidConfig, "the IPAM plugin %q does not know %s", t.plugin, key.text), `use whereabouts, or remove the key`)
+			return failure.New(failure.InvalidConfig, "the IPAM plugin %q does not know %s", t.plugin, key.text).Cure(`use whereabouts, or remove the key`)
 		}
 	}
 	switch {
 	case t.sameHost && t.nodePrefix:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" and "prefix": "node" both choose the addresses`), "remove one of them")
+		return failure.New(failure.InvalidConfig, `"sameHost" and "prefix": "node" both choose the addresses`).Cure("remove one of them")
 	case t.sameHost && !hasVariable(t.get(keyRange), railVariable):
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" is for a "range" that differs by rail, and it has no ${rail}`), `write the range as 10.${rail}.0.0/16, or remove "sameHost"`)
+		return failure.New(failure.InvalidConfig, `"sameHost" is for a "range" that differs by rail, and it has no ${rail}`).
+			Cure(`write the range as 10.${rail}.0.0/16, or remove "sameHost"`)
 	case t.nodePrefix:
 		for _, key := range []string{keyRange, "range_start", "range_end", "ipRanges", keyGateway, keyExclude, "network_name"} {
 			if t.get(key) != nil {
-				return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node" and %q both choose the addresses`, key), "remove one of them")
+				return failure.New(failure.InvalidConfig, `"prefix": "node" and %q both choose the addresses`, key).Cure("remove one of them")
 			}
 		}
 		if store := t.get(keyStore); store != nil && store != "" && store != StoreLocal {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and "prefix": "node" is one node's own`, store), `remove "store"`)
+			return failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and "prefix": "node" is one node's own`, store).
+				Cure(`remove "store"`)
 		}
 	}
 	return nil
@@ -266,8 +268,8 @@ func (c *Common) Expanded(v Variables) ([]byte, error) {
 		return c.Raw, err
 	}
 	if t.needsRail() && v.Rail == nil {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the addresses of the network depend on the rail, and the NIC has none"),
-			`add the NIC to "rails" in the node file: "railctl rails discover" proposes them`)
+		return nil, failure.New(failure.InvalidConfig, "the addresses of the network depend on the rail, and the NIC has none").
+			Cure(`add the NIC to "rails" in the node file: "railctl rails discover" proposes them`)
 	}
 	ipam, err := t.expanded(v)
 	if err != nil {
@@ -355,7 +357,7 @@ func values(rail, node *int) func(name string) (string, error) {
 		case name == nodeVariable && node != nil:
 			return strconv.Itoa(*node), nil
 		case name == nodeVariable:
-			return "", failure.WithCure(failure.New(failure.InvalidConfig, "the node has no number for ${node}"), `give it one by "node" in the node file`)
+			return "", failure.New(failure.InvalidConfig, "the node has no number for ${node}").Cure(`give it one by "node" in the node file`)
 		}
 		return "", failure.New(failure.InvalidConfig, "the NIC has no value for ${%s}", name)
 	}
@@ -374,7 +376,7 @@ func set(ipam map[string]any, key string, value any) {
 // setPrefix sets the keys of the node's prefix.
 func setPrefix(ipam map[string]any, v Variables) error {
 	if v.Prefix == nil {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node": the node has no prefix for rail %d`, *v.Rail), `add it to "prefixes" in the node file`)
+		return failure.New(failure.InvalidConfig, `"prefix": "node": the node has no prefix for rail %d`, *v.Rail).Cure(`add it to "prefixes" in the node file`)
 	}
 	set(ipam, keyRange, v.Prefix.Prefix)
 	set(ipam, keyStore, StoreLocal)

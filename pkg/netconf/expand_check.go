@@ -101,12 +101,12 @@ func (t *template) compare(own, theirs addressesOf, varying []bool) error {
 			continue
 		}
 		if mine.overlaps(other) {
-			return failure.WithCure(failure.New(failure.InvalidConfig, "the ranges %s and %s overlap", mine.text(), other.text()),
-				"put ${rail} where it makes them differ, within the length of the prefix")
+			return failure.New(failure.InvalidConfig, "the ranges %s and %s overlap", mine.text(), other.text()).
+				Cure("put ${rail} where it makes them differ, within the length of the prefix")
 		}
 		if i == 0 && t.sameHost && mine.place() != other.place() {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" needs ranges of equal sizes, and %s and %s are not`, mine.text(), other.text()),
-				"give each rail a range with the same prefix length and the same bounds")
+			return failure.New(failure.InvalidConfig, `"sameHost" needs ranges of equal sizes, and %s and %s are not`, mine.text(), other.text()).
+				Cure("give each rail a range with the same prefix length and the same bounds")
 		}
 	}
 	return nil
@@ -128,7 +128,7 @@ func (a addressesOf) checkGateway() error {
 	if outside == nil {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, "the gateway %s is not in the range %s", a.gateway, outside.Prefix), `correct "gateway" or "range"`)
+	return failure.New(failure.InvalidConfig, "the gateway %s is not in the range %s", a.gateway, outside.Prefix).Cure(`correct "gateway" or "range"`)
 }
 
 // bounds returns the first and the last address of the range, both included. A bound that is
@@ -190,6 +190,6 @@ func unexpanded(stdin []byte) error {
 	if !t.rail {
 		name = nodeVariable
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"ipam" has the variable ${%s} and no value for it`, name),
-		"use host-device or macvlan of rail-cni, which give it one, or write the value")
+	return failure.New(failure.InvalidConfig, `"ipam" has the variable ${%s} and no value for it`, name).
+		Cure("use host-device or macvlan of rail-cni, which give it one, or write the value")
 }

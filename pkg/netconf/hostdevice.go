@@ -68,7 +68,7 @@ func (c *HostDevice) checkKeepAddress() error {
 	default:
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" and %s both give the interface its addresses`, other), "remove one of the two keys")
+	return failure.New(failure.InvalidConfig, `"keepAddress" and %s both give the interface its addresses`, other).Cure("remove one of the two keys")
 }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.

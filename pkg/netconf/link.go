@@ -49,5 +49,5 @@ func checkDuration(key, value string) error {
 	if err == nil && d < 0 {
 		err = failure.New(failure.InvalidConfig, "it is negative")
 	}
-	return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, `"%s": %q`, key, value), `write it as "500ms" or "2s"`)
+	return failure.From(err, failure.InvalidConfig, `"%s": %q`, key, value).Cure(`write it as "500ms" or "2s"`)
 }

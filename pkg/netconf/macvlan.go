@@ -42,7 +42,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 		c.Mode = "bridge"
 	case "bridge", "private", "vepa", "passthru":
 	default:
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "unknown macvlan mode: %q", c.Mode), "use bridge, private, vepa or passthru")
+		return nil, failure.New(failure.InvalidConfig, "unknown macvlan mode: %q", c.Mode).Cure("use bridge, private, vepa or passthru")
 	}
 	if args.MAC != "" {
 		c.MAC = args.MAC
@@ -65,14 +65,15 @@ func (c *Macvlan) checkRailInPod() error {
 	switch {
 	case !c.Rail.IsZero():
 	case !c.VariesByRail():
-		return failure.WithCure(failure.New(failure.InvalidConfig, `the routing table is that of the rail of a NIC of the host, and "linkInContainer" has the master in the pod`),
-			`give the number of a table by "table" in "routing"`)
+		return failure.New(failure.InvalidConfig,
+			`the routing table is that of the rail of a NIC of the host, and "linkInContainer" has the master in the pod`).
+			Cure(`give the number of a table by "table" in "routing"`)
 	default:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `the addresses depend on the rail of a NIC of the host, and "linkInContainer" has the master in the pod`),
-			`remove "linkInContainer", or give addresses that do not depend on the rail`)
+		return failure.New(failure.InvalidConfig, `the addresses depend on the rail of a NIC of the host, and "linkInContainer" has the master in the pod`).
+			Cure(`remove "linkInContainer", or give addresses that do not depend on the rail`)
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail" is for a NIC of the host, and "linkInContainer" has the master in the pod`),
-		`remove one of the two keys, and name the master in the pod by "master"`)
+	return failure.New(failure.InvalidConfig, `"rail" is for a NIC of the host, and "linkInContainer" has the master in the pod`).
+		Cure(`remove one of the two keys, and name the master in the pod by "master"`)
 }
 
 // checkKeepAddress refuses "keepAddress", a key of host-device. The NIC of a macvlan stays on
@@ -84,8 +85,8 @@ func (c *Macvlan) checkKeepAddress() error {
 	if err := json.Unmarshal(c.Raw, &keys); err != nil || keys.KeepAddress == nil || keys.KeepAddress == false {
 		return nil //nolint:nilerr // ParseMacvlan has reported invalid JSON
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" is for host-device: a macvlan leaves its NIC, with the NIC's addresses, on the host`),
-		`remove the key, and give addresses by "ipam", or use host-device`)
+	return failure.New(failure.InvalidConfig, `"keepAddress" is for host-device: a macvlan leaves its NIC, with the NIC's addresses, on the host`).
+		Cure(`remove the key, and give addresses by "ipam", or use host-device`)
 }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.
@@ -120,5 +121,5 @@ func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) {
 	if err == nil && len(mac) != 6 {
 		err = &net.AddrError{Err: "not six bytes long", Addr: c.MAC}
 	}
-	return mac, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "MAC address %q", c.MAC), "write it as aa:bb:cc:dd:ee:ff")
+	return mac, failure.From(err, failure.InvalidConfig, "MAC address %q", c.MAC).Cure("write it as aa:bb:cc:dd:ee:ff")
 }

@@ -118,8 +118,8 @@ func ReadNodeFile(name string) (*NodeFile, error) {
 		err = errors.Join(checkOwner(info), n.parse(data))
 	}
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "node file %s", name),
-			"correct it; without the file every NIC that no guardrail protects is open")
+		return nil, failure.From(err, failure.InvalidConfig, "node file %s", name).
+			Cure("correct it; without the file every NIC that no guardrail protects is open")
 	}
 	return n, nil
 }

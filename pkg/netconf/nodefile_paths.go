@@ -136,8 +136,8 @@ func (n *NodeFile) CheckPath(key, name string) error {
 
 // closed returns the error for a path that is not open.
 func (n *NodeFile) closed(key, name string) error {
-	return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "%q: %q", key, name),
-		fmt.Sprintf(`leave the key out, or add the path to "paths" in %s`, n.place()))
+	return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q", key, name).
+		Cure(`leave the key out, or add the path to "paths" in %s`, n.place())
 }
 
 // place returns the path of the node file, which may not exist yet.
@@ -180,8 +180,8 @@ func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(file
 		if closed < 0 || flatFilesName(flatFiles, name) {
 			return nil
 		}
-		return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "kubeconfig %s: the file %s", name, files[closed]),
-			fmt.Sprintf(`name the kubeconfig in whereabouts' flat file, or add its path to "paths" in %s`, n.place()))
+		return failure.From(ErrClosed, failure.InvalidConfig, "kubeconfig %s: the file %s", name, files[closed]).
+			Cure(`name the kubeconfig in whereabouts' flat file, or add its path to "paths" in %s`, n.place())
 	}, nil
 }
 

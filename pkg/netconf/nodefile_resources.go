@@ -36,7 +36,8 @@ func (n *NodeFile) ReadResources() (*resource.Config, error) {
 			err = c.Merge(pools)
 		}
 		if err != nil {
-			return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "node file %s: resources.%s: %s", n.place(), file.key, file.path), "correct that file, or remove the key")
+			return nil, failure.From(err, failure.InvalidConfig, "node file %s: resources.%s: %s", n.place(), file.key, file.path).
+				Cure("correct that file, or remove the key")
 		}
 	}
 	return &c, nil

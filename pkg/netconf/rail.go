@@ -36,8 +36,8 @@ func (r *Rail) UnmarshalJSON(data []byte) error {
 		r.Auto = true
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.Decode, `"rail" cannot be %.40s`, data),
-		`write it as a whole number, or as "auto" for the rail of the NIC that the pod was allocated`)
+	return failure.New(failure.Decode, `"rail" cannot be %.40s`, data).
+		Cure(`write it as a whole number, or as "auto" for the rail of the NIC that the pod was allocated`)
 }
 
 // check returns an error for a negative rail.
@@ -45,5 +45,5 @@ func (r Rail) check() error {
 	if r.Number == nil || *r.Number >= 0 {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"rail": %d is negative`, *r.Number), "give the number of a rail in the node file, or leave the key out")
+	return failure.New(failure.InvalidConfig, `"rail": %d is negative`, *r.Number).Cure("give the number of a rail in the node file, or leave the key out")
 }

@@ -39,7 +39,7 @@ func checkTOS(tos *int) error {
 	if tos == nil || *tos >= 0 && *tos <= 255 {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"roceTos": %d is not a type of service`, *tos), "use 0 to 255: four times the DSCP, plus the ECN bits")
+	return failure.New(failure.InvalidConfig, `"roceTos": %d is not a type of service`, *tos).Cure("use 0 to 255: four times the DSCP, plus the ECN bits")
 }
 
 // complete applies the defaults and refuses unknown values.
@@ -49,7 +49,7 @@ func (r *RDMA) complete() error {
 		r.RDMA = RDMAAuto
 	case RDMAAuto, RDMARequired, RDMAOff:
 	default:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"rdma": %q is not a known value`, r.RDMA), `use "auto", "required" or "off"`)
+		return failure.New(failure.InvalidConfig, `"rdma": %q is not a known value`, r.RDMA).Cure(`use "auto", "required" or "off"`)
 	}
 	return checkDuration("gidTimeout", r.GIDTimeout)
 }

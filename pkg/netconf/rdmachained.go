@@ -62,8 +62,8 @@ func (c *Common) NeedPrevResult() error {
 	if len(c.PrevResult) > 0 {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, "the plugin %q works in a chain only: Required prevResult missing", c.Type),
-		`put it into "plugins" behind the plugin that makes the interface (host-device, sriov)`)
+	return failure.New(failure.InvalidConfig, "the plugin %q works in a chain only: Required prevResult missing", c.Type).
+		Cure(`put it into "plugins" behind the plugin that makes the interface (host-device, sriov)`)
 }
 
 // IDs returns the device IDs of the configuration, as [HostDevice.IDs] does.

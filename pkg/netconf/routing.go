@@ -3,7 +3,6 @@ package netconf
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -75,11 +74,11 @@ var (
 func (p *RoutingPolicy) UnmarshalJSON(data []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(data, &keys); err != nil {
-		return failure.WithCure(failure.New(failure.Decode, `"routing" cannot be %.40s`, data), `write it as an object: {"mode": "source"}`)
+		return failure.New(failure.Decode, `"routing" cannot be %.40s`, data).Cure(`write it as an object: {"mode": "source"}`)
 	}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if !slices.ContainsFunc(routingKeys, func(k string) bool { return strings.EqualFold(k, key) }) {
-			return failure.WithCure(failure.New(failure.Decode, `"routing": unknown key %.40q`, key), resource.Suggestion(key, routingKeys))
+			return failure.New(failure.Decode, `"routing": unknown key %.40q`, key).Cure("%s", resource.Suggestion(key, routingKeys))
 		}
 	}
 	type plain RoutingPolicy
@@ -146,7 +145,7 @@ func checkValue(key, value string, known []string) error {
 	if !strings.HasPrefix(near, "did") {
 		near = "use " + strings.Join(known, ", ")
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, "%q: %.40q is not a known value", key, value), near)
+	return failure.New(failure.InvalidConfig, "%q: %.40q is not a known value", key, value).Cure("%s", near)
 }
 
 func (p *RoutingPolicy) check() error {
@@ -155,24 +154,24 @@ func (p *RoutingPolicy) check() error {
 	}
 	if p.Mode != RoutingSource {
 		if p.Table != nil || p.Priority != nil {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": only mode %q has a table and rules of its own`, RoutingSource),
-				`remove "table" and "priority", or use "mode": "source"`)
+			return failure.New(failure.InvalidConfig, `"routing": only mode %q has a table and rules of its own`, RoutingSource).
+				Cure(`remove "table" and "priority", or use "mode": "source"`)
 		}
 		return nil
 	}
 	if t := p.Table; t != nil {
 		switch {
 		case *t < 1 || *t > math.MaxUint32:
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"routing.table": %d is not the number of a table`, *t),
-				fmt.Sprintf("give a number from 1 to %d, or leave the key out for %d plus the rail", math.MaxUint32, firstTable))
+			return failure.New(failure.InvalidConfig, `"routing.table": %d is not the number of a table`, *t).
+				Cure("give a number from 1 to %d, or leave the key out for %d plus the rail", math.MaxUint32, firstTable)
 		case *t >= unix.RT_TABLE_DEFAULT && *t <= unix.RT_TABLE_LOCAL:
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"routing.table": %d is a table of the kernel (default, main or local)`, *t),
-				fmt.Sprintf("give another number, or leave the key out for %d plus the rail", firstTable))
+			return failure.New(failure.InvalidConfig, `"routing.table": %d is a table of the kernel (default, main or local)`, *t).
+				Cure("give another number, or leave the key out for %d plus the rail", firstTable)
 		}
 	}
 	if n := p.Priority; n != nil && (*n < 1 || *n > lastPriority) {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"routing.priority": %d does not precede the main table`, *n),
-			fmt.Sprintf("give a number from 1 to %d, or leave the key out for %d", lastPriority, defaultPriority))
+		return failure.New(failure.InvalidConfig, `"routing.priority": %d does not precede the main table`, *n).
+			Cure("give a number from 1 to %d, or leave the key out for %d", lastPriority, defaultPriority)
 	}
 	return nil
 }

@@ -35,7 +35,8 @@ func CheckSize(stdin []byte) error {
 	}
 	_, size, err := lasting(stdin)
 	if err == nil && size > maxConfig {
-		err = failure.WithCure(failure.New(failure.InvalidConfig, "the network configuration has %d bytes, more than %d", size, maxConfig), "remove keys that no plugin reads")
+		err = failure.New(failure.InvalidConfig, "the network configuration has %d bytes, more than %d", size, maxConfig).
+			Cure("remove keys that no plugin reads")
 	}
 	return err
 }
@@ -54,8 +55,9 @@ func (c *Common) Kept() (json.RawMessage, error) {
 	}
 	kept, err := json.Marshal(keys)
 	if err == nil && len(kept) > maxKept {
-		err = failure.WithCure(failure.New(failure.InvalidConfig, "the keys %s of the network configuration have %d bytes, more than %d that are kept for each interface", strings.Join(forDEL, ", "), len(kept), maxKept),
-			"make them shorter")
+		err = failure.New(failure.InvalidConfig, "the keys %s of the network configuration have %d bytes, more than %d that are kept for each interface",
+			strings.Join(forDEL, ", "), len(kept), maxKept).
+			Cure("make them shorter")
 	}
 	return kept, err
 }

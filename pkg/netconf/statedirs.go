@@ -3,7 +3,6 @@ package netconf
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,8 +43,8 @@ func ReadStateDirs(dir string) (*StateDirs, error) {
 		err = errors.Join(checkOwner(info), json.Unmarshal(data, s))
 	}
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.IO, "list of state directories %s", name),
-			"rail-agent writes it again within a minute; without rail-agent, remove it")
+		return nil, failure.From(err, failure.IO, "list of state directories %s", name).
+			Cure("rail-agent writes it again within a minute; without rail-agent, remove it")
 	}
 	return s, nil
 }
@@ -106,8 +105,8 @@ func (n *NodeFile) checkStateDir(name string) error {
 	real := RealStateDir(name)
 	for _, dir := range kept {
 		if of := RealStateDir(dir); real != of && IsBelow(real, of) {
-			return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "%q: %q is in the state directory %s", KeyStateDir, name, dir),
-				"name a directory beside it, or leave the key out")
+			return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q is in the state directory %s", KeyStateDir, name, dir).
+				Cure("name a directory beside it, or leave the key out")
 		}
 	}
 	switch {
@@ -117,8 +116,8 @@ func (n *NodeFile) checkStateDir(name string) error {
 		}
 	case list != nil:
 		if !has(kept, real) {
-			return failure.WithCure(failure.Wrap(ErrClosed, failure.InvalidConfig, "%q: %q is not kept by this node's rail-agent", KeyStateDir, name),
-				fmt.Sprintf("leave the key out, give rail-agent the directory (--state-dir, the chart's stateDirs), or add it to \"paths\" in %s", n.place()))
+			return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q is not kept by this node's rail-agent", KeyStateDir, name).
+				Cure("leave the key out, give rail-agent the directory (--state-dir, the chart's stateDirs), or add it to \"paths\" in %s", n.place())
 		}
 	case !matchesPath(defaultPaths[KeyStateDir], name):
 		return n.closed(KeyStateDir, name)

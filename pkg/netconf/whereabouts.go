@@ -139,7 +139,7 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 		return nil, err
 	}
 	if net.IPAM == nil {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "IPAM config missing 'ipam' key"), `add "ipam": {"type": "whereabouts", "range": "..."}`)
+		return nil, failure.New(failure.InvalidConfig, "IPAM config missing 'ipam' key").Cure(`add "ipam": {"type": "whereabouts", "range": "..."}`)
 	}
 	if err := unexpanded(stdin); err != nil {
 		return nil, err
@@ -180,18 +180,18 @@ func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 	switch c.Store {
 	case "", StoreLocal, StoreKubernetes:
 	default:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown store %q", c.Store), `use "local" or "kubernetes"`)
+		return failure.New(failure.InvalidConfig, "unknown store %q", c.Store).Cure(`use "local" or "kubernetes"`)
 	}
 	switch net.IPAM.Allocation {
 	case "", allocateLowest:
 	case allocateRotate:
 		c.Rotate = true
 	default:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown allocation %q", net.IPAM.Allocation), `use "lowest" or "rotate"`)
+		return failure.New(failure.InvalidConfig, "unknown allocation %q", net.IPAM.Allocation).Cure(`use "lowest" or "rotate"`)
 	}
 	for i, r := range c.Routes {
 		if r == nil {
-			return failure.WithCure(failure.New(failure.InvalidConfig, "routes[%d] is null", i), "remove it")
+			return failure.New(failure.InvalidConfig, "routes[%d] is null", i).Cure("remove it")
 		}
 	}
 	if err := c.readRanges(net.IPAM); err != nil {
@@ -224,7 +224,7 @@ func (c *Whereabouts) readGateway(text string) error {
 	}
 	gw, ok := sloppyAddr(text)
 	if !ok {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "couldn't parse gateway IP: %s", text), "give one address, without a prefix length")
+		return failure.New(failure.InvalidConfig, "couldn't parse gateway IP: %s", text).Cure("give one address, without a prefix length")
 	}
 	c.Gateway = gw
 	return nil
@@ -234,7 +234,7 @@ func (c *Whereabouts) readStatic(addresses []whereaboutsAddress, args whereabout
 	for _, a := range addresses {
 		p, ok := sloppyPrefix(a.Address)
 		if !ok {
-			return failure.WithCure(failure.New(failure.InvalidConfig, "invalid CIDR in addresses %s", a.Address), "write it as address/length")
+			return failure.New(failure.InvalidConfig, "invalid CIDR in addresses %s", a.Address).Cure("write it as address/length")
 		}
 		c.Static = append(c.Static, WhereaboutsStatic{Address: p, Gateway: addrOf(a.Gateway)})
 	}
@@ -247,7 +247,7 @@ func (c *Whereabouts) readRequested(net *whereaboutsNet) error {
 		bare, _, _ := strings.Cut(strings.TrimSpace(text), "/")
 		addr, ok := sloppyAddr(bare)
 		if !ok {
-			return failure.WithCure(failure.New(failure.InvalidConfig, "cannot read the requested address %q", text), "give an address, with or without a prefix length")
+			return failure.New(failure.InvalidConfig, "cannot read the requested address %q", text).Cure("give an address, with or without a prefix length")
 		}
 		if !seen[addr] {
 			seen[addr] = true
@@ -263,7 +263,7 @@ func (c *Whereabouts) readSliceSize(text string) error {
 	}
 	n, _ := strconv.Atoi(strings.TrimPrefix(text, "/")) // 0, or far too large, if it cannot be read
 	if n < 1 || n > 128 {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "node_slice_size %q is not a prefix length", text), `write it as "/26" or "26"`)
+		return failure.New(failure.InvalidConfig, "node_slice_size %q is not a prefix length", text).Cure(`write it as "/26" or "26"`)
 	}
 	c.NodeSliceSize = n
 	return nil
@@ -275,14 +275,14 @@ func (c *Whereabouts) readBlockSize(n int) error {
 	case n == 0:
 		return nil
 	case n < 2 || n > largestBlock || n&(n-1) != 0:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "block_size %d is not a power of two from 2 to %d", n, largestBlock),
-			"give the number of addresses that a node takes at once, for example 16")
+		return failure.New(failure.InvalidConfig, "block_size %d is not a power of two from 2 to %d", n, largestBlock).
+			Cure("give the number of addresses that a node takes at once, for example 16")
 	case c.NodeSliceSize != 0:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "block_size and node_slice_size both divide the range among the nodes"), "remove one of them")
+		return failure.New(failure.InvalidConfig, "block_size and node_slice_size both divide the range among the nodes").Cure("remove one of them")
 	}
 	for _, r := range c.Ranges {
 		if hosts := r.Prefix.Addr().BitLen() - r.Prefix.Bits(); n>>hosts > 1 {
-			return failure.WithCure(failure.New(failure.InvalidConfig, "block_size %d is more than %s has", n, r.Prefix), "use smaller blocks, or a larger range")
+			return failure.New(failure.InvalidConfig, "block_size %d is more than %s has", n, r.Prefix).Cure("use smaller blocks, or a larger range")
 		}
 	}
 	c.BlockSize = n
@@ -313,8 +313,8 @@ func (c *Whereabouts) onePerFamily() error {
 		count(s.Address.Addr())
 	}
 	if v4 > 1 || v6 > 1 {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "CNI version %s does not support more than 1 address per family", c.CNIVersion),
-			`use "cniVersion": "0.3.1" or later`)
+		return failure.New(failure.InvalidConfig, "CNI version %s does not support more than 1 address per family", c.CNIVersion).
+			Cure(`use "cniVersion": "0.3.1" or later`)
 	}
 	return nil
 }

@@ -25,8 +25,8 @@ type whereaboutsArgs struct {
 func parseWhereaboutsArgs(cniArgs string) (whereaboutsArgs, error) {
 	var args whereaboutsArgs
 	err := types.LoadArgs(cniArgs, &args)
-	return args, failure.WithCure(failure.Wrap(err, failure.InvalidEnv, "CNI_ARGS"),
-		"write it as KEY=VALUE;KEY=VALUE, with IgnoreUnknown=true if other keys are in it")
+	return args, failure.From(err, failure.InvalidEnv, "CNI_ARGS").
+		Cure("write it as KEY=VALUE;KEY=VALUE, with IgnoreUnknown=true if other keys are in it")
 }
 
 func (a whereaboutsArgs) pod() WhereaboutsPod {
@@ -49,7 +49,7 @@ func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
 			}
 			p, ok := sloppyPrefix(strings.TrimSpace(item))
 			if !ok {
-				return failure.WithCure(failure.New(failure.InvalidEnv, "invalid CIDR %s in IP of CNI_ARGS", strings.TrimSpace(item)), "write it as address/length")
+				return failure.New(failure.InvalidEnv, "invalid CIDR %s in IP of CNI_ARGS", strings.TrimSpace(item)).Cure("write it as address/length")
 			}
 			c.Static = append(c.Static, WhereaboutsStatic{Address: p})
 		}
@@ -60,7 +60,7 @@ func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
 	for item := range strings.SplitSeq(string(a.GATEWAY), ",") {
 		gw, ok := sloppyAddr(strings.TrimSpace(item))
 		if !ok {
-			return failure.WithCure(failure.New(failure.InvalidEnv, "invalid gateway address %s in CNI_ARGS", item), "give an address, without a prefix length")
+			return failure.New(failure.InvalidEnv, "invalid gateway address %s in CNI_ARGS", item).Cure("give an address, without a prefix length")
 		}
 		for i := range c.Static {
 			if c.Static[i].Address.Contains(gw) {

@@ -50,7 +50,7 @@ func readFlatFile(path string) ([]byte, error) {
 		data, err = ReadFile(path)
 	}
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.IO, "flat file %s", path), "make it readable, or remove it")
+		return nil, failure.From(err, failure.IO, "flat file %s", path).Cure("make it readable, or remove it")
 	}
 	if data == nil {
 		data = []byte{}

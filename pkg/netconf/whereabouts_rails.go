@@ -16,7 +16,8 @@ func (c *Whereabouts) readRails(keys *whereaboutsIPAM) error {
 		return err
 	}
 	refuse := func(what string) error {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost" %s`, what), `use it in a network of host-device or macvlan of rail-cni, with the range 10.${rail}.0.0/16, or remove it`)
+		return failure.New(failure.InvalidConfig, `"sameHost" %s`, what).
+			Cure(`use it in a network of host-device or macvlan of rail-cni, with the range 10.${rail}.0.0/16, or remove it`)
 	}
 	switch {
 	case c.NodePrefix:
@@ -39,12 +40,13 @@ func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
 	case keys.Prefix == "":
 		return nil
 	case keys.Prefix != prefixOfNode:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "unknown prefix %.80q", keys.Prefix), `use "prefix": "node"`)
+		return failure.New(failure.InvalidConfig, "unknown prefix %.80q", keys.Prefix).Cure(`use "prefix": "node"`)
 	case keys.Range == "":
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node", and no "range" of the node`),
-			"use it in a network of host-device or macvlan of rail-cni, which write the range")
+		return failure.New(failure.InvalidConfig, `"prefix": "node", and no "range" of the node`).
+			Cure("use it in a network of host-device or macvlan of rail-cni, which write the range")
 	case c.Store != StoreLocal:
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"prefix": "node" is for a store of one node, and not for "store": %q`, c.Store), `write "store": "local"`)
+		return failure.New(failure.InvalidConfig, `"prefix": "node" is for a store of one node, and not for "store": %q`, c.Store).
+			Cure(`write "store": "local"`)
 	}
 	c.NodePrefix = true
 	return nil
@@ -62,24 +64,25 @@ func (c *Whereabouts) readSameHost(texts []string) error {
 			return failure.Wrap(err, failure.InvalidConfig, "railRanges")
 		}
 		if r.Prefix.Bits() != own.Prefix.Bits() || r.Prefix.Addr().BitLen() != own.Prefix.Addr().BitLen() {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the ranges %s and %s of two rails differ in size`, own.Prefix, r.Prefix),
-				`give all rails networks of one length, or remove "sameHost"`)
+			return failure.New(failure.InvalidConfig, `"sameHost": the ranges %s and %s of two rails differ in size`, own.Prefix, r.Prefix).
+				Cure(`give all rails networks of one length, or remove "sameHost"`)
 		}
 		for _, other := range c.SameHost {
 			if other.Overlaps(r.Prefix) {
-				return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the ranges of two rails overlap in %s`, r.Prefix),
-					"write ${rail} into the part of the range that is the network")
+				return failure.New(failure.InvalidConfig, `"sameHost": the ranges of two rails overlap in %s`, r.Prefix).
+					Cure("write ${rail} into the part of the range that is the network")
 			}
 		}
 		length := r.Prefix.Bits()
 		if r.Start.IsValid() && (hostBits(r.Start, length) != hostBits(own.Start, length) || hostBits(r.End, length) != hostBits(own.End, length)) {
-			return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the range %s of another rail has other host parts than %s-%s`, text, own.Start, own.End),
-				"give all rails the same first and last host part")
+			return failure.New(failure.InvalidConfig, `"sameHost": the range %s of another rail has other host parts than %s-%s`, text, own.Start, own.End).
+				Cure("give all rails the same first and last host part")
 		}
 		c.SameHost = append(c.SameHost, r.Prefix)
 	}
 	if !slices.Contains(c.SameHost, own.Prefix) {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"sameHost": the range %s is not one of "railRanges"`, own.Prefix), "write the ranges of all rails of the node")
+		return failure.New(failure.InvalidConfig, `"sameHost": the range %s is not one of "railRanges"`, own.Prefix).
+			Cure("write the ranges of all rails of the node")
 	}
 	slices.SortFunc(c.SameHost, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
 	return nil

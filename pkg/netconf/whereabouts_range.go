@@ -29,8 +29,8 @@ func (c *Whereabouts) readRanges(ipam *whereaboutsIPAM) error {
 		for _, earlier := range c.Ranges[:i] {
 			if earlier.Prefix == r.Prefix {
 				// Both would give the attachment the same address.
-				return failure.WithCure(failure.New(failure.InvalidConfig, "two ranges lie in the pool %s, and an interface holds one address of a pool", r.Prefix),
-					"name each network once")
+				return failure.New(failure.InvalidConfig, "two ranges lie in the pool %s, and an interface holds one address of a pool", r.Prefix).
+					Cure("name each network once")
 			}
 		}
 	}
@@ -46,27 +46,27 @@ func readRange(text string, start, end netip.Addr, exclude []string) (Whereabout
 		cidr = rest
 		from, ok := sloppyAddr(first)
 		if !ok {
-			return r, failure.WithCure(failure.New(failure.InvalidConfig, "invalid range start IP: %s", first), `write the range as "start-end/length", without blanks`)
+			return r, failure.New(failure.InvalidConfig, "invalid range start IP: %s", first).Cure(`write the range as "start-end/length", without blanks`)
 		}
 		r.Start = from
 	}
 	p, ok := sloppyPrefix(cidr)
 	if !ok {
-		return r, failure.WithCure(failure.New(failure.InvalidConfig, "invalid CIDR %s", text), `write the range as "network/length" or "start-end/length"`)
+		return r, failure.New(failure.InvalidConfig, "invalid CIDR %s", text).Cure(`write the range as "network/length" or "start-end/length"`)
 	}
 	r.Prefix = p.Masked()
 	if cidr != text {
 		if !r.Prefix.Contains(r.Start) {
-			return r, failure.WithCure(failure.New(failure.InvalidConfig, "invalid range start for CIDR %s: %s", r.Prefix, r.Start),
-				"start must lie in the network of end/length")
+			return r, failure.New(failure.InvalidConfig, "invalid range start for CIDR %s: %s", r.Prefix, r.Start).
+				Cure("start must lie in the network of end/length")
 		}
 		r.End = p.Addr()
 	}
 	for _, e := range exclude {
 		block, ok := excludedBlock(e)
 		if !ok {
-			return r, failure.WithCure(failure.New(failure.InvalidConfig, "could not parse exclude range %q of %s", e, text),
-				"give a CIDR or a single address, without leading zeros")
+			return r, failure.New(failure.InvalidConfig, "could not parse exclude range %q of %s", e, text).
+				Cure("give a CIDR or a single address, without leading zeros")
 		}
 		r.Exclude = append(r.Exclude, block)
 	}

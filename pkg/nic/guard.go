@@ -61,8 +61,8 @@ func IfGone(err error, name string) error {
 	if !errors.Is(err, link.ErrNotFound) {
 		return err
 	}
-	return failure.WithCure(failure.Wrap(err, failure.TryAgain, "the NIC %s left the host while it was chosen", name),
-		"see `railctl show` for who has it")
+	return failure.From(err, failure.TryAgain, "the NIC %s left the host while it was chosen", name).
+		Cure("see `railctl show` for who has it")
 }
 
 // immutable reports whether the kernel refuses to move l at all.
@@ -76,14 +76,15 @@ func (h *Host) immutable(l *link.Link) (bool, error) {
 
 func (f facts) guard(l *link.Link, allow []string) error {
 	if l.Encap == "loopback" {
-		return failure.WithCure(failure.New(failure.NICProtected, "%s is the loopback of the host and cannot be lent", l.Name), "name a NIC")
+		return failure.New(failure.NICProtected, "%s is the loopback of the host and cannot be lent", l.Name).Cure("name a NIC")
 	}
 	if f.immutable {
 		cure := "name a NIC, not a virtual link"
 		if l.HasParent() {
 			cure = fmt.Sprintf("lend a virtual function or subfunction of it, or take it out of switchdev mode: devlink dev eswitch set %s/%s mode legacy", l.ParentBus, l.ParentDev)
 		}
-		return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: the kernel moves it to no other network namespace (netns-local)", l.Name), cure)
+		return failure.New(failure.NICProtected, "%s must stay on the host: the kernel moves it to no other network namespace (netns-local)", l.Name).
+			Cure("%s", cure)
 	}
 	for _, rule := range []struct {
 		override string
@@ -93,8 +94,8 @@ func (f facts) guard(l *link.Link, allow []string) error {
 			continue
 		}
 		if reason := rule.reason(l); reason != "" {
-			return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: %s", l.Name, reason),
-				fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that is meant`, rule.override))
+			return failure.New(failure.NICProtected, "%s must stay on the host: %s", l.Name, reason).
+				Cure(`choose another NIC, or add "allow": [%q] to the config if that is meant`, rule.override)
 		}
 	}
 	return nil

@@ -19,8 +19,8 @@ func GuardPodLink(nic, kind, holder string, allow []string) error {
 	if slices.Contains(allow, netconf.AllowChildren) {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.NICProtected, "%s must stay on the host: a %s on it belongs to %s", nic, kind, holder),
-		fmt.Sprintf(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, netconf.AllowChildren))
+	return failure.New(failure.NICProtected, "%s must stay on the host: a %s on it belongs to %s", nic, kind, holder).
+		Cure(`choose another NIC, or add "allow": [%q] to the config if that pod may lose its interface`, netconf.AllowChildren)
 }
 
 // ErrInUse is wrapped by [GuardInUse].
@@ -39,8 +39,8 @@ func GuardInUse(device, nic string, users []string, allow []string) error {
 	if more := len(users) - maxUsers; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return failure.WithCure(failure.Wrap(fmt.Errorf("%w by %s", ErrInUse, text), failure.NICProtected, "RDMA device %s of %s must stay on the host", device, nic),
-		fmt.Sprintf(`stop these users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse))
+	return failure.From(fmt.Errorf("%w by %s", ErrInUse, text), failure.NICProtected, "RDMA device %s of %s must stay on the host", device, nic).
+		Cure(`stop these users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse)
 }
 
 // ErrSharedRDMA is wrapped by [GuardSharedRDMA].
@@ -52,6 +52,6 @@ func GuardSharedRDMA(device, nic, other string, allow []string) error {
 	if slices.Contains(allow, netconf.AllowSharedRDMA) {
 		return nil
 	}
-	return failure.WithCure(failure.Wrap(ErrSharedRDMA, failure.NICProtected, "RDMA device %s of %s (%s)", device, nic, other),
-		fmt.Sprintf(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, netconf.AllowSharedRDMA, other))
+	return failure.From(ErrSharedRDMA, failure.NICProtected, "RDMA device %s of %s (%s)", device, nic, other).
+		Cure(`lend both, set "rdma": "off", or add "allow": [%q] if %s may lose RDMA`, netconf.AllowSharedRDMA, other)
 }

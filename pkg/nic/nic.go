@@ -159,7 +159,7 @@ func (h *Host) found(s Selector, l *link.Link, err error) (*NIC, error) {
 func (h *Host) byMAC(s Selector) (*NIC, error) {
 	mac, err := net.ParseMAC(s.HWAddr)
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "hwaddr %q", s.HWAddr), "write it as aa:bb:cc:dd:ee:ff")
+		return nil, failure.From(err, failure.InvalidConfig, "hwaddr %q", s.HWAddr).Cure("write it as aa:bb:cc:dd:ee:ff")
 	}
 	return h.pick(s, func(l *link.Link) bool { return bytes.Equal(l.MAC, mac) })
 }
@@ -186,8 +186,8 @@ func (h *Host) pick(s Selector, match func(*link.Link) bool) (*NIC, error) {
 func (h *Host) byKernelPath(s Selector) (*NIC, error) {
 	const below = "/sys/devices/"
 	if clean := filepath.Clean(s.KernelPath); !strings.HasPrefix(clean, below) {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "kernelpath %q must be absolute and begin with %s", s.KernelPath, below),
-			"take it from `readlink -f /sys/class/net/NAME/device`")
+		return nil, failure.New(failure.InvalidConfig, "kernelpath %q must be absolute and begin with %s", s.KernelPath, below).
+			Cure("take it from `readlink -f /sys/class/net/NAME/device`")
 	}
 	return h.byParent(s, strings.TrimPrefix(filepath.Clean(s.KernelPath), "/sys/"))
 }

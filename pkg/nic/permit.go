@@ -1,8 +1,6 @@
 package nic
 
 import (
-	"fmt"
-
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
@@ -15,13 +13,13 @@ func (h *Host) Permit(n *NIC, file *netconf.NodeFile, allow []string) error {
 		name, names = n.Link.Name, n.Link.Names()
 	}
 	if !file.OpensNIC(names, n.PCI, h.driverOf(n)) {
-		return failure.WithCure(failure.New(failure.NICProtected, "%s is not open to networks on this node", name),
-			fmt.Sprintf(`choose another NIC, or add it to "nics" in %s`, file.Path))
+		return failure.New(failure.NICProtected, "%s is not open to networks on this node", name).
+			Cure(`choose another NIC, or add it to "nics" in %s`, file.Path)
 	}
 	for _, key := range allow {
 		if !file.OpensOverride(key) {
-			return failure.WithCure(failure.New(failure.NICProtected, "%s: networks may not override the guardrail %q on this node", name, key),
-				fmt.Sprintf(`remove it from "allow", or add it to "allow" in %s`, file.Path))
+			return failure.New(failure.NICProtected, "%s: networks may not override the guardrail %q on this node", name, key).
+				Cure(`remove it from "allow", or add it to "allow" in %s`, file.Path)
 		}
 	}
 	return nil

@@ -40,8 +40,8 @@ func (h *Host) AwaitUdev(ctx context.Context, l *link.Link) (waited bool, err er
 		return err == nil && h.isNamed(now), err
 	})
 	if wait.Ended(ctx, err) {
-		err = failure.WithCure(failure.Wrap(err, failure.TryAgain, "udev has not named the NIC %s (index %d), which its driver made a moment ago", l.Name, l.Index),
-			fmt.Sprintf("see `journalctl -u systemd-udevd`; `udevadm trigger -c add /sys/class/net/%s` tells udev again", l.Name))
+		err = failure.From(err, failure.TryAgain, "udev has not named the NIC %s (index %d), which its driver made a moment ago", l.Name, l.Index).
+			Cure("see `journalctl -u systemd-udevd`; `udevadm trigger -c add /sys/class/net/%s` tells udev again", l.Name)
 	}
 	return true, err
 }

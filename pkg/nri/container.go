@@ -124,8 +124,8 @@ func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Told, e
 	select {
 	case p.slots <- struct{}{}:
 	default:
-		return nil, failure.WithCure(failure.New(failure.TryAgain, "%d lookups of the pods' rails hang", maxLookups),
-			"look in the kernel's log for what a driver or a disk waits for")
+		return nil, failure.New(failure.TryAgain, "%d lookups of the pods' rails hang", maxLookups).
+			Cure("look in the kernel's log for what a driver or a disk waits for")
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.lookupTime)
 	defer cancel()

@@ -137,8 +137,8 @@ func (p *Plugin) ended(err error) {
 	case err == nil, errors.Is(err, ttrpc.ErrClosed), errors.Is(err, io.EOF):
 		p.Log.Info("connection to NRI has ended", "socket", p.Socket)
 	default:
-		err = failure.WithCure(failure.Wrap(err, failure.IO, "NRI at %s", p.Socket),
-			"allow connections in the runtime's configuration of NRI, or start rail-agent with --nri-socket off")
+		err = failure.From(err, failure.IO, "NRI at %s", p.Socket).
+			Cure("allow connections in the runtime's configuration of NRI, or start rail-agent with --nri-socket off")
 		p.reporter.Once("NRIUnavailable", component.Notice{Reason: "NRIUnavailable", Summary: "NRI cannot be used", Message: err.Error(), Warning: true})
 	}
 }

@@ -25,8 +25,8 @@ func (c *Core) awaitDevice(ctx context.Context, what string, want func(Device) b
 		return err == nil, err
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return Device{}, failure.WithCure(failure.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), failure.TryAgain, "wait for RDMA device %s in netns %s", what, c.ns.Path),
-			"something may still hold the network namespace that it is in: a process, or an open file")
+		return Device{}, failure.From(fmt.Errorf("%w: %w", ErrNotFound, err), failure.TryAgain, "wait for RDMA device %s in netns %s", what, c.ns.Path).
+			Cure("something may still hold the network namespace that it is in: a process, or an open file")
 	}
 	return found, err
 }

@@ -62,8 +62,8 @@ func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, erro
 	case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
 		err = fmt.Errorf("%w: %w", ErrNoCharDev, err)
 	}
-	return CharDev{}, failure.WithCure(failure.Wrap(err, failure.Kernel, "find the %s device of %s in netns %s", kind, d.Name, c.ns.Path),
-		"load the module ib_"+kind)
+	return CharDev{}, failure.From(err, failure.Kernel, "find the %s device of %s in netns %s", kind, d.Name, c.ns.Path).
+		Cure("load the module ib_%s", kind)
 }
 
 // hasVerbs reports whether ib_uverbs is loaded: its class has a file of its own.

@@ -340,7 +340,7 @@ func (c *Core) Rename(d Device, name string) error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))
 		return c.ifGone(err, d)
 	})
-	return failure.WithCure(failure.Wrap(err, kindOf(err), "rename RDMA device %s to %q in netns %s", d.Name, name, c.ns.Path), cureOf(err))
+	return failure.From(err, kindOf(err), "rename RDMA device %s to %q in netns %s", d.Name, name, c.ns.Path).Cure("%s", cureOf(err))
 }
 
 func kindOf(err error) failure.Kind {

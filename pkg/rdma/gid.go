@@ -224,8 +224,9 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 	case len(mine) > 1:
 		// Each pod's interface is a "net1": with one address in two pods on one
 		// port, the owner of an entry is unknown.
-		return GIDEntry{}, failure.WithCure(failure.New(failure.Mismatch, "%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)", d.Name, port, netdev, ip, mine[0].Index, mine[1].Index),
-			"give each pod an address of its own")
+		return GIDEntry{}, failure.New(failure.Mismatch, "%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)",
+			d.Name, port, netdev, ip, mine[0].Index, mine[1].Index).
+			Cure("give each pod an address of its own")
 	case len(others) > 0:
 		return GIDEntry{}, fmt.Errorf("%w: %s port %d has the address %s as GID of %s, not of %q",
 			errNoGID, d.Name, port, ip, strings.Join(others, " and "), netdev)
@@ -249,7 +250,7 @@ func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Add
 	if err == nil || last == nil || !errors.Is(last, errNoGID) && !errors.Is(last, ErrNotFound) {
 		return found, err
 	}
-	return GIDEntry{}, failure.WithCure(failure.Wrap(last, failure.TryAgain, "wait for a GID (%v)", err), c.gidCure(d, port))
+	return GIDEntry{}, failure.From(last, failure.TryAgain, "wait for a GID (%v)", err).Cure("%s", c.gidCure(d, port))
 }
 
 // gidCure returns the likely reason for a missing GID.

@@ -76,7 +76,7 @@ func (c *Core) SetMode(m Mode) error {
 	case Shared:
 		value = 1
 	default:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "RDMA mode %q", m), `use "shared" or "exclusive"`)
+		return failure.New(failure.InvalidConfig, "RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
 	}
 	err := c.in(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SYS_SET, 0, nl.NewRtAttr(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{value}))
@@ -93,7 +93,7 @@ func setModeError(err error, m Mode) error {
 	case errors.Is(err, unix.EPERM):
 		cure = needsAdmin
 	}
-	return failure.WithCure(failure.Wrap(err, failure.Kernel, "set the RDMA mode to %s", m), cure)
+	return failure.From(err, failure.Kernel, "set the RDMA mode to %s", m).Cure("%s", cure)
 }
 
 const needsAdmin = "it needs CAP_NET_ADMIN over the host's network namespace and over the target's"

@@ -135,8 +135,9 @@ func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err e
 		return there, err
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return false, failure.WithCure(failure.Wrap(fmt.Errorf("%w: %w", ErrNotFound, err), failure.Kernel, "move RDMA device %s: it is neither in netns %s nor in netns %s", d.Name, c.ns.Path, to.ns.Path),
-			"find where it is with 'rdma dev' in the network namespaces of this node")
+		return false, failure.From(fmt.Errorf("%w: %w", ErrNotFound, err), failure.Kernel, "move RDMA device %s: it is neither in netns %s nor in netns %s",
+			d.Name, c.ns.Path, to.ns.Path).
+			Cure("find where it is with 'rdma dev' in the network namespaces of this node")
 	}
 	return here, err
 }
@@ -188,7 +189,7 @@ func moveError(err error, mode Mode, d Device, from, to string) error {
 	case errors.Is(err, unix.EPERM):
 		cure = needsAdmin
 	}
-	return failure.WithCure(failure.Wrap(err, failure.Kernel, "move RDMA device %s from netns %s to netns %s", d.Name, from, to), cure)
+	return failure.From(err, failure.Kernel, "move RDMA device %s from netns %s to netns %s", d.Name, from, to).Cure("%s", cure)
 }
 
 // arrive waits until the device is in to and not here, and has a uverbs device
@@ -202,8 +203,8 @@ func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (
 		return missing == "", err
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return m, failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s was moved from netns %s to netns %s, but %s", d.Name, c.ns.Path, to.ns.Path, missing),
-			"look at the kernel's log, its driver may have failed to start it again")
+		return m, failure.From(err, failure.TryAgain, "RDMA device %s was moved from netns %s to netns %s, but %s", d.Name, c.ns.Path, to.ns.Path, missing).
+			Cure("look at the kernel's log, its driver may have failed to start it again")
 	}
 	return m, err
 }

@@ -213,7 +213,7 @@ func (b Boot) set(m Mode) (written bool, err error) {
 		return false, err
 	}
 	if now.BuiltIn && now.Mode != m {
-		return false, failure.WithCure(failure.New(failure.InvalidConfig, "ib_core is built into this kernel, so modprobe.d does not apply"), b.ByArgument(m))
+		return false, failure.New(failure.InvalidConfig, "ib_core is built into this kernel, so modprobe.d does not apply").Cure("%s", b.ByArgument(m))
 	}
 	if now.BuiltIn {
 		return false, nil
@@ -235,10 +235,10 @@ options ib_core netns_mode=%d
 	case errors.Is(err, unix.EROFS) && now.Mode == m && now.byArgument():
 		return false, nil
 	case errors.Is(err, unix.EROFS):
-		return false, failure.WithCure(failure.New(failure.IO, "%s cannot be written: the file system is read-only on this node", BootFile), b.ByArgument(m))
+		return false, failure.New(failure.IO, "%s cannot be written: the file system is read-only on this node", BootFile).Cure("%s", b.ByArgument(m))
 	}
-	return false, failure.WithCure(failure.Wrap(err, failure.IO, "set the RDMA mode at boot"),
-		"make the directory writable for root; in a container mount the node's root file system")
+	return false, failure.From(err, failure.IO, "set the RDMA mode at boot").
+		Cure("make the directory writable for root; in a container mount the node's root file system")
 }
 
 // hinders returns an error if the setting overrides a BootFile.
@@ -248,9 +248,10 @@ func (s BootSetting) hinders(m Mode) error {
 	case s.File != commandLine && its == ours:
 		return nil // it is replaced, or no longer read
 	case s.Mode == "":
-		return failure.WithCure(failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value), "remove it there")
+		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value).
+			Cure("remove it there")
 	case s.Mode != m && (s.File == commandLine || its > ours):
-		return failure.WithCure(failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, BootFile), "remove it there")
+		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, BootFile).Cure("remove it there")
 	}
 	return nil
 }
@@ -308,5 +309,5 @@ func parameter(m Mode) int {
 }
 
 func unknownMode(m Mode) error {
-	return failure.WithCure(failure.New(failure.InvalidConfig, "RDMA mode %q", m), `use "shared" or "exclusive"`)
+	return failure.New(failure.InvalidConfig, "RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
 }

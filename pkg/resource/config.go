@@ -165,9 +165,10 @@ func (c *Config) check() error {
 		}
 		for j := range c.PoolConfigs[:i] {
 			if q := &c.PoolConfigs[j]; q.Name == p.Name || q.makes(p.Name) || p.makes(q.Name) {
-				return failure.WithCure(failure.New(failure.InvalidConfig, "two pools have the resource %s", p.Name), "rename one of them")
+				return failure.New(failure.InvalidConfig, "two pools have the resource %s", p.Name).Cure("rename one of them")
 			} else if c.CDI && p.Mode == Shared && q.Mode == Shared && CDIDevice(p.Name) == CDIDevice(q.Name) {
-				return failure.WithCure(failure.New(failure.InvalidConfig, "the pools %s and %s would be one CDI device, %s", q.Name, p.Name, CDIDevice(p.Name)), "rename one of them")
+				return failure.New(failure.InvalidConfig, "the pools %s and %s would be one CDI device, %s", q.Name, p.Name, CDIDevice(p.Name)).
+					Cure("rename one of them")
 			}
 		}
 	}
@@ -223,7 +224,8 @@ func checkName(name string, mode Mode) error {
 	if why == "" {
 		return nil
 	}
-	return failure.WithCure(failure.Wrap(errors.New(why), failure.InvalidConfig, "resource %q", name), `name it as "rdma/hca_gpu": a DNS subdomain, a slash, and letters, digits, "-", "_" and "."`)
+	return failure.From(errors.New(why), failure.InvalidConfig, "resource %q", name).
+		Cure(`name it as "rdma/hca_gpu": a DNS subdomain, a slash, and letters, digits, "-", "_" and "."`)
 }
 
 func nameMistake(name string) string {

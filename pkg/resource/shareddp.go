@@ -181,12 +181,12 @@ func decode(data []byte, into any, document string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &wrong) && wrong.Field != "":
-		return failure.WithCure(failure.New(failure.Decode, "%s: the value of %q is of the wrong type, %s", document, wrong.Field, wrong.Value), "correct the value")
+		return failure.New(failure.Decode, "%s: the value of %q is of the wrong type, %s", document, wrong.Field, wrong.Value).Cure("correct the value")
 	}
-	return failure.WithCure(failure.Wrap(err, failure.Decode, "%s: it is not a JSON object of that format", document), "correct the JSON")
+	return failure.From(err, failure.Decode, "%s: it is not a JSON object of that format", document).Cure("correct the JSON")
 }
 
 // mistake returns an error about an object of a configuration.
 func mistake(what, cure, format string, args ...any) error {
-	return failure.WithCure(failure.Wrap(fmt.Errorf(format, args...), failure.InvalidConfig, "%s", what), cure)
+	return failure.From(fmt.Errorf(format, args...), failure.InvalidConfig, "%s", what).Cure("%s", cure)
 }

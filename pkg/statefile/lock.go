@@ -91,8 +91,8 @@ func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
 			<-done
 			f.Close()
 		}()
-		return failure.WithCure(failure.Wrap(fmt.Errorf("%w: %w", ErrBusy, ctx.Err()), failure.TryAgain, "%s", filepath.Join(d.path, name)),
-			"try again when the other process is done")
+		return failure.From(fmt.Errorf("%w: %w", ErrBusy, ctx.Err()), failure.TryAgain, "%s", filepath.Join(d.path, name)).
+			Cure("try again when the other process is done")
 	}
 }
 

@@ -46,8 +46,8 @@ type Dir struct {
 // names programs that are run.
 func Open(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "state directory %q is not an absolute path", path),
-			"give an absolute path")
+		return nil, failure.New(failure.InvalidConfig, "state directory %q is not an absolute path", path).
+			Cure("give an absolute path")
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := safepath.Check(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -70,8 +70,8 @@ func openExisting(path string) (*Dir, error) {
 		return nil, openError(path, err)
 	}
 	if !info.IsDir() {
-		return nil, failure.WithCure(failure.New(failure.IO, "state directory %s is not a directory but %s", path, info.Mode().Type()),
-			"remove it or configure another place")
+		return nil, failure.New(failure.IO, "state directory %s is not a directory but %s", path, info.Mode().Type()).
+			Cure("remove it or configure another place")
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -89,8 +89,8 @@ func openExisting(path string) (*Dir, error) {
 }
 
 func unsafeError(path string, err error) error {
-	return failure.WithCure(failure.Wrap(err, failure.IO, "state directory %s: others could forge what is in it", path),
-		"keep it below directories that only root may write to, as /run")
+	return failure.From(err, failure.IO, "state directory %s: others could forge what is in it", path).
+		Cure("keep it below directories that only root may write to, as /run")
 }
 
 // trusted makes a Dir of root, unless others could forge its content. It checks
@@ -100,11 +100,11 @@ func trusted(root *os.Root, path string, durable bool) (*Dir, error) {
 	if err != nil {
 		err = openError(path, err)
 	} else if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		err = failure.WithCure(failure.New(failure.IO, "state directory %s belongs to user %d, who could forge what is in it", path, st.Uid),
-			"remove it or configure another place")
+		err = failure.New(failure.IO, "state directory %s belongs to user %d, who could forge what is in it", path, st.Uid).
+			Cure("remove it or configure another place")
 	} else if info.Mode().Perm()&0o022 != 0 {
-		err = failure.WithCure(failure.New(failure.IO, "state directory %s may be written by others (mode %04o)", path, info.Mode().Perm()),
-			fmt.Sprintf("chmod 0700 %s after checking what is in it", path))
+		err = failure.New(failure.IO, "state directory %s may be written by others (mode %04o)", path, info.Mode().Perm()).
+			Cure("chmod 0700 %s after checking what is in it", path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
@@ -113,7 +113,7 @@ func trusted(root *os.Root, path string, durable bool) (*Dir, error) {
 }
 
 func openError(path string, err error) error {
-	return failure.WithCure(failure.Wrap(err, failure.IO, "state directory %s", path), "make it writable for root, or configure another place")
+	return failure.From(err, failure.IO, "state directory %s", path).Cure("make it writable for root, or configure another place")
 }
 
 // onTmpfs reports whether path is on a file system that does not survive a
@@ -199,8 +199,8 @@ func (d *Dir) isSymlink(name string) bool {
 // aside: left in place, it would make each later write fail.
 func (d *Dir) Write(name string, data []byte) error {
 	if len(data) > maxFile {
-		return failure.WithCure(failure.New(failure.IO, "state file %s would have %d bytes, and at most %d can be read", filepath.Join(d.path, name), len(data), maxFile),
-			"make the configuration that is kept in it smaller")
+		return failure.New(failure.IO, "state file %s would have %d bytes, and at most %d can be read", filepath.Join(d.path, name), len(data), maxFile).
+			Cure("make the configuration that is kept in it smaller")
 	}
 	// Not the process ID: containers that share the directory may have the
 	// same.
@@ -241,7 +241,7 @@ func writeError(dir, name string, err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		cure = "free space on its file system, or configure another place"
 	}
-	return failure.WithCure(failure.Wrap(err, failure.IO, "cannot write state file %s", filepath.Join(dir, name)), cure)
+	return failure.From(err, failure.IO, "cannot write state file %s", filepath.Join(dir, name)).Cure("%s", cure)
 }
 
 // syncDir makes a change of the directory itself durable.

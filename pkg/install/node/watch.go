@@ -96,8 +96,8 @@ func (b *Watcher) Component(tell func(component.Notice)) (component.Component, e
 		}
 	}
 	if len(b.names) == 0 {
-		return c, failure.WithCure(failure.New(failure.InvalidConfig, "%s has no plugins to compare with those in the CNI directories", b.Own),
-			"name their directory by --own, or omit --cni-bin")
+		return c, failure.New(failure.InvalidConfig, "%s has no plugins to compare with those in the CNI directories", b.Own).
+			Cure("name their directory by --own, or omit --cni-bin")
 	}
 	c.Run = b.run
 	return c, nil

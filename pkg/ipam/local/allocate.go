@@ -48,8 +48,8 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	}
 	if r != nil {
 		if c.Want.IsValid() && c.Want != held {
-			return netip.Addr{}, failure.WithCure(failure.New(failure.IPAM, "%s asks for %s and already holds %s", owner.PodRef, c.Want, held),
-				"end the attachment first, or ask for the same address")
+			return netip.Addr{}, failure.New(failure.IPAM, "%s asks for %s and already holds %s", owner.PodRef, c.Want, held).
+				Cure("end the attachment first, or ask for the same address")
 		}
 		kept, err := p.renew(ctx, owner, held, r, c)
 		if err != nil || kept {
@@ -110,8 +110,8 @@ func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, r *
 // takeWanted takes the requested address.
 func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) error {
 	refuse := func(why string) error {
-		return failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why),
-			"ask for another address, or let the pool choose")
+		return failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why).
+			Cure("ask for another address, or let the pool choose")
 	}
 	if why := c.Range.Why(c.Want); why != "" {
 		return refuse(why)
@@ -156,7 +156,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	tidied := false
 	for foreign := 0; ; {
 		if err := ctx.Err(); err != nil {
-			return netip.Addr{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "choosing an address in %s", p.id.Prefix), "try again")
+			return netip.Addr{}, failure.From(err, failure.TryAgain, "choosing an address in %s", p.id.Prefix).Cure("try again")
 		}
 		addr, err := ipam.ChooseAfter(c.Range, p.pages, last)
 		var exhausted *ipam.ExhaustedError
@@ -197,7 +197,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 }
 
 func exhaustedError(err error) error {
-	return failure.WithCure(failure.Wrap(err, failure.IPAM, ""), "end attachments that are not needed, or widen the range")
+	return failure.From(err, failure.IPAM, "").Cure("end attachments that are not needed, or widen the range")
 }
 
 // hideForeign hides all reserved addresses in the range, including this pool's

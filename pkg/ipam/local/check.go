@@ -25,7 +25,7 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 
 func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (netip.Addr, error) {
 	none := func(err error) error {
-		return failure.WithCure(failure.Wrap(err, failure.Mismatch, "pool %s", id.Prefix), "delete the pod, so that it is attached again")
+		return failure.From(err, failure.Mismatch, "pool %s", id.Prefix).Cure("delete the pod, so that it is attached again")
 	}
 	p, err := s.openPool(ctx, id, false)
 	if errors.Is(err, fs.ErrNotExist) {

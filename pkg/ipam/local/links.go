@@ -38,8 +38,8 @@ func (x index) set(key string, addr netip.Addr) error {
 		}
 	}
 	err := x.dir.Symlink(target, key)
-	return failure.WithCure(failure.Wrap(err, failure.IO, "cannot link %s in %s", key, x.dir.Path()),
-		"make the directory writable for root and free space on its file system")
+	return failure.From(err, failure.IO, "cannot link %s in %s", key, x.dir.Path()).
+		Cure("make the directory writable for root and free space on its file system")
 }
 
 // drop removes key if it links to addr's record.

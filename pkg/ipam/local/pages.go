@@ -172,5 +172,5 @@ func (m *pages) rewrite(base netip.Addr, was, is *ipam.Page) error {
 }
 
 func mapError(err error, dir *statefile.Dir) error {
-	return failure.WithCure(failure.Wrap(err, failure.IO, "map of the addresses in %s", dir.Path()), "make it writable for root and free space on its file system")
+	return failure.From(err, failure.IO, "map of the addresses in %s", dir.Path()).Cure("make it writable for root and free space on its file system")
 }

@@ -135,18 +135,20 @@ func (p *pool) checkInfo() error {
 		return nil
 	}
 	if err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.IO, "address pool %s", path), "make it readable for root")
+		return failure.From(err, failure.IO, "address pool %s", path).Cure("make it readable for root")
 	}
 	var info poolInfo
 	if err := json.Unmarshal(data, &info); err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.BadRecord, "address pool %s is corrupt", path), "remove it, if the records beside it are of that network")
+		return failure.From(err, failure.BadRecord, "address pool %s is corrupt", path).Cure("remove it, if the records beside it are of that network")
 	}
 	if info.Version > recordVersion {
-		return failure.WithCure(failure.New(failure.BadRecord, "address pool %s was written by a newer version (%d)", path, info.Version), "use the newer version of the plugin")
+		return failure.New(failure.BadRecord, "address pool %s was written by a newer version (%d)", path, info.Version).
+			Cure("use the newer version of the plugin")
 	}
 	if info.Range != p.id.Prefix.String() || info.Space != p.id.Space {
-		return failure.WithCure(failure.New(failure.BadRecord, "address pool %s is of range %q and network_name %q, the config says %q and %q", path, info.Range, info.Space, p.id.Prefix, p.id.Space),
-			"move the directory away when no pod uses its addresses")
+		return failure.New(failure.BadRecord, "address pool %s is of range %q and network_name %q, the config says %q and %q",
+			path, info.Range, info.Space, p.id.Prefix, p.id.Space).
+			Cure("move the directory away when no pod uses its addresses")
 	}
 	return nil
 }
@@ -179,7 +181,7 @@ func (p *pool) acquire(ctx context.Context) error {
 	if err == nil {
 		err = p.begin(ctx)
 	}
-	return failure.WithCure(failure.Wrap(err, failure.IO, "address pool %s", p.dir.Path()), "make it writable for root and free space on its file system")
+	return failure.From(err, failure.IO, "address pool %s", p.dir.Path()).Cure("make it writable for root and free space on its file system")
 }
 
 func (p *pool) begin(ctx context.Context) error {
@@ -286,9 +288,9 @@ func (x index) tidy(taken *ipam.Set) error {
 func entries(d *statefile.Dir) ([]string, error) {
 	f, err := d.OpenFile(".", os.O_RDONLY)
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.IO, "%s", d.Path()), "make it readable for root")
+		return nil, failure.From(err, failure.IO, "%s", d.Path()).Cure("make it readable for root")
 	}
 	defer f.Close()
 	names, err := f.Readdirnames(-1)
-	return names, failure.WithCure(failure.Wrap(err, failure.IO, "%s", d.Path()), "make it readable for root")
+	return names, failure.From(err, failure.IO, "%s", d.Path()).Cure("make it readable for root")
 }

@@ -98,14 +98,14 @@ func (p *pool) read(addr netip.Addr) (*record, error) {
 	}
 	path := filepath.Join(p.dir.Path(), name)
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.IO, "address record %s", path), "make it readable for root")
+		return nil, failure.From(err, failure.IO, "address record %s", path).Cure("make it readable for root")
 	}
 	r, err := parseRecord(data, addr)
 	switch {
 	case err == nil:
 		return r, nil
 	case errors.Is(err, errNewer):
-		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "address record %s", path), "use the newer version of the plugin")
+		return nil, failure.From(err, failure.BadRecord, "address record %s", path).Cure("use the newer version of the plugin")
 	case p.lock == nil:
 		return nil, p.corrupt(err, path, "it is set aside by the next ADD or DEL that meets it")
 	}
@@ -118,7 +118,7 @@ func (p *pool) read(addr netip.Addr) (*record, error) {
 }
 
 func (p *pool) corrupt(err error, path, cure string) error {
-	return failure.WithCure(failure.Wrap(err, failure.BadRecord, "address record %s is corrupt", path), cure)
+	return failure.From(err, failure.BadRecord, "address record %s is corrupt", path).Cure("%s", cure)
 }
 
 // setAside renames the unreadable record of addr and puts one without an owner
@@ -129,7 +129,7 @@ func (p *pool) setAside(addr netip.Addr) (string, error) {
 	now := p.store.now().UTC()
 	aside := fmt.Sprintf("%s.corrupt-%s", name, now.Format("20060102T150405.000000000"))
 	if err := p.dir.Link(name, aside); err != nil {
-		return "", failure.WithCure(failure.Wrap(err, failure.IO, "setting aside %s", filepath.Join(p.dir.Path(), name)), "make the directory writable for root")
+		return "", failure.From(err, failure.IO, "setting aside %s", filepath.Join(p.dir.Path(), name)).Cure("make the directory writable for root")
 	}
 	r := newRecord(netip.PrefixFrom(addr, p.id.Prefix.Bits()), ipam.Owner{}, now)
 	r.SetAside = aside

@@ -68,8 +68,8 @@ func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) 
 		}
 		err = r.dir.Symlink(r.target(addr), addr.String())
 	}
-	return err == nil, failure.WithCure(failure.Wrap(err, failure.IO, "cannot reserve %s in %s", addr, r.dir.Path()),
-		"make the directory writable for root and free space on its file system")
+	return err == nil, failure.From(err, failure.IO, "cannot reserve %s in %s", addr, r.dir.Path()).
+		Cure("make the directory writable for root and free space on its file system")
 }
 
 // free removes the reservation of addr if it is this pool's.

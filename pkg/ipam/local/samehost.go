@@ -95,9 +95,9 @@ func (s *Store) allocateSameHost(ctx context.Context, owner ipam.Owner, c ipam.C
 			return netip.Addr{}, err
 		}
 		if c.Want.IsValid() && p.rails.have(c.Want, owner.PodRef) {
-			return netip.Addr{}, failure.WithCure(
-				failure.New(failure.IPAM, "cannot give %s the requested address %s: its host part is taken on another rail", owner.PodRef, c.Want),
-				"ask for another address, or let the pool choose")
+			return netip.Addr{}, failure.New(failure.IPAM, "cannot give %s the requested address %s: its host part is taken on another rail",
+				owner.PodRef, c.Want).
+				Cure("ask for another address, or let the pool choose")
 		}
 		return p.allocate(ctx, owner, c)
 	})

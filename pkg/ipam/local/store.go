@@ -65,7 +65,7 @@ func (s *Store) root(ctx context.Context, create bool) (*statefile.Dir, error) {
 func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	boot, err := os.ReadFile(s.bootID)
 	if err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.IO, "cannot tell this boot from the last one"), "mount /proc, or put the state directory on tmpfs")
+		return failure.From(err, failure.IO, "cannot tell this boot from the last one").Cure("mount /proc, or put the state directory on tmpfs")
 	}
 	ofThisBoot := func() bool {
 		was, err := root.Read(bootFile)
@@ -89,7 +89,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	for _, name := range names {
 		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") || strings.HasPrefix(name, tmpPrefix) {
 			if err := os.RemoveAll(filepath.Join(root.Path(), name)); err != nil {
-				return failure.WithCure(failure.Wrap(err, failure.IO, "addresses of the last boot"), "remove it")
+				return failure.From(err, failure.IO, "addresses of the last boot").Cure("remove it")
 			}
 		}
 	}

@@ -115,14 +115,15 @@ next:
 				continue
 			}
 			if other := claims[i].Want; other.IsValid() {
-				return failure.WithCure(failure.New(failure.InvalidConfig, "the requested addresses %s and %s lie in one range, of which an interface gets one address", other, want),
-					"ask for one of them")
+				return failure.New(failure.InvalidConfig, "the requested addresses %s and %s lie in one range, of which an interface gets one address",
+					other, want).
+					Cure("ask for one of them")
 			}
 			claims[i].Want = want
 			continue next
 		}
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the requested address %s lies in no range of network %s", want, conf.Name),
-			"ask for an address of a configured range")
+		return failure.New(failure.InvalidConfig, "the requested address %s lies in no range of network %s", want, conf.Name).
+			Cure("ask for an address of a configured range")
 	}
 	return nil
 }

@@ -90,7 +90,7 @@ func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
 	}
 	for _, ip := range tx.Layer3.IPs {
 		if err := tx.Pod.AddAddress(index, &ip.Address); err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "find the other user of the address in the pod")
+			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure("find the other user of the address in the pod")
 		}
 	}
 	return setMetrics(tx, index)
@@ -106,7 +106,7 @@ func setMetrics(tx *attachment.Tx, index int) error {
 	}
 	for _, ip := range l3.AllIPs() {
 		if err := tx.Pod.SetAddressMetric(index, &ip.Address, l3.Table); err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), `give a smaller number by "table" in "routing"`)
+			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure(`give a smaller number by "table" in "routing"`)
 		}
 	}
 	return nil
@@ -115,10 +115,10 @@ func setMetrics(tx *attachment.Tx, index int) error {
 func setUp(_ context.Context, tx *attachment.Tx, index int) error {
 	err := tx.Pod.SetUp(index)
 	if errors.Is(err, unix.EADDRINUSE) { // macvlan_open
-		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "another macvlan on the same NIC has the MAC %s of %s", tx.Link.MAC, tx.IfName),
-			"give each pod a MAC of its own, or none")
+		return failure.From(err, failure.InvalidConfig, "another macvlan on the same NIC has the MAC %s of %s", tx.Link.MAC, tx.IfName).
+			Cure("give each pod a MAC of its own, or none")
 	}
-	return failure.WithCure(failure.Wrap(err, failure.Kernel, "set %s up", tx.IfName), "see the kernel log for the driver's reason")
+	return failure.From(err, failure.Kernel, "set %s up", tx.IfName).Cure("see the kernel log for the driver's reason")
 }
 
 // awaitCarrier waits for the carrier. It comes before awaitDAD, because duplicate address
@@ -135,7 +135,7 @@ func addRoutes(ctx context.Context, tx *attachment.Tx, index int) error {
 			return err
 		}
 	}
-	return failure.WithCure(failure.Wrap(addAllRoutes(tx.Pod, index, l3), failure.Kernel, "interface %s", tx.IfName), "check the routes and gateways of the network")
+	return failure.From(addAllRoutes(tx.Pod, index, l3), failure.Kernel, "interface %s", tx.IfName).Cure("check the routes and gateways of the network")
 }
 
 func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
@@ -196,8 +196,8 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait longer for the link, while the pod has time`)
 		return nil
 	}
-	return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName),
-		"find the other holder of the address, or exclude it from the range")
+	return failure.From(err, failure.Kernel, "interface %s", tx.IfName).
+		Cure("find the other holder of the address, or exclude it from the range")
 }
 
 // checkDAD waits until detection is over. It returns an error that wraps

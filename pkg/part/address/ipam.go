@@ -127,8 +127,8 @@ func (p *Await) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return a.err
 	}
 	if len(a.result.IPs) == 0 && len(tx.Layer3.CarriedIPs) == 0 {
-		return failure.WithCure(failure.New(failure.IPAM, "IPAM plugin %q returned missing IP config", tx.Record.IPAM.Type),
-			"give it a range, or leave the ipam section empty")
+		return failure.New(failure.IPAM, "IPAM plugin %q returned missing IP config", tx.Record.IPAM.Type).
+			Cure("give it a range, or leave the ipam section empty")
 	}
 	for _, ip := range a.result.IPs {
 		if ip.Gateway.IsUnspecified() { // as of a route, see routeOf
@@ -192,7 +192,7 @@ type call struct {
 func newCall(plugin string, env pluginEnv, config []byte) (*call, error) {
 	binary, err := findPlugin(plugin, env.path)
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.IPAM, "IPAM plugin %q", plugin), "install it in the CNI binary directory, or correct the type")
+		return nil, failure.From(err, failure.IPAM, "IPAM plugin %q", plugin).Cure("install it in the CNI binary directory, or correct the type")
 	}
 	return &call{plugin: plugin, binary: binary, config: config, env: env}, nil
 }

@@ -62,7 +62,7 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 		wait = longer // a longer linkTimeout would change nothing
 	}
 	if conf.Required {
-		return failure.WithCure(failure.Wrap(down, failure.TryAgain, `"rdma" is required`), "check the NIC's cable and the switch port"+longer)
+		return failure.From(down, failure.TryAgain, `"rdma" is required`).Cure("check the NIC's cable and the switch port%s", longer)
 	}
 	tx.Node.Log.Warn("pod starts while its link is down", "err", down, "cure", "check the NIC's cable and the switch port"+wait)
 	return nil

@@ -52,12 +52,12 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		tx.Parent = parent // in the pod it is the pod's own, and so is its RDMA device
 	}
 	if parent.Encap == "infiniband" {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "master %s is InfiniBand, which cannot carry a macvlan", parent.Name),
-			"use the ipoib plugin for an InfiniBand port")
+		return failure.New(failure.InvalidConfig, "master %s is InfiniBand, which cannot carry a macvlan", parent.Name).
+			Cure("use the ipoib plugin for an InfiniBand port")
 	}
 	if c.MTU > parent.MTU {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, parent.MTU),
-			"raise the master's MTU, or give a smaller one")
+		return failure.New(failure.InvalidConfig, "invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, parent.MTU).
+			Cure("raise the master's MTU, or give a smaller one")
 	}
 	if !parent.IsUp() {
 		// The kernel makes it anyway, and it works once the parent is up.
@@ -149,8 +149,8 @@ func (p Part) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
 			return nil, ledger.LentTo(holder)
 		}
 	}
-	return nil, failure.WithCure(failure.New(failure.NICNotFound, "master %q does not exist in netns %s", p.Conf.Master, ns.Path),
-		`see "ip link", and correct "master"`)
+	return nil, failure.New(failure.NICNotFound, "master %q does not exist in netns %s", p.Conf.Master, ns.Path).
+		Cure(`see "ip link", and correct "master"`)
 }
 
 // ofRail returns the netdev of the rail's NIC.
@@ -166,12 +166,12 @@ func ofRail(n *attachment.Node, rails *rails.Rails, rail int) (*link.Link, error
 		if holder, holderErr := n.HolderOf(s); holder != nil && holderErr == nil {
 			return nil, ledger.LentTo(holder)
 		}
-		return nil, failure.WithCure(failure.Wrap(err, failure.NICNotFound, "the NIC of rail %d", rail), "see `railctl nics`")
+		return nil, failure.From(err, failure.NICNotFound, "the NIC of rail %d", rail).Cure("see `railctl nics`")
 	case err != nil:
 		return nil, err
 	case found.Link == nil:
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the NIC of rail %d, %s, has no netdev: the driver %s holds it", rail, found.PCI, found.Driver),
-			"bind it to its kernel driver, or use another NIC")
+		return nil, failure.New(failure.InvalidConfig, "the NIC of rail %d, %s, has no netdev: the driver %s holds it", rail, found.PCI, found.Driver).
+			Cure("bind it to its kernel driver, or use another NIC")
 	}
 	return found.Link, nil
 }
@@ -183,7 +183,7 @@ func defaultParent(ns *link.Netns) (*link.Link, error) {
 		return nil, err
 	}
 	if len(uplinks) == 0 {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "no default route interface found for the macvlan's master"), `name one by "master"`)
+		return nil, failure.New(failure.InvalidConfig, "no default route interface found for the macvlan's master").Cure(`name one by "master"`)
 	}
 	return ns.ByIndex(uplinks[0])
 }
@@ -243,22 +243,24 @@ func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
 	what := fmt.Sprintf("the kernel refused a macvlan on %s", child.Master)
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return failure.WithCure(failure.Wrap(err, failure.TryAgain, "the master %s (index %d) left netns %s while the macvlan was made", child.Master, child.MasterIndex, ns.Path),
-			`see "ip link"`)
+		return failure.From(err, failure.TryAgain, "the master %s (index %d) left netns %s while the macvlan was made",
+			child.Master, child.MasterIndex, ns.Path).
+			Cure(`see "ip link"`)
 	case errors.Is(err, unix.EBUSY) && hasKind(ns, child.MasterIndex, "ipvlan", "ipvtap"):
-		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: it has ipvlan children, and a NIC carries one kind or the other", what),
-			"end the pods that use ipvlan on it, or use another master")
+		return failure.From(err, failure.InvalidConfig, "%s: it has ipvlan children, and a NIC carries one kind or the other", what).
+			Cure("end the pods that use ipvlan on it, or use another master")
 	case errors.Is(err, unix.EBUSY):
-		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what),
-			"use another master, or take it out of its bridge or bond")
+		return failure.From(err, failure.InvalidConfig,
+			"%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what).
+			Cure("use another master, or take it out of its bridge or bond")
 	case errors.Is(err, unix.EINVAL) && p.Conf.MTU > 0 && p.Conf.MTU < leastMTU:
-		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s with MTU %d", what, p.Conf.MTU), `give "mtu" at least 68 bytes, or 1280 with IPv6`)
+		return failure.From(err, failure.InvalidConfig, "%s with MTU %d", what, p.Conf.MTU).Cure(`give "mtu" at least 68 bytes, or 1280 with IPv6`)
 	case errors.Is(err, unix.EINVAL):
-		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s", what), `check "mode" and "mac": passthru allows one child, and a MAC must be unicast`)
+		return failure.From(err, failure.InvalidConfig, "%s", what).Cure(`check "mode" and "mac": passthru allows one child, and a MAC must be unicast`)
 	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EADDRNOTAVAIL):
-		return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s with MAC %s", what, p.Conf.MAC), "give it another MAC")
+		return failure.From(err, failure.InvalidConfig, "%s with MAC %s", what, p.Conf.MAC).Cure("give it another MAC")
 	}
-	return failure.WithCure(failure.Wrap(err, failure.Kernel, "%s", what), "see the kernel log")
+	return failure.From(err, failure.Kernel, "%s", what).Cure("see the kernel log")
 }
 
 func hasKind(ns *link.Netns, master int, kinds ...string) bool {

@@ -44,12 +44,14 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	})
 	switch ended := wait.Ended(waiting, err); {
 	case ended && pod == nil:
-		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotReturned, "the pod netns is gone, but its macvlan %s (%s on %s) is still up", r.IfName, r.MAC, r.Child.Master),
-			"end the processes of that pod if any are left; a sweep or `railctl gc` tries again")
+		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the pod netns is gone, but its macvlan %s (%s on %s) is still up",
+			r.IfName, r.MAC, r.Child.Master).
+			Cure("end the processes of that pod if any are left; a sweep or `railctl gc` tries again")
 	case ended:
 		// The pod netns may have ended during the wait: see mayAnswer in pkg/attachment.
-		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotReturned, "the pod moved its macvlan %s (%s on %s) to another netns, where it is still up", r.IfName, r.MAC, r.Child.Master),
-			"end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again")
+		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the pod moved its macvlan %s (%s on %s) to another netns, where it is still up",
+			r.IfName, r.MAC, r.Child.Master).
+			Cure("end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again")
 	}
 	return err
 }

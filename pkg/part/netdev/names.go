@@ -82,8 +82,8 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 		return true, nil
 	}
 	if err != nil {
-		return false, failure.WithCure(failure.Wrap(err, failure.NotReturned, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name),
-			"rename it by hand, then end the attachment again")
+		return false, failure.From(err, failure.NotReturned, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name).
+			Cure("rename it by hand, then end the attachment again")
 	}
 	n.LogOf(of).Warn("returned NIC with the name of another one renamed", "name", l.Name, "now", name)
 	return true, nil

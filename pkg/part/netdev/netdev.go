@@ -65,11 +65,11 @@ func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 		}
 		return rails.Selector(*c.Rail.Number)
 	case len(c.IDs()) > 0:
-		return s, failure.WithCure(failure.New(failure.NICNotFound, "device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0]),
-			"see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; name the NIC by \"device\" or \"rail\" if the resource is shared, as the ids of its devices are numbers")
+		return s, failure.New(failure.NICNotFound, "device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0]).
+			Cure("see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; name the NIC by \"device\" or \"rail\" if the resource is shared, as the ids of its devices are numbers")
 	}
-	return s, failure.WithCure(failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin gave one"),
-		`give the NAD the annotation k8s.v1.cni.cncf.io/resourceName and have the pod request that resource, `+
+	return s, failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin gave one").
+		Cure(`give the NAD the annotation k8s.v1.cni.cncf.io/resourceName and have the pod request that resource, ` +
 			`or specify either "device", "hwaddr", "kernelpath" or "pciBusID", or "rail"`)
 }
 
@@ -92,8 +92,8 @@ func (p *Part) railsOf(n *attachment.Node, h *nic.Host) (*rails.Rails, error) {
 // network is for the other.
 func (p *Part) agrees(host *nic.Host, s nic.Selector, found *nic.NIC) error {
 	if id := s.PCI + s.Aux; id != "" && !static(p.Conf).IsZero() && host.IsNIC(id) && !host.Is(found, id) {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the network selects %s by %s, and the device id is another NIC, %s", nameOf(found), s, id),
-			`remove that key to lend what the pod was allocated, or remove the id: "pciBusID" and "deviceID", or the NAD's annotation k8s.v1.cni.cncf.io/resourceName`)
+		return failure.New(failure.InvalidConfig, "the network selects %s by %s, and the device id is another NIC, %s", nameOf(found), s, id).
+			Cure(`remove that key to lend what the pod was allocated, or remove the id: "pciBusID" and "deviceID", or the NAD's annotation k8s.v1.cni.cncf.io/resourceName`)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
 	if key := p.carries(); key != "" && found.Link == nil {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"%s" needs a netdev, but a userspace driver holds %s`, key, s), "give addresses by IPAM")
+		return failure.New(failure.InvalidConfig, `"%s" needs a netdev, but a userspace driver holds %s`, key, s).Cure("give addresses by IPAM")
 	}
 	lock, err := n.Ledger.LockNIC(ctx, key)
 	if err != nil {
@@ -232,7 +232,7 @@ func notFound(n *attachment.Node, s nic.Selector, err error) error {
 	if holder != nil && holderErr == nil {
 		return ledger.LentTo(holder)
 	}
-	return errors.Join(failure.WithCure(failure.Wrap(err, failure.NICNotFound, ""), "see `ip link`, and `railctl show` for those that are lent"), holderErr)
+	return errors.Join(failure.From(err, failure.NICNotFound, "").Cure("see `ip link`, and `railctl show` for those that are lent"), holderErr)
 }
 
 // snapshot records the state of the NIC.
@@ -275,8 +275,8 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 		joinHops(tx, lent.Snapshot)
 	}
 	if err == nil && p.Conf.KeepAddress && len(lent.Snapshot.Carried().Addresses) == 0 {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"keepAddress" keeps the addresses of %s, and it has none of global scope on the host`, l.Name),
-			"give it an address there, or remove the key and give one by IPAM")
+		return failure.New(failure.InvalidConfig, `"keepAddress" keeps the addresses of %s, and it has none of global scope on the host`, l.Name).
+			Cure("give it an address there, or remove the key and give one by IPAM")
 	}
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
 		lent.Snapshot.Programs, err = host.Netns.Programs(l)
@@ -362,7 +362,7 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	err = host.Move(l.Index, tx.Pod, tx.IfName, lent.Name)
 	tx.NoteMove(time.Since(began))
 	if err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.Kernel, "lend %s", lent.Name), "see the kernel log for the driver's reason")
+		return failure.From(err, failure.Kernel, "lend %s", lent.Name).Cure("see the kernel log for the driver's reason")
 	}
 	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
 		return err
@@ -376,8 +376,8 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	}
 	if p.Conf.MTU != 0 && p.Conf.MTU != tx.Link.MTU {
 		if err := tx.Pod.SetMTU(tx.Link.Index, p.Conf.MTU); err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.InvalidConfig, "%s does not take MTU %d", lent.Name, p.Conf.MTU),
-				fmt.Sprintf("see `ip -d link show %s` for its limits (maxmtu)", lent.Name))
+			return failure.From(err, failure.InvalidConfig, "%s does not take MTU %d", lent.Name, p.Conf.MTU).
+				Cure("see `ip -d link show %s` for its limits (maxmtu)", lent.Name)
 		}
 		// Some drivers set less (ipoib_change_mtu).
 		if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err != nil {

@@ -39,8 +39,9 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 	case err != nil:
 		return err
 	case l == nil && id.ParentDev != "" && n.Host().Bound(id.ParentDev) && !(releasing.Conclusive() && gone(releasing)):
-		return failure.WithCure(failure.Wrap(attachment.ErrNowhere, failure.NotReturned, "the NIC %s (%s) is neither on the host nor in the pod netns %s", snapshot.Name, id.ParentDev, r.Netns.Path),
-			"find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
+		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the NIC %s (%s) is neither on the host nor in the pod netns %s",
+			snapshot.Name, id.ParentDev, r.Netns.Path).
+			Cure("find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
 	case l == nil:
 		// A virtual link was deleted with its netns; a device was unplugged.
 		n.LogOf(r).Warn("NIC no longer exists")
@@ -139,7 +140,7 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 	}
 	if err != nil {
 		return errors.Join(
-			failure.WithCure(failure.Wrap(err, failure.NotReturned, "cannot return %s", s.Name), "a DEL, a sweep or `railctl gc` tries again"),
+			failure.From(err, failure.NotReturned, "cannot return %s", s.Name).Cure("a DEL, a sweep or `railctl gc` tries again"),
 			undoReturn(r, from, home))
 	}
 	arrived, err := home.ByName(s.Name)
@@ -164,8 +165,8 @@ func freeNames(ctx context.Context, releasing *attachment.Releasing, names []str
 	if err != nil || taken == nil {
 		return err
 	}
-	return failure.WithCure(failure.New(failure.NotReturned, "cannot return %s: the host has another link named %q (%s)", names[0], name, taken.Describe()),
-		fmt.Sprintf("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key))
+	return failure.New(failure.NotReturned, "cannot return %s: the host has another link named %q (%s)", names[0], name, taken.Describe()).
+		Cure("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key)
 }
 
 // lockNames takes the ledger's lock of names. A conclusive release waits longer for it: its
@@ -224,8 +225,8 @@ func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.
 		return err
 	}
 	if taken != nil {
-		return failure.WithCure(failure.New(failure.NotReturned, "%s was returned as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()),
-			"rename or remove that link")
+		return failure.New(failure.NotReturned, "%s was returned as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()).
+			Cure("rename or remove that link")
 	}
 	_ = home.Rename(l.Index, s.Name) // link.Restore tries again, and returns the error
 	return nil

@@ -29,8 +29,8 @@ type Rails struct {
 func Read(n *attachment.Node, host *nic.Host) (*Rails, error) {
 	if n.File == nil || n.File.Rails == nil {
 		file := netconf.NodeFilePath()
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the node has no rails: no \"rails\" in %s", file),
-			fmt.Sprintf("run `%s --write` on the node, or use a network without a rail", discover))
+		return nil, failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the node has no rails: no \"rails\" in %s", file).
+			Cure("run `%s --write` on the node, or use a network without a rail", discover)
 	}
 	nics, err := host.Facts(known(n))
 	if err != nil {
@@ -53,8 +53,8 @@ func (r *Rails) Selector(rail int) (nic.Selector, error) {
 			return nic.Selector{PCI: pci}, nil
 		}
 	}
-	return nic.Selector{}, failure.WithCure(failure.New(failure.NICNotFound, "no NIC of this node has rail %d; %s", rail, r.described()),
-		fmt.Sprintf("correct \"rail\", or \"rails\" in %s: `%s` proposes them", r.node.File.Path, discover))
+	return nic.Selector{}, failure.New(failure.NICNotFound, "no NIC of this node has rail %d; %s", rail, r.described()).
+		Cure("correct \"rail\", or \"rails\" in %s: `%s` proposes them", r.node.File.Path, discover)
 }
 
 // Of returns the rail of a NIC. It is an error if the NIC has none, or another than wanted. A
@@ -76,14 +76,14 @@ func (r *Rails) Of(found *nic.NIC, wanted netconf.Rail) (int, error) {
 	}
 	switch number := wanted.Number; {
 	case !ok && number == nil:
-		return 0, failure.WithCure(failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the NIC %s has none", name),
-			fmt.Sprintf("add the NIC to \"rails\" in %s: `%s` proposes them; or have the pod request a resource whose NICs have rails", r.node.File.Path, discover))
+		return 0, failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the NIC %s has none", name).
+			Cure("add the NIC to \"rails\" in %s: `%s` proposes them; or have the pod request a resource whose NICs have rails", r.node.File.Path, discover)
 	case !ok:
-		return 0, failure.WithCure(failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has no rail", *number, name),
-			fmt.Sprintf("have the pod request the resource of rail %d, or add the NIC to \"rails\" in %s: `%s` proposes them", *number, r.node.File.Path, discover))
+		return 0, failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has no rail", *number, name).
+			Cure("have the pod request the resource of rail %d, or add the NIC to \"rails\" in %s: `%s` proposes them", *number, r.node.File.Path, discover)
 	case number != nil && has != *number:
-		return 0, failure.WithCure(failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has rail %d", *number, name, has),
-			fmt.Sprintf("have the pod request the resource of rail %d, or correct \"rail\"; `railctl nics -o wide` shows the rails", *number))
+		return 0, failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has rail %d", *number, name, has).
+			Cure("have the pod request the resource of rail %d, or correct \"rail\"; `railctl nics -o wide` shows the rails", *number)
 	}
 	return has, nil
 }

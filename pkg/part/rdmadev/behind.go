@@ -95,8 +95,8 @@ func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 	if ids := conf.IDs(); len(ids) > 0 {
 		what += fmt.Sprintf(", and the device id %q names none", ids[0])
 	}
-	return failure.WithCure(failure.New(failure.NICNotFound, `"rdma" is required, but %s`, what),
-		`give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`)
+	return failure.New(failure.NICNotFound, `"rdma" is required, but %s`, what).
+		Cure(`give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`)
 }
 
 // lower returns the NIC, VLAN or bond on which an interface of the pod is stacked, and
@@ -136,8 +136,8 @@ func nicOf(n *attachment.Node, b *behind) *nic.NIC {
 }
 
 func noDevice(parent string) error {
-	return failure.WithCure(failure.Wrap(errNoDevice, failure.NotAvailable, "device %s", parent),
-		`load its RDMA driver, see "rdma link" for NICs that have one, or set "rdma": "auto"`)
+	return failure.From(errNoDevice, failure.NotAvailable, "device %s", parent).
+		Cure(`load its RDMA driver, see "rdma link" for NICs that have one, or set "rdma": "auto"`)
 }
 
 // place is a possible place of an RDMA device.
@@ -165,8 +165,8 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 		return false, nil
 	})
 	if wait.Ended(waiting, err) {
-		err = failure.WithCure(failure.Wrap(errAway, failure.NICLent, "device %s: on the host, and in netns %s", parent, tx.Netns),
-			"find it with `ip -all netns exec rdma dev`, and end the process that has it")
+		err = failure.From(errAway, failure.NICLent, "device %s: on the host, and in netns %s", parent, tx.Netns).
+			Cure("find it with `ip -all netns exec rdma dev`, and end the process that has it")
 	}
 	return found, in, err
 }

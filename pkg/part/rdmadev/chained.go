@@ -133,7 +133,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 	n, allow := tx.Node, p.Conf.Allow
 	host, err := rdma.Open(n.Netns)
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.NotAvailable, "%s", b), `load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set "rdma": "auto"`)
+		return nil, failure.From(err, failure.NotAvailable, "%s", b).Cure(`load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set "rdma": "auto"`)
 	}
 	defer host.Close()
 	pod, err := rdma.Open(tx.Pod)
@@ -147,8 +147,9 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 	}
 	exclusive := mode == rdma.Exclusive
 	if exclusive && b.child() {
-		return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and %s only lies on %s, which stays on the host", tx.IfName, b.netdev.Name),
-			rdma.AtBoot(rdma.Shared)+"; or lend whole NICs with host-device")
+		return nil, failure.From(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and %s only lies on %s, which stays on the host",
+			tx.IfName, b.netdev.Name).
+			Cure("%s; or lend whole NICs with host-device", rdma.AtBoot(rdma.Shared))
 	}
 	if !exclusive {
 		if r, err := b.sharedBy(); r != nil || err != nil {
@@ -156,8 +157,8 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 		}
 	}
 	if b.parent == "" {
-		return nil, failure.WithCure(failure.Wrap(errNoDevice, failure.NotAvailable, "%s", b),
-			`see "rdma link" for NICs that have one, or set "rdma": "auto"`)
+		return nil, failure.From(errNoDevice, failure.NotAvailable, "%s", b).
+			Cure(`see "rdma link" for NICs that have one, or set "rdma": "auto"`)
 	}
 	devices, in, err := devicesOf(ctx, tx, b.parent, place{host, n.Netns}, place{pod, tx.Pod})
 	if err != nil {
@@ -166,8 +167,8 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 	move := exclusive && in.ns == n.Netns
 	if move {
 		if err := losesInfiniBand(b.netdev, devices[0].Name); err != nil {
-			return nil, failure.WithCure(failure.Wrap(errNotForPod, failure.NotAvailable, "interface %s: %v", tx.IfName, err),
-				rdma.AtBoot(rdma.Shared)+`; or use "rdmaIsolation" of ib-sriov-cni`)
+			return nil, failure.From(errNotForPod, failure.NotAvailable, "interface %s: %v", tx.IfName, err).
+				Cure(`%s; or use "rdmaIsolation" of ib-sriov-cni`, rdma.AtBoot(rdma.Shared))
 		}
 		if err := n.Host().Permit(nicOf(n, b), n.File, allow); err != nil {
 			return nil, err
@@ -242,7 +243,7 @@ func (p *Chained) Check(_ context.Context, c *attachment.Checking) error {
 	}
 	core, err := rdma.Open(c.Pod)
 	if err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.Mismatch, "interface %s", c.IfName), "load the driver again and recreate the pod")
+		return failure.From(err, failure.Mismatch, "interface %s", c.IfName).Cure("load the driver again and recreate the pod")
 	}
 	defer core.Close()
 	found, err := core.ByParent(b.parent)

@@ -27,7 +27,7 @@ func check(c *attachment.Checking, conf netconf.RDMA) error {
 	}
 	core, err := rdma.Open(where(r.RDMA, c.Node, c.Pod))
 	if err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.Mismatch, "interface %s", r.IfName), "load the driver again and recreate the pod")
+		return failure.From(err, failure.Mismatch, "interface %s", r.IfName).Cure("load the driver again and recreate the pod")
 	}
 	defer core.Close()
 	mode, err := core.Mode()
@@ -70,7 +70,8 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *li
 			return err
 		}
 		if port.State != rdma.PortActive {
-			return failure.WithCure(failure.New(failure.Mismatch, "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys), "check the NIC's cable and the switch port")
+			return failure.New(failure.Mismatch, "port %d of %s is %s (%s)", d.Port, d.Name, port.State, port.Phys).
+				Cure("check the NIC's cable and the switch port")
 		}
 	}
 	for _, g := range r.RDMA.GIDs {
@@ -79,7 +80,7 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *li
 			continue
 		}
 		if _, err := core.FindGID(*device, g.Port, address, r.IfName); err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.Mismatch, "RDMA device %s", d.Name), "recreate the pod")
+			return failure.From(err, failure.Mismatch, "RDMA device %s", d.Name).Cure("recreate the pod")
 		}
 	}
 	uverbs, err := core.Uverbs(*device)

@@ -69,8 +69,8 @@ func (p GIDs) present(core *rdma.Core, alternatives []ledger.RDMADevice) error {
 			return err
 		}
 	}
-	return failure.WithCure(failure.Wrap(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", alternatives[0].Name),
-		"see the kernel log: the driver may have reset the device")
+	return failure.From(rdma.ErrNotFound, failure.TryAgain, "RDMA device %s has left the netns", alternatives[0].Name).
+		Cure("see the kernel log: the driver may have reset the device")
 }
 
 // await waits until each address has a GID on one of the devices, and records the GIDs.
@@ -99,10 +99,11 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 	for _, ip := range addresses {
 		found, err := awaitGID(ctx, core, ports, ip, tx.IfName)
 		if peer, ok := peerOf(tx, ip); err != nil && ok {
-			err = failure.WithCure(failure.New(failure.TryAgain, "the address %s has the peer %s, and the kernel makes the GID of the peer instead", ip, peer), "give the address without a peer")
+			err = failure.New(failure.TryAgain, "the address %s has the peer %s, and the kernel makes the GID of the peer instead", ip, peer).
+				Cure("give the address without a peer")
 		}
 		if err != nil && p.Conf.RDMA == netconf.RDMARequired {
-			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "RDMA device %s", ports[0].Name), `raise "gidTimeout", or see the GID table: rdma link, show_gids`)
+			return failure.From(err, failure.TryAgain, "RDMA device %s", ports[0].Name).Cure(`raise "gidTimeout", or see the GID table: rdma link, show_gids`)
 		}
 		if err != nil {
 			tx.Node.Log.Warn("address has no RoCE v2 GID", "device", ports[0].Name, "address", ip, "err", err)

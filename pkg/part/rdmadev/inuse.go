@@ -39,7 +39,8 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 		return err
 	}
 	if errors.Is(failed, rdma.ErrNotFound) {
-		return failure.WithCure(failure.Wrap(failed, failure.TryAgain, "the RDMA device %s left while its users were listed", d.Name), "something else moves or removes it; try again")
+		return failure.From(failed, failure.TryAgain, "the RDMA device %s left while its users were listed", d.Name).
+			Cure("something else moves or removes it; try again")
 	}
 	if failed != nil {
 		n.Log.Warn("users of the RDMA device cannot all be listed", "device", d.Name, "err", failed)

@@ -35,7 +35,7 @@ func (devices) move(ctx context.Context, tx *attachment.Tx, tos *int) error {
 			}
 			arrived, err := moveOne(ctx, tx, host, pod, d)
 			if err != nil {
-				return failure.WithCure(failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name), cureOfMove(err))
+				return failure.From(err, failure.Kernel, "RDMA device %s", d.Name).Cure("%s", cureOfMove(err))
 			}
 			if err := keepCM(ctx, tx.Node, pod, arrived, *d, tos); err != nil {
 				return err
@@ -86,7 +86,7 @@ func keepCM(ctx context.Context, n *attachment.Node, pod *rdma.Core, device rdma
 	defer cancel()
 	for _, c := range pod.Restore(ctx, device, device.CMSettings(recorded.Settings, tos)) {
 		if tos != nil && strings.HasSuffix(c.Setting, rdma.CMTypeOfService) {
-			return failure.WithCure(failure.Wrap(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting), `load rdma_cm, or leave out "roceTos"`)
+			return failure.From(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting).Cure(`load rdma_cm, or leave out "roceTos"`)
 		}
 		n.Log.Warn("RDMA-CM setting not kept in the pod", "device", device.Name, "setting", c.Setting, "err", c.Err)
 	}
@@ -101,11 +101,11 @@ func needsMove(tos *int, r *ledger.RDMA) error {
 		return nil
 	}
 	if r.Mode == string(rdma.Exclusive) {
-		return failure.WithCure(failure.New(failure.NotAvailable, `"roceTos": another plugin has already moved the RDMA device into the pod`),
-			`give "roceTos" to host-device of rail-cni, or leave it out`)
+		return failure.New(failure.NotAvailable, `"roceTos": another plugin has already moved the RDMA device into the pod`).
+			Cure(`give "roceTos" to host-device of rail-cni, or leave it out`)
 	}
-	return failure.WithCure(failure.New(failure.NotAvailable, `"roceTos": RDMA is in shared mode, in which the RDMA device and its settings are the host's`),
-		`set it on the host (cma_roce_tos); or `+rdma.AtBoot(rdma.Exclusive)+`; or leave out "roceTos"`)
+	return failure.New(failure.NotAvailable, `"roceTos": RDMA is in shared mode, in which the RDMA device and its settings are the host's`).
+		Cure(`set it on the host (cma_roce_tos); or %s; or leave out "roceTos"`, rdma.AtBoot(rdma.Exclusive))
 }
 
 func cureOfMove(err error) string {

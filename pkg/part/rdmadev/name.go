@@ -48,8 +48,8 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 			return nil
 		}
 	}
-	return failure.WithCure(failure.Wrap(err, failure.NotReturned, "the RDMA device %s was returned as %s", name, d.Name),
-		fmt.Sprintf("`rdma dev` shows which device has the name; rename or delete that one, then `rdma dev set %s name %s`", d.Name, name))
+	return failure.From(err, failure.NotReturned, "the RDMA device %s was returned as %s", name, d.Name).
+		Cure("`rdma dev` shows which device has the name; rename or delete that one, then `rdma dev set %s name %s`", d.Name, name)
 }
 
 // makeWay renames the lent device that a pod gave this name to; its own return

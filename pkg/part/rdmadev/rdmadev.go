@@ -51,8 +51,8 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 			return p.stays(tx, r.Devices[0])
 		}
 		if err := losesInfiniBand(tx.Parent, r.Devices[0].Name); err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.NICProtected, "%s must stay on the host", tx.Parent.Name),
-				rdma.AtBoot(rdma.Shared)+`; or lend it without its RDMA device by "rdma": "off"`)
+			return failure.From(err, failure.NICProtected, "%s must stay on the host", tx.Parent.Name).
+				Cure(`%s; or lend it without its RDMA device by "rdma": "off"`, rdma.AtBoot(rdma.Shared))
 		}
 		if err := p.guardInUse(ctx, tx, r.Devices); err != nil {
 			return err
@@ -93,8 +93,9 @@ func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
 // device belongs to the link below it, which stays on the host. If RDMA is not required,
 // stays logs the error and returns nil.
 func (p Moving) stays(tx *attachment.Tx, d ledger.RDMADevice) error {
-	err := failure.WithCure(failure.New(failure.NotAvailable, "RDMA is in exclusive mode: the RDMA device %s stays on the host with %s, on which %s lies", d.Name, d.Netdev, tx.Parent.Name),
-		rdma.AtBoot(rdma.Shared)+`; or lend `+d.Netdev+` itself; or set "rdma": "off"`)
+	err := failure.New(failure.NotAvailable, "RDMA is in exclusive mode: the RDMA device %s stays on the host with %s, on which %s lies",
+		d.Name, d.Netdev, tx.Parent.Name).
+		Cure(`%s; or lend %s itself; or set "rdma": "off"`, rdma.AtBoot(rdma.Shared), d.Netdev)
 	if p.Conf.RDMA == netconf.RDMARequired {
 		return err
 	}
@@ -130,8 +131,8 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 		tx.Record.RDMA = r
 		return nil
 	}
-	exclusive := failure.WithCure(failure.New(failure.NotAvailable, "RDMA is in exclusive mode: a macvlan on %s cannot use its RDMA device", tx.Parent.Name),
-		rdma.AtBoot(rdma.Shared)+`; or lend whole NICs with host-device; or set "rdma": "off"`)
+	exclusive := failure.New(failure.NotAvailable, "RDMA is in exclusive mode: a macvlan on %s cannot use its RDMA device", tx.Parent.Name).
+		Cure(`%s; or lend whole NICs with host-device; or set "rdma": "off"`, rdma.AtBoot(rdma.Shared))
 	if p.Conf.RDMA == netconf.RDMARequired {
 		return exclusive
 	}
@@ -176,8 +177,9 @@ func fullTable(tx *attachment.Tx) (full, err error) {
 			return nil, err
 		}
 		if need := rdma.EntriesOf(len(tx.Layer3.Addresses())); table.Free() < need {
-			return failure.WithCure(failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, %d are needed", d.Name, d.Port, table.Free(), table.Size, need),
-				`end other pods on this NIC, or spread them over more NICs; "rdma": "off" saves no entries`), nil
+			return failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, %d are needed",
+				d.Name, d.Port, table.Free(), table.Size, need).
+				Cure(`end other pods on this NIC, or spread them over more NICs; "rdma": "off" saves no entries`), nil
 		}
 	}
 	return nil, nil
@@ -208,8 +210,8 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		return nil, nil
 	}
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.NotAvailable, "%s", l.Name),
-			"load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set \"rdma\": \"off\"")
+		return nil, failure.From(err, failure.NotAvailable, "%s", l.Name).
+			Cure("load the NIC's RDMA driver (mlx5_ib, bnxt_re, irdma, …), or set \"rdma\": \"off\"")
 	}
 	defer core.Close()
 	mode, err := core.Mode()
@@ -229,8 +231,8 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 	}
 	if len(found) == 0 {
 		if required {
-			return nil, failure.WithCure(failure.New(failure.NotAvailable, `"rdma" is required, but %s has no RDMA device in this netns`, l.Name),
-				"load its RDMA driver, or choose a NIC that has one (`rdma link`)")
+			return nil, failure.New(failure.NotAvailable, `"rdma" is required, but %s has no RDMA device in this netns`, l.Name).
+				Cure("load its RDMA driver, or choose a NIC that has one (`rdma link`)")
 		}
 		return nil, nil
 	}
@@ -308,12 +310,12 @@ func available(n *attachment.Node, conf netconf.RDMA, shares bool) error {
 	}
 	core, err := rdma.Open(n.Netns)
 	if err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.NotAvailable, `"rdma" is required`), "load the NIC's RDMA driver")
+		return failure.From(err, failure.NotAvailable, `"rdma" is required`).Cure("load the NIC's RDMA driver")
 	}
 	defer core.Close()
 	mode, err := core.Mode()
 	if err != nil || mode == rdma.Shared || !shares {
 		return err
 	}
-	return failure.WithCure(failure.New(failure.NotAvailable, "RDMA is in exclusive mode, in which macvlan pods cannot use it"), rdma.AtBoot(rdma.Shared))
+	return failure.New(failure.NotAvailable, "RDMA is in exclusive mode, in which macvlan pods cannot use it").Cure("%s", rdma.AtBoot(rdma.Shared))
 }

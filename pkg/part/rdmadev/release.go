@@ -93,8 +93,8 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		n.Log.Warn("RDMA device no longer exists, its driver made another one", "device", d.Name, "of", d.ParentDev)
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev),
-		"find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
+	return failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev).
+		Cure("find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
 }
 
 // devicesAway returns the number of RDMA devices of dead pods that are not on the host.
@@ -165,7 +165,7 @@ func ReturnDevice(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, 
 			err = nil
 		}
 		if err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.NotReturned, "RDMA device %s", d.Name), cureOfMove(err))
+			return failure.From(err, failure.NotReturned, "RDMA device %s", d.Name).Cure("%s", cureOfMove(err))
 		}
 		moved = true
 		return RestoreName(ctx, n, target, home, &arrived.Device, d.Name)

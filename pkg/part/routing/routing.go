@@ -39,8 +39,8 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	}
 	table, ok := p.Conf.RouteTable(tx.Rail)
 	if !ok {
-		return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": the interface has no table, because its NIC has no rail`),
-			`give a number by "table" in "routing", or "rails" in the node file: "railctl rails discover" proposes them`)
+		return failure.New(failure.InvalidConfig, `"routing": the interface has no table, because its NIC has no rail`).
+			Cure(`give a number by "table" in "routing", or "rails" in the node file: "railctl rails discover" proposes them`)
 	}
 	lock, err := tx.Node.Ledger.LockTable(ctx, table)
 	if err != nil {
@@ -73,8 +73,8 @@ func free(tx *attachment.Tx, table int) error {
 	if !used {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `"routing": the pod netns %s has routes in table %d already, of %s`, tx.Pod.Path, table, of),
-		`give this network another number by "table" in "routing"`)
+	return failure.New(failure.InvalidConfig, `"routing": the pod netns %s has routes in table %d already, of %s`, tx.Pod.Path, table, of).
+		Cure(`give this network another number by "table" in "routing"`)
 }
 
 // Apply makes the rules, before the interface is up. The routes follow when it is.
@@ -91,7 +91,7 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if err := tx.Pod.AddRules(rulesOf(r, tx.IfName)); err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.Kernel, "interface %s", tx.IfName), "the kernel needs CONFIG_IP_MULTIPLE_TABLES and CONFIG_IPV6_MULTIPLE_TABLES")
+		return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure("the kernel needs CONFIG_IP_MULTIPLE_TABLES and CONFIG_IPV6_MULTIPLE_TABLES")
 	}
 	l3.Routes = inTable(l3.Routes, r.Table)
 	for _, peer := range l3.CarriedPeers {

@@ -107,8 +107,8 @@ func CreateBlock(ctx context.Context, client *kube.Client, name string, block ne
 func ReadBlock(ctx context.Context, client *kube.Client, name string) (*PoolState, error) {
 	p, err := ReadPool(ctx, client, name)
 	if err == nil && p != nil && p.Block == nil {
-		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s lacks the annotation %s of a block", client.Namespace(), name, annotationClaim),
-			"delete it when no pod uses its addresses")
+		return nil, failure.New(failure.BadRecord, "IPPool %s/%s lacks the annotation %s of a block", client.Namespace(), name, annotationClaim).
+			Cure("delete it when no pod uses its addresses")
 	}
 	return p, err
 }
@@ -230,19 +230,22 @@ func guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int, s
 	case now.BlockSize == size && now.SameHost == sameHost:
 		return nil
 	case now.BlockSize == 0:
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the network has block_size, and IPPool %s/%s is of networks without it (%d addresses are taken)", client.Namespace(), now.Name, len(now.Entries)),
-			"end their pods and delete the IPPool, or give this network another range or network_name")
+		return failure.New(failure.InvalidConfig, "the network has block_size, and IPPool %s/%s is of networks without it (%d addresses are taken)",
+			client.Namespace(), now.Name, len(now.Entries)).
+			Cure("end their pods and delete the IPPool, or give this network another range or network_name")
 	case now.SameHost != sameHost:
 		with := map[bool]string{true: "with", false: "without"}
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the network is %s sameHost, and IPPool %s/%s is of networks %s it", with[sameHost], client.Namespace(), now.Name, with[now.SameHost]),
-			"give all networks of this range the same sameHost, or this one another range or network_name")
+		return failure.New(failure.InvalidConfig, "the network is %s sameHost, and IPPool %s/%s is of networks %s it",
+			with[sameHost], client.Namespace(), now.Name, with[now.SameHost]).
+			Cure("give all networks of this range the same sameHost, or this one another range or network_name")
 	}
 	of := "of this range"
 	if sameHost || pool.Node == ipam.HostNode { // they share the blocks, whatever their ranges are
 		of = fmt.Sprintf("of this network_name with sameHost and ranges of the length /%d", pool.Prefix.Bits())
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, "the network has block_size %d, and IPPool %s/%s is divided into blocks of %d", size, client.Namespace(), now.Name, now.BlockSize),
-		fmt.Sprintf("give all networks %s the same block_size, or this one another network_name", of))
+	return failure.New(failure.InvalidConfig, "the network has block_size %d, and IPPool %s/%s is divided into blocks of %d",
+		size, client.Namespace(), now.Name, now.BlockSize).
+		Cure("give all networks %s the same block_size, or this one another network_name", of)
 }
 
 // Guarded returns the error of a network without blocks whose pool is divided into them,
@@ -251,6 +254,7 @@ func (p *PoolState) Guarded() error {
 	if p.BlockSize == 0 {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, "IPPool %s/%s is divided into blocks of %d addresses, and the network has no block_size", p.Namespace, p.Name, p.BlockSize),
-		"give all networks of this range the same block_size, or this one another range or network_name")
+	return failure.New(failure.InvalidConfig, "IPPool %s/%s is divided into blocks of %d addresses, and the network has no block_size",
+		p.Namespace, p.Name, p.BlockSize).
+		Cure("give all networks of this range the same block_size, or this one another range or network_name")
 }

@@ -53,6 +53,6 @@ func PauseAfterRace(ctx context.Context, lost int, err error) error {
 	if wait.For(ctx, rand.N(longest)) == nil {
 		return nil
 	}
-	return failure.WithCure(failure.Wrap(errors.Join(ErrContended, err), failure.TryAgain, "gave up after %d tries", lost),
-		"try again, or let each node assign addresses of its own part of the range (block_size or node_slice_size)")
+	return failure.From(errors.Join(ErrContended, err), failure.TryAgain, "gave up after %d tries", lost).
+		Cure("try again, or let each node assign addresses of its own part of the range (block_size or node_slice_size)")
 }

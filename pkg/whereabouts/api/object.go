@@ -127,7 +127,7 @@ type PoolState struct {
 func ParsePool(data []byte) (*PoolState, error) {
 	var o IPPool
 	if err := json.Unmarshal(data, &o); err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "IPPool %s/%s", o.Metadata.Namespace, o.Metadata.Name), "correct or delete the object")
+		return nil, failure.From(err, failure.BadRecord, "IPPool %s/%s", o.Metadata.Namespace, o.Metadata.Name).Cure("correct or delete the object")
 	}
 	p := &PoolState{
 		Name: o.Metadata.Name, Namespace: o.Metadata.Namespace,
@@ -137,14 +137,15 @@ func ParsePool(data []byte) (*PoolState, error) {
 	}
 	prefix, err := netip.ParsePrefix(bareRange(o.Spec.Range))
 	if err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "IPPool %s/%s", p.Namespace, p.Name),
-			"write the network that the pool is named after into spec.range")
+		return nil, failure.From(err, failure.BadRecord, "IPPool %s/%s", p.Namespace, p.Name).
+			Cure("write the network that the pool is named after into spec.range")
 	}
 	p.Base, p.Prefix = prefix.Addr(), prefix.Masked()
 	p.readAnnotations(o.Metadata.Annotations)
 	if p.BlockSize == 0 && o.Spec.Range != bareRange(o.Spec.Range) {
-		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s has the range %q, and lacks the annotation %s", p.Namespace, p.Name, o.Spec.Range, annotationBlockSize),
-			"set the annotation to the size that the range names")
+		return nil, failure.New(failure.BadRecord, "IPPool %s/%s has the range %q, and lacks the annotation %s",
+			p.Namespace, p.Name, o.Spec.Range, annotationBlockSize).
+			Cure("set the annotation to the size that the range names")
 	}
 	return p, nil
 }

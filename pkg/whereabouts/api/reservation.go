@@ -62,7 +62,7 @@ func ReadReservation(ctx context.Context, client *kube.Client, name string) (*Re
 	}
 	var r Reservation
 	if err := json.Unmarshal(data, &r); err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "OverlappingRangeIPReservation %s", name), "correct or delete the object")
+		return nil, failure.From(err, failure.BadRecord, "OverlappingRangeIPReservation %s", name).Cure("correct or delete the object")
 	}
 	return &r, nil
 }

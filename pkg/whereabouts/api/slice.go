@@ -54,7 +54,7 @@ func ReadSlice(ctx context.Context, client *kube.Client, name, node string, know
 	}
 	var p slicePool
 	bad := func(err error) error {
-		return failure.WithCure(failure.Wrap(err, failure.BadRecord, "NodeSlicePool %s/%s", client.Namespace(), name), "correct or delete the object")
+		return failure.From(err, failure.BadRecord, "NodeSlicePool %s/%s", client.Namespace(), name).Cure("correct or delete the object")
 	}
 	if err := json.Unmarshal(data, &p); err != nil {
 		return NodeSlice{}, bad(err)
@@ -69,8 +69,8 @@ func ReadSlice(ctx context.Context, client *kube.Client, name, node string, know
 		}
 		return NodeSlice{Slice: slice.Masked(), UID: p.Metadata.UID, Revision: p.Metadata.ResourceVersion}, nil
 	}
-	return NodeSlice{}, failure.WithCure(failure.New(failure.NotAvailable, "NodeSlicePool %s/%s has no slice of %s for node %q", client.Namespace(), name, p.Spec.Range, node),
-		"check that the controller knows the node by this name, and that the range has slices left")
+	return NodeSlice{}, failure.New(failure.NotAvailable, "NodeSlicePool %s/%s has no slice of %s for node %q", client.Namespace(), name, p.Spec.Range, node).
+		Cure("check that the controller knows the node by this name, and that the range has slices left")
 }
 
 // missingSlices returns err, with a cure if the server has no NodeSlicePool name.
@@ -78,8 +78,8 @@ func missingSlices(err error, name string) error {
 	if !kube.IsNotFound(err) {
 		return err
 	}
-	return failure.WithCure(failure.Wrap(err, failure.NotAvailable, "node slices of network %s", name),
-		"whereabouts' node slice controller makes it for each network with node_slice_size: is it running?")
+	return failure.From(err, failure.NotAvailable, "node slices of network %s", name).
+		Cure("whereabouts' node slice controller makes it for each network with node_slice_size: is it running?")
 }
 
 // NodeSlices is a NodeSlicePool: the slices of a range by node.

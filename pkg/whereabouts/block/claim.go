@@ -78,7 +78,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 	var held map[string]api.Holder // by name, nil until it is read
 	for at, prefix := range p.candidates(hosts, f) {
 		if err := ctx.Err(); err != nil {
-			return failure.WithCure(failure.Wrap(err, failure.TryAgain, "claiming a block of %s", p.Prefix), "try again")
+			return failure.From(err, failure.TryAgain, "claiming a block of %s", p.Prefix).Cure("try again")
 		}
 		if slices.Contains(usable, prefix) {
 			continue // it is full
@@ -105,8 +105,8 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 			return err
 		}
 		if c.Want.IsValid() {
-			return failure.WithCure(failure.New(failure.IPAM, "the block %s of the requested address %s is held already", prefix, c.Want),
-				"ask for another address, or let the pool choose; railctl ipam show says which node holds it")
+			return failure.New(failure.IPAM, "the block %s of the requested address %s is held already", prefix, c.Want).
+				Cure("ask for another address, or let the pool choose; railctl ipam show says which node holds it")
 		}
 	}
 	if err := p.change(ctx, func(f *file) { f.Tried, f.Full, f.FullRange = last, p.now(), rangeText(hosts.Range) }); err != nil {
@@ -118,8 +118,8 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 // fullError returns the error of a pool without a free block. Its text begins as that of
 // a range whose addresses are taken, because users' alerts match it.
 func (p *pool) fullError(c ipam.Claim) error {
-	return failure.WithCure(failure.Wrap(fmt.Errorf("%w: none of the blocks of %d addresses that were tried is free", c.Range.Exhausted(), p.size), failure.IPAM, ""),
-		"widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
+	return failure.From(fmt.Errorf("%w: none of the blocks of %d addresses that were tried is free", c.Range.Exhausted(), p.size), failure.IPAM, "").
+		Cure("widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
 }
 
 // candidates returns the blocks in the order in which this node tries them, each with the
@@ -237,7 +237,8 @@ func (p *pool) takeOnServer(ctx context.Context, e entry) (bool, error) {
 		return false, err
 	}
 	if now.Prefix != e.Prefix {
-		return false, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s has the range %s, want %s", name, now.Prefix, e.Prefix), "delete it when no pod uses its addresses")
+		return false, failure.New(failure.BadRecord, "IPPool %s has the range %s, want %s", name, now.Prefix, e.Prefix).
+			Cure("delete it when no pod uses its addresses")
 	}
 	has := now.Block.Claim
 	switch {

@@ -56,8 +56,8 @@ func (p *pool) unconfirmed(ctx context.Context, why error) error {
 		usable = len(f.usable(f.Silent))
 	})
 	if err == nil && usable == 0 {
-		return failure.WithCure(failure.Wrap(why, failure.TryAgain, "the server has not confirmed this node's blocks of %s for %s", p.Prefix, api.BlockUsableFor),
-			"see to the cause; the next ADD asks again")
+		return failure.From(why, failure.TryAgain, "the server has not confirmed this node's blocks of %s for %s", p.Prefix, api.BlockUsableFor).
+			Cure("see to the cause; the next ADD asks again")
 	}
 	p.warnIf(failure.Wrap(why, failure.TryAgain, "the server does not confirm this node's blocks of %s", p.Prefix))
 	return err
@@ -91,8 +91,8 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 	case !ok: // perhaps by this request, whose first answer was lost
 		return nil, changedError(name)
 	case now.Block.Claim != e.Claim:
-		p.warnIf(failure.WithCure(failure.New(failure.Mismatch, "this node no longer holds the block %s: it was freed, or another claim has it", e.Prefix),
-			"delete this node's pods with addresses of it: other pods may get the same ones"))
+		p.warnIf(failure.New(failure.Mismatch, "this node no longer holds the block %s: it was freed, or another claim has it", e.Prefix).
+			Cure("delete this node's pods with addresses of it: other pods may get the same ones"))
 		return nil, p.change(ctx, func(f *file) { f.drop(e.Prefix) })
 	}
 	return now, p.change(ctx, func(f *file) {
@@ -105,5 +105,5 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 
 // changedError is the error of a block that changed between a read and a patch.
 func changedError(name string) error {
-	return failure.WithCure(failure.New(failure.TryAgain, "IPPool %s changed meanwhile", name), "try again")
+	return failure.New(failure.TryAgain, "IPPool %s changed meanwhile", name).Cure("try again")
 }

@@ -181,8 +181,8 @@ func readFile(dir *statefile.Dir, name string) (*file, error) {
 	}
 	f := new(file)
 	if err := json.Unmarshal(data, f); err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), name)),
-			"remove it when no pod of this node uses an address of the pool, or reboot the node")
+		return nil, failure.From(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), name)).
+			Cure("remove it when no pod of this node uses an address of the pool, or reboot the node")
 	}
 	return f, nil
 }

@@ -90,8 +90,8 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 		return err
 	}
 	if statefile.Name(client.Server(), client.Namespace()) != server {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "kubeconfig %s names another server or namespace than the one with this node's blocks", f.Kubeconfig),
-			"write the earlier server and namespace into it, or reboot the node")
+		return failure.New(failure.InvalidConfig, "kubeconfig %s names another server or namespace than the one with this node's blocks", f.Kubeconfig).
+			Cure("write the earlier server and namespace into it, or reboot the node")
 	}
 	s, err := New(Options{
 		Client: client, Kubeconfig: f.Kubeconfig, FlatFile: f.FlatFile, StateDir: stateDir, Node: f.Node, Size: f.Size,

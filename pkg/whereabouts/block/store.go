@@ -89,7 +89,7 @@ func New(o Options) (*Store, error) {
 func identity(node string) (api.Holder, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return api.Holder{}, failure.WithCure(failure.Wrap(err, failure.IO, "cannot tell this boot from the last one"), "mount /proc")
+		return api.Holder{}, failure.From(err, failure.IO, "cannot tell this boot from the last one").Cure("mount /proc")
 	}
 	machine, _ := os.ReadFile("/etc/machine-id") // minimal systems have none
 	return api.Holder{Node: node, Machine: strings.TrimSpace(string(machine)), Boot: strings.TrimSpace(string(boot))}, nil
@@ -140,12 +140,12 @@ var (
 // one. If the server does not answer, it asks again until ctx ends.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Prefix, error) {
 	if why := c.Range.Why(c.Want); c.Want.IsValid() && why != "" {
-		return netip.Prefix{}, failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why),
-			"ask for another address, or let the pool choose")
+		return netip.Prefix{}, failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why).
+			Cure("ask for another address, or let the pool choose")
 	}
 	for asked := false; ; {
 		if err := ctx.Err(); err != nil {
-			return netip.Prefix{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, "choosing an address of %s", c.Pool.Prefix), "try again")
+			return netip.Prefix{}, failure.From(err, failure.TryAgain, "choosing an address of %s", c.Pool.Prefix).Cure("try again")
 		}
 		got, confirm, err := p.choose(ctx, owner, c, asked)
 		switch {

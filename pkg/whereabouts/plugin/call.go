@@ -70,12 +70,12 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 	switch c.storeName() {
 	case netconf.StoreLocal:
 		if c.conf.NodeSliceSize != 0 {
-			return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "node slices need the Kubernetes store"),
-				"remove node_slice_size: the local store is of one node anyway")
+			return nil, nil, failure.New(failure.InvalidConfig, "node slices need the Kubernetes store").
+				Cure("remove node_slice_size: the local store is of one node anyway")
 		}
 		if c.conf.BlockSize != 0 {
-			return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "blocks need the Kubernetes store"),
-				"remove block_size: the local store is of one node anyway")
+			return nil, nil, failure.New(failure.InvalidConfig, "blocks need the Kubernetes store").
+				Cure("remove block_size: the local store is of one node anyway")
 		}
 		return local.New(c.conf.StateDir), func() {}, nil
 	case netconf.StoreKubernetes:
@@ -92,8 +92,9 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 		}
 		return s, func() { _ = s.Close() }, nil
 	}
-	return nil, nil, failure.WithCure(failure.New(failure.InvalidConfig, "pod %s needs an address that is unique in its cluster, and no kubeconfig is configured", c.conf.Pod.Ref()),
-		`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file, or "store": "local" if this is the only node of the network`)
+	return nil, nil, failure.New(failure.InvalidConfig, "pod %s needs an address that is unique in its cluster, and no kubeconfig is configured",
+		c.conf.Pod.Ref()).
+		Cure(`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file, or "store": "local" if this is the only node of the network`)
 }
 
 // pools returns the pools of the config's ranges.
@@ -118,7 +119,7 @@ func (c *call) foreignNetns() error {
 		return err
 	}
 	if own {
-		return failure.WithCure(failure.New(failure.InvalidNetns, "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns), "give the pod's")
+		return failure.New(failure.InvalidNetns, "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns).Cure("give the pod's")
 	}
 	return nil
 }
@@ -146,10 +147,10 @@ func readPrevResult(stdin []byte) (*current.Result, error) {
 	var conf types.PluginConf
 	var raw struct{ PrevResult json.RawMessage }
 	if err := errors.Join(json.Unmarshal(stdin, &conf), json.Unmarshal(stdin, &raw)); err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.Decode, "network config"), "correct the JSON")
+		return nil, failure.From(err, failure.Decode, "network config").Cure("correct the JSON")
 	}
 	if conf.RawPrevResult == nil {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "CHECK needs prevResult"), "the runtime must pass the result of ADD")
+		return nil, failure.New(failure.InvalidConfig, "CHECK needs prevResult").Cure("the runtime must pass the result of ADD")
 	}
 	if err := netconf.WholeResult(raw.PrevResult); err != nil {
 		return nil, failure.Wrap(err, failure.Decode, "prevResult")

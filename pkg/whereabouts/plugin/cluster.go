@@ -45,8 +45,8 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 // client opens the cluster of a kubeconfig that the node permits.
 func (c *call) client(kubeconfig string) (*kube.Client, error) {
 	if kubeconfig == "" {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, `"store": "kubernetes" without a kubeconfig`),
-			`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`)
+		return nil, failure.New(failure.InvalidConfig, `"store": "kubernetes" without a kubeconfig`).
+			Cure(`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`)
 	}
 	vet, err := c.file.VetKubeconfig(kubeconfig, c.allFlatFiles())
 	if err != nil {
@@ -100,8 +100,8 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 	}
 	slice := plan.Slice{Node: whole.Node, Prefix: prefix}
 	if whole := whole.Prefix; !slice.In(whole) {
-		return failure.WithCure(failure.New(failure.InvalidConfig, "the slice %s of node %q, in NodeSlicePool %s, is not part of %s", prefix, slice.Node, name, whole),
-			"delete the NodeSlicePool so that it is recreated, or correct the range")
+		return failure.New(failure.InvalidConfig, "the slice %s of node %q, in NodeSlicePool %s, is not part of %s", prefix, slice.Node, name, whole).
+			Cure("delete the NodeSlicePool so that it is recreated, or correct the range")
 	}
 	c.slice = slice
 	return nil
@@ -111,8 +111,8 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 // the name of the NodeSlicePool that holds the slices.
 func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	if len(c.conf.Ranges) != 1 {
-		return whole, "", failure.WithCure(failure.New(failure.InvalidConfig, "node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges)),
-			"use one network for each range")
+		return whole, "", failure.New(failure.InvalidConfig, "node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges)).
+			Cure("use one network for each range")
 	}
 	node, err := nodeName(c.conf.ConfigurationPath)
 	whole = ipam.Pool{Space: c.conf.NetworkName, Node: node, Prefix: c.conf.Ranges[0].Prefix}
@@ -133,8 +133,8 @@ func nodeName(configurationPath string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", failure.WithCure(failure.New(failure.InvalidConfig, "dividing a range among nodes needs the node's name, and neither NODENAME nor /etc/hostname has one"),
-		`write it into the file "nodename" in the directory configuration_path`)
+	return "", failure.New(failure.InvalidConfig, "dividing a range among nodes needs the node's name, and neither NODENAME nor /etc/hostname has one").
+		Cure(`write it into the file "nodename" in the directory configuration_path`)
 }
 
 // masked replaces the mask of addresses of a slice with that of the whole

@@ -100,8 +100,8 @@ func add(ctx context.Context, c *call) error {
 		return err
 	}
 	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {
-		return failure.WithCure(failure.New(failure.InvalidEnv, "no pod name: an address of the cluster belongs to a pod"),
-			`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
+		return failure.New(failure.InvalidEnv, "no pod name: an address of the cluster belongs to a pod").
+			Cure(`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
 	}
 	if c.storeName() != netconf.StoreKubernetes {
 		return c.assign(ctx)
@@ -212,8 +212,8 @@ func check(ctx context.Context, c *call) error {
 	}
 	for _, a := range held {
 		if !contains(prev, a) {
-			return failure.WithCure(failure.New(failure.Mismatch, "the attachment holds %s, which prevResult does not have", a),
-				"delete the pod, so that it is attached again")
+			return failure.New(failure.Mismatch, "the attachment holds %s, which prevResult does not have", a).
+				Cure("delete the pod, so that it is attached again")
 		}
 	}
 	return nil

@@ -84,8 +84,8 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 		if api.IsDenied(err) {
-			err = failure.WithCure(failure.Wrap(err, failure.NotAvailable, "there is no Lease %s in %s", leaseName, l.client.Namespace()),
-				"apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)")
+			err = failure.From(err, failure.NotAvailable, "there is no Lease %s in %s", leaseName, l.client.Namespace()).
+				Cure("apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)")
 		}
 		return err == nil, err
 	}

@@ -95,7 +95,7 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 	}
 	var whole plugin
 	if err := json.Unmarshal(config, &whole); err != nil {
-		return nil, failure.WithCure(failure.Wrap(err, failure.Decode, "network %s", name), "correct the JSON")
+		return nil, failure.From(err, failure.Decode, "network %s", name).Cure("correct the JSON")
 	}
 	plugins := whole.Plugins
 	if plugins == nil {
@@ -159,13 +159,13 @@ func (n *Network) sources(slice plan.Slice) ([]source, error) {
 func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node string) ([]source, error) {
 	name, ok := plan.SlicePool(n.Conf)
 	if n.Conf.BlockSize != 0 && node == "" {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "network %s gives each node blocks of its range", n.Name), "name a node with --node")
+		return nil, failure.New(failure.InvalidConfig, "network %s gives each node blocks of its range", n.Name).Cure("name a node with --node")
 	}
 	if !ok {
 		return n.sources(plan.Slice{})
 	}
 	if node == "" {
-		return nil, failure.WithCure(failure.New(failure.InvalidConfig, "network %s gives each node a slice of its range", n.Name), "name a node with --node")
+		return nil, failure.New(failure.InvalidConfig, "network %s gives each node a slice of its range", n.Name).Cure("name a node with --node")
 	}
 	all, err := api.InspectSlices(ctx, client)
 	if err != nil {
@@ -176,8 +176,8 @@ func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node strin
 		prefix = slices.Of[node]
 	}
 	if !prefix.IsValid() {
-		return nil, failure.WithCure(failure.New(failure.NotAvailable, "NodeSlicePool %s has no slice for node %q", name, node),
-			"run whereabouts' node slice controller, and check that it knows the node")
+		return nil, failure.New(failure.NotAvailable, "NodeSlicePool %s has no slice for node %q", name, node).
+			Cure("run whereabouts' node slice controller, and check that it knows the node")
 	}
 	return n.sources(plan.Slice{Node: node, Prefix: prefix})
 }

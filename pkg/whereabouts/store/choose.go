@@ -26,7 +26,7 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 	}
 	addr, err := ipam.ChooseAfter(j.rng, both, last)
 	if err != nil {
-		return addr, failure.WithCure(failure.Wrap(err, failure.IPAM, ""), "end attachments that are not needed, or widen the range")
+		return addr, failure.From(err, failure.IPAM, "").Cure("end attachments that are not needed, or widen the range")
 	}
 	for spread := widest(len(t.jobs), lost); lost > 1 && spread > 1; spread /= 4 {
 		from := addr
@@ -70,8 +70,8 @@ func (t *turn) wanted(j *job, state *api.PoolState, used *ipam.Set) error {
 }
 
 func cannotGive(j *job, why string) error {
-	return failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", j.Owner.PodRef, j.Want, why),
-		"ask for another address, or let the pool choose")
+	return failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", j.Owner.PodRef, j.Want, why).
+		Cure("ask for another address, or let the pool choose")
 }
 
 // union is the union of the sets.

@@ -60,8 +60,9 @@ func (t *turn) judge(ctx context.Context) error {
 		case err != nil:
 			j.failed = err
 		case newer:
-			j.failed = failure.WithCure(failure.New(failure.TryAgain, "this ADD of container %s is too late: the newer container %s of %s has %s", j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr),
-				"a pod that still needs the address gets it with its next sandbox")
+			j.failed = failure.New(failure.TryAgain, "this ADD of container %s is too late: the newer container %s of %s has %s",
+				j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr).
+				Cure("a pod that still needs the address gets it with its next sandbox")
 		default:
 			j.older = j.rival.entry
 		}

@@ -72,6 +72,6 @@ func (s *Store) warnIfSlow(pool ipam.Pool, last latency) {
 	if last.Mean < slowMean || s.slow == nil {
 		return
 	}
-	s.slow(failure.WithCure(failure.New(failure.TryAgain, "a patch of IPPool %s takes %s on average", pool.Name(), last.Mean.Round(10*time.Millisecond)),
-		"let each node assign addresses of its own part of the range (block_size or node_slice_size), or split the range over several networks"))
+	s.slow(failure.New(failure.TryAgain, "a patch of IPPool %s takes %s on average", pool.Name(), last.Mean.Round(10*time.Millisecond)).
+		Cure("let each node assign addresses of its own part of the range (block_size or node_slice_size), or split the range over several networks"))
 }

@@ -145,8 +145,8 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 	}
 	if ok {
 		if j.Want.IsValid() && j.Want != addr {
-			return failure.WithCure(failure.New(failure.IPAM, "%s asks for %s and already holds %s", j.Owner.PodRef, j.Want, addr),
-				"end the attachment first, or ask for the same address")
+			return failure.New(failure.IPAM, "%s asks for %s and already holds %s", j.Owner.PodRef, j.Want, addr).
+				Cure("end the attachment first, or ask for the same address")
 		}
 		key, err := state.Key(addr)
 		if c.Tests(key) {
@@ -165,8 +165,8 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 	}
 	key, err := state.Key(addr)
 	if err != nil {
-		return failure.WithCure(failure.Wrap(err, failure.BadRecord, "IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr),
-			"remove the host bits from spec.range when the pool is empty")
+		return failure.From(err, failure.BadRecord, "IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr).
+			Cure("remove the host bits from spec.range when the pool is empty")
 	}
 	if state.Bytes += len(key) + mine.Size(); state.Bytes > largestPool {
 		return t.tooLarge(state)

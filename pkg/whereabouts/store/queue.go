@@ -121,7 +121,7 @@ func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error)
 		// The server does not answer. Let others continue, who may only want to
 		// free.
 		if wait.For(ctx, againAfter/2+rand.N(againAfter)) != nil {
-			return answer{}, failure.WithCure(failure.Wrap(err, failure.TryAgain, ""), "try again")
+			return answer{}, failure.From(err, failure.TryAgain, "").Cure("try again")
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 			}
 		}
 	}
-	return "", false, failure.WithCure(failure.New(failure.TryAgain, "OverlappingRangeIPReservation %s is created and deleted repeatedly", name), "try again")
+	return "", false, failure.New(failure.TryAgain, "OverlappingRangeIPReservation %s is created and deleted repeatedly", name).Cure("try again")
 }
 
 // freeReservation deletes the reservation of the entry h, and no other one.

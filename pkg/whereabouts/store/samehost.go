@@ -255,8 +255,8 @@ func (r *railChoice) choose(ctx context.Context) (addr netip.Addr, had bool, err
 	case had:
 		return addr, true, nil
 	case want.IsValid() && r.others.Has(want):
-		return addr, false, failure.WithCure(failure.New(failure.IPAM, "cannot give %s the requested address %s: its host part is taken", r.ask.Owner.PodRef, want),
-			"ask for another address, or let the pool choose")
+		return addr, false, failure.New(failure.IPAM, "cannot give %s the requested address %s: its host part is taken", r.ask.Owner.PodRef, want).
+			Cure("ask for another address, or let the pool choose")
 	case want.IsValid():
 		return want, false, nil
 	case former.IsValid() && r.claim.Range.Why(former) == "" && !r.others.Has(former):
@@ -291,7 +291,7 @@ func (r *railChoice) free(ctx context.Context) (netip.Addr, error) {
 	for range hostTries {
 		addr, err := ipam.Choose(r.claim.Range, r.taken)
 		if err != nil {
-			return addr, failure.WithCure(failure.Wrap(err, failure.IPAM, "no host part is free on all rails"), "end attachments that are not needed, or widen the ranges")
+			return addr, failure.From(err, failure.IPAM, "no host part is free on all rails").Cure("end attachments that are not needed, or widen the ranges")
 		}
 		addr = r.above(addr)
 		reserved, err := r.reserved(ctx, addr)
@@ -300,8 +300,8 @@ func (r *railChoice) free(ctx context.Context) (netip.Addr, error) {
 		}
 		r.taken.Add(addr)
 	}
-	return netip.Addr{}, failure.WithCure(failure.New(failure.TryAgain, "other pools of the address space hold the host parts that were tried"),
-		"try again, or give the network another range or network_name")
+	return netip.Addr{}, failure.New(failure.TryAgain, "other pools of the address space hold the host parts that were tried").
+		Cure("try again, or give the network another range or network_name")
 }
 
 // above returns a free address at a random distance above the lowest one, or the lowest one.

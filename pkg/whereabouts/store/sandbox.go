@@ -56,8 +56,8 @@ func (s sandbox) gone() bool {
 
 // goneError returns the error of an ADD whose sandbox is gone.
 func (s sandbox) goneError() error {
-	return failure.WithCure(failure.New(failure.InvalidNetns, "the network namespace %s is gone", s.path),
-		"nothing to do: the pod's sandbox was ended")
+	return failure.New(failure.InvalidNetns, "the network namespace %s is gone", s.path).
+		Cure("nothing to do: the pod's sandbox was ended")
 }
 
 // Gone returns a function that returns an error once the network namespace that is now at

@@ -271,8 +271,8 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 		}
 		addr, _, ok := state.Find(func(_ netip.Addr, e api.Entry) bool { return owner.Ends(e.Owner()) })
 		if !ok {
-			return nil, failure.WithCure(failure.New(failure.Mismatch, "this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name()),
-				"delete the pod, so that it is attached again")
+			return nil, failure.New(failure.Mismatch, "this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name()).
+				Cure("delete the pod, so that it is attached again")
 		}
 		got = append(got, netip.PrefixFrom(addr, pool.Prefix.Bits()))
 	}

@@ -208,8 +208,8 @@ func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*api.PoolState, e
 	case state == nil:
 		return &api.PoolState{Name: pool.Name(), Base: pool.Prefix.Addr(), Prefix: pool.Prefix}, nil
 	case state.Prefix != pool.Prefix:
-		return nil, failure.WithCure(failure.New(failure.BadRecord, "IPPool %s/%s has the range %s, want %s", state.Namespace, state.Name, state.Prefix, pool.Prefix),
-			"give one of the networks another network_name")
+		return nil, failure.New(failure.BadRecord, "IPPool %s/%s has the range %s, want %s", state.Namespace, state.Name, state.Prefix, pool.Prefix).
+			Cure("give one of the networks another network_name")
 	}
 	return state, nil
 }
@@ -223,7 +223,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	if state != nil && state.UID == "" {
 		_, err := t.s.client.Create(ctx, pools, api.NewIPPool(t.pool.Name(), t.s.client.Namespace(), t.pool.Prefix.String(), c.Added))
 		if kube.IsNotFound(err) { // not a race
-			return failure.WithCure(failure.New(failure.InvalidConfig, "%s", err), "create the namespace, or name another one in the kubeconfig's context")
+			return failure.New(failure.InvalidConfig, "%s", err).Cure("create the namespace, or name another one in the kubeconfig's context")
 		}
 		return err
 	}
@@ -349,6 +349,6 @@ func (t *turn) hideForeign(ctx context.Context) error {
 }
 
 func (t *turn) tooLarge(state *api.PoolState) error {
-	return failure.WithCure(failure.New(failure.IPAM, "IPPool %s holds %d addresses, and one object of the API cannot hold more (1.5 MiB)", t.pool.Name(), len(state.Entries)),
-		"let each node assign addresses of its own part of the range (block_size or node_slice_size), or split the range over several networks")
+	return failure.New(failure.IPAM, "IPPool %s holds %d addresses, and one object of the API cannot hold more (1.5 MiB)", t.pool.Name(), len(state.Entries)).
+		Cure("let each node assign addresses of its own part of the range (block_size or node_slice_size), or split the range over several networks")
 }
