@@ -98,7 +98,10 @@ func TestToCNIKeepsTheWholeText(t *testing.T) {
 		code uint
 		text string
 	}{
-		{failure.From(inner, failure.IPAM, "attachment c1/net1").Cure("make the range larger"), IPAM, "attachment c1/net1: no address is left; 10.0.0.0/30; make the range larger"},
+		{
+			failure.From(inner, failure.IPAM, "attachment c1/net1").Cure("make the range larger"), IPAM,
+			"attachment c1/net1: no address is left; 10.0.0.0/30; make the range larger",
+		},
 		{fmt.Errorf("attachment c1/net1: %w", inner), TryAgain, "attachment c1/net1: no address is left; 10.0.0.0/30"},
 		{errors.Join(failure.New(failure.NotReturned, "one"), errCause), NotReturned, "one\nopen x: file does not exist"},
 		{errCause, Internal, "open x: file does not exist"},
