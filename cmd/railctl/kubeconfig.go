@@ -77,7 +77,8 @@ func (k *kubectlFlags) find(flag string) (files []string, load func() (*kube.Acc
 		return nil, nil, nil
 	}
 	if len(files) == 0 {
-		return nil, nil, failure.WithCure(fmt.Errorf("kubeconfig %s: %w", strings.Join(candidates, ", "), unix.ENOENT), "name a file that exists by --kubeconfig or $KUBECONFIG")
+		return nil, nil, failure.From(unix.ENOENT, failure.InvalidConfig, "kubeconfig %s", strings.Join(candidates, ", ")).
+			Cure("name a file that exists by --kubeconfig or $KUBECONFIG")
 	}
 	return files, func() (*kube.Access, error) { return k.access(rules) }, nil
 }

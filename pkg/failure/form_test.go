@@ -43,7 +43,7 @@ func nested(t *testing.T, name string, source []byte) (found []string) {
 			return true
 		}
 		if cured, of := called(e); of == "failure.WithCure" && len(cured.Args) > 0 {
-			if _, of := called(cured.Args[0]); slices.Contains([]string{"failure.New", "failure.Wrap"}, of) {
+			if _, of := called(cured.Args[0]); slices.Contains([]string{"failure.New", "failure.Wrap", "fmt.Errorf"}, of) {
 				found = append(found, set.Position(e.Pos()).String())
 			}
 		}
@@ -97,6 +97,7 @@ func TestNestedFormsAreSeen(t *testing.T) {
 		{"New", "a", `failure.WithCure(failure.New(failure.IO, "x"), "y")`, 1},
 		{"Wrap", "a", `failure.WithCure(failure.Wrap(err, failure.IO, "x"), "y")`, 1},
 		{"over lines", "a", "failure.WithCure(\n\t\tfailure.New(failure.IO, \"x\"),\n\t\t\"y\")", 1},
+		{"without a kind", "a", `failure.WithCure(fmt.Errorf("x: %w", err), "y")`, 1},
 		{"in another call", "a", `errors.Join(err, failure.WithCure(failure.New(failure.IO, "x"), "y"))`, 1},
 		{"one in the other", "a", `failure.WithCure(failure.Wrap(failure.WithCure(failure.New(failure.IO, "x"), "y"), failure.IO, "z"), "y")`, 2},
 		{"in the package itself", "failure", `WithCure(New(IO, "x"), "y")`, 1},

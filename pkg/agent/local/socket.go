@@ -48,7 +48,8 @@ func askSocket(ctx context.Context, socket, path string) error {
 	defer cancel()
 	answer, err := Get(ctx, socket, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return failure.WithCure(fmt.Errorf("no rail-agent answers at %s: %w", socket, err), "start it, or name its socket by --socket or its state directory by --state-dir")
+		return failure.From(err, failure.NotAvailable, "no rail-agent answers at %s", socket).
+			Cure("start it, or name its socket by --socket or its state directory by --state-dir")
 	}
 	if err != nil {
 		return err

@@ -99,8 +99,8 @@ func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, er
 		return nil, fmt.Errorf("the pods of rail-agent: %w", err)
 	}
 	if len(found) == 0 {
-		return nil, failure.WithCure(fmt.Errorf("no pods with the labels %s in the namespace %s", labels, namespace),
-			"install rail-agent, or name its namespace by --agent-namespace")
+		return nil, failure.New(failure.NotAvailable, "no pods with the labels %s in the namespace %s", labels, namespace).
+			Cure("install rail-agent, or name its namespace by --agent-namespace")
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b Pod) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) }), nil
 }

@@ -98,8 +98,8 @@ func allNetworks(ctx context.Context, client *kube.Client, namespace string) ([]
 			return found, nil
 		}
 	}
-	return nil, failure.WithCure(fmt.Errorf("no network-attachment-definition of host-device or macvlan in the namespace %s", namespace),
-		"name the rails' networks by --network, or their namespace by --namespace")
+	return nil, failure.New(failure.NotAvailable, "no network-attachment-definition of host-device or macvlan in the namespace %s", namespace).
+		Cure("name the rails' networks by --network, or their namespace by --namespace")
 }
 
 // readNetwork reads a NAD.
