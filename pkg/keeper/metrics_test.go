@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/component/componenttest"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
@@ -34,9 +33,7 @@ func TestLinksOfAnEarlierBootHaveNoMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ch := make(chan prometheus.Metric, 10)
-	all.collectLinks(ch)
-	if len(ch) != 1 {
-		t.Errorf("%d metrics of links, want one", len(ch))
+	if lines := componenttest.Collect(all.collectLinks); len(lines) != 1 {
+		t.Errorf("metrics of links: %v, want one", lines)
 	}
 }
