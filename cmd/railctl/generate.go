@@ -81,6 +81,7 @@ With --one there is one NetworkAttachmentDefinition for all rails: it takes the 
 the NIC that the pod was allocated ("rail": "auto"), and the pod names it once for each
 rail. RESOURCE is then a pool with the mode exclusive, of which the pod requests as many
 devices. --same-host gives all interfaces of a pod the same host part of the address.
+Each node then takes addresses in blocks of 16 ("block_size").
 
 The lines that a pod needs are printed as a comment, or with --pod as an example
 pod. The command reads nothing from the node or the cluster.`,
@@ -132,8 +133,13 @@ type network struct {
 		Range    string `json:"range"`
 		Gateway  string `json:"gateway,omitempty"`
 		SameHost bool   `json:"sameHost,omitempty"`
+		// BlockSize is set with SameHost, which needs it on the cluster's pools.
+		BlockSize int `json:"block_size,omitempty"`
 	} `json:"ipam"`
 }
+
+// sameHostBlocks is the block_size of networks with sameHost.
+const sameHostBlocks = 16
 
 // manifest returns the networks and the pod as YAML.
 func (g *railNetworks) manifest() (string, error) {
@@ -294,6 +300,9 @@ func (g *railNetworks) networkOfAll(rails []int) (config []byte, err error) {
 	of := func(text string) string { return strings.ReplaceAll(text, railWord, "$"+railWord) }
 	n := network{CNIVersion: "1.0.0", Name: g.name, Type: g.kind, Rail: "auto", MTU: g.mtu, RDMA: g.rdma}
 	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway, n.IPAM.SameHost = "whereabouts", of(g.addresses), of(g.gateway), g.sameHost
+	if g.sameHost {
+		n.IPAM.BlockSize = sameHostBlocks
+	}
 	if config, err = json.MarshalIndent(n, "  ", "  "); err != nil {
 		return nil, err
 	}

@@ -154,7 +154,7 @@ func TestGeneratedNetworkOfAllRailsHasTheAddressesOfEach(t *testing.T) {
 		if err := errors.Join(err, wantErr); err != nil {
 			t.Fatal(err)
 		}
-		if got.Ranges[0].Prefix != want.Ranges[0].Prefix || got.Gateway != want.Gateway || len(got.SameHost) != len(rails) {
+		if got.Ranges[0].Prefix != want.Ranges[0].Prefix || got.Gateway != want.Gateway || len(got.SameHost) != len(rails) || got.CheckEntryByEntry() != nil {
 			t.Errorf("rail %d: %+v, want %+v", rail, got, want)
 		}
 	}

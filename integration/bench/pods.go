@@ -29,8 +29,8 @@ type suite struct {
 	id, title string
 	prefix    string // of the plugins' names in the node's directory
 	subnet    string // of its addresses, the first two numbers
-	one       bool   // one network for all rails, with one host part on all
-	blockSize int    // of the pools of that network; 0 is entry by entry
+	one       bool   // one network for all rails
+	blockSize int    // of the pools of that network, with one host part on all rails; 0 is entry by entry
 }
 
 var (
@@ -208,9 +208,9 @@ func (s suite) network(sc scene, rail string) map[string]any {
 	conf := map[string]any{"cniVersion": "1.0.0", "name": s.networkName(sc, rail), "type": s.prefix + sc.plugin, "ipam": ipam}
 	switch {
 	case s.one:
-		conf["rail"], ipam["range"], ipam["sameHost"] = "auto", s.subnet+".${rail}.0/24", true
+		conf["rail"], ipam["range"] = "auto", s.subnet+".${rail}.0/24"
 		if s.blockSize > 0 {
-			ipam["block_size"] = s.blockSize
+			ipam["block_size"], ipam["sameHost"] = s.blockSize, true
 		}
 	case sc.allocated: // Multus adds the address of the NIC
 	case sc.plugin == "macvlan":

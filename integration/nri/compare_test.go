@@ -111,12 +111,16 @@ func newRailsLab(t *testing.T) *lab {
 	return l
 }
 
-// network makes a network of host-device. All of its rails have one host part if it has a
-// resource.
+// network makes a network of host-device. All of its rails have one host part, of a block of the
+// node, if it has a resource.
 func (l *lab) network(t testing.TB, name string, conf map[string]any, addresses, resource string) {
 	t.Helper()
 	conf["cniVersion"], conf["name"], conf["type"] = "1.0.0", name, "host-device"
-	conf["ipam"] = map[string]any{"type": "whereabouts", "range": addresses, "sameHost": resource != ""}
+	ipam := map[string]any{"type": "whereabouts", "range": addresses}
+	if resource != "" {
+		ipam["sameHost"], ipam["block_size"] = true, 16
+	}
+	conf["ipam"] = ipam
 	config, err := json.Marshal(conf)
 	must(t, err)
 	meta := map[string]any{"name": name, "namespace": "default"}

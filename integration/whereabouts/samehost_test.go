@@ -1,7 +1,6 @@
 package whereabouts
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -187,45 +186,6 @@ func (r *railPods) localRecords() []string {
 	return all
 }
 
-// beside adds and deletes pods by real whereabouts, on each rail, until stop is closed.
-func (r *railPods) beside(stop <-chan struct{}) (wait func()) {
-	var wg sync.WaitGroup
-	var added atomic.Int64
-	n := newNode(r.t, r.nodes[0].namespace)
-	for worker := range 2 {
-		wg.Go(func() {
-			for round := 0; ; round++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				pod := 100000 + 1000*worker + round
-				id, args := identity(pod)
-				rail := rand.IntN(railsOfNode)
-				c := call{binary: theirs(r.t), verb: "ADD", id: id, ifname: "net1", args: args, stdin: n.config(r.t, "1.0.0", fmt.Sprintf(`{"range":"10.%d.0.0/22","log_level":"error"}`, rail), "")}
-				if out, err := c.run(); err == nil {
-					added.Add(1)
-					if _, err := r.held.take(id, out); err != nil {
-						r.t.Error(err)
-					}
-				}
-				if round%2 == 0 { // the others stay, so that addresses between ours are taken
-					r.held.leave(id)
-					c.verb = "DEL"
-					if _, err := c.run(); err != nil {
-						r.t.Error(err)
-					}
-				}
-			}
-		})
-	}
-	return func() {
-		wg.Wait()
-		r.t.Logf("whereabouts has added %d addresses meanwhile", added.Load())
-	}
-}
-
 // writes returns how many requests of the nodes have changed the namespace's objects.
 func (r *railPods) writes(began time.Time) (total int, tally map[string]int) {
 	all, err := plane.Requests(r.t.Context(), began)
@@ -244,6 +204,31 @@ func (r *railPods) writes(began time.Time) (total int, tally map[string]int) {
 	return len(changed), controlplane.Tally(changed)
 }
 
+// An attachment of before the network had sameHost ends, and no new one begins.
+func TestSameHostIsRefusedOnPoolsThatAllNodesShare(t *testing.T) {
+	namespace := newNamespace(t)
+	n := newNode(t, namespace)
+	id, args := identity(0)
+	c := call{binary: ours(t), verb: "ADD", id: id, ifname: "net1", args: args, stdin: n.config(t, "1.1.0", `{"range":"10.0.0.0/22"}`, "")}
+	if _, err := c.run(); err != nil {
+		t.Fatal(err)
+	}
+	c.stdin = n.config(t, "1.1.0", onRail(0, ""), "")
+	for _, verb := range []string{"ADD", "STATUS"} {
+		c.verb = verb
+		if _, err := c.run(); err == nil || !strings.Contains(err.Error(), `has "sameHost"`) || !strings.Contains(err.Error(), `give the network a "block_size"`) {
+			t.Errorf("%s: %v", verb, err)
+		}
+	}
+	c.verb = "DEL"
+	if _, err := c.run(); err != nil {
+		t.Error(err)
+	}
+	if entries, reserved := holders(t, namespace); len(entries)+len(reserved) > 0 {
+		t.Errorf("after the DEL: %v, %v", entries, reserved)
+	}
+}
+
 // TestPodHasOneHostPartOnAllRails starts many pods with eight rails at once on two nodes, and
 // kills plugins at random moments. Half of the pods end by DEL, the others by GC.
 func TestPodHasOneHostPartOnAllRails(t *testing.T) {
@@ -254,26 +239,16 @@ func TestPodHasOneHostPartOnAllRails(t *testing.T) {
 	for _, tc := range []struct {
 		name, keys string
 		nodes      int
-		beside     bool // whereabouts uses the same ranges
-		most       int  // API writes for each pod that starts, -1 for any number
+		most       int // API writes for each pod that starts
 	}{
 		{name: "files of a node", keys: `,"store":"local"`, nodes: 1, most: 0},
 		{name: "blocks", keys: `,"block_size":16`, nodes: 2, most: 2},
-		{name: "entry by entry", nodes: 2, most: -1},
-		{name: "entry by entry without reservations", keys: `,"enable_overlapping_ranges":false`, nodes: 2, most: -1},
-		{name: "beside whereabouts", nodes: 2, beside: true, most: -1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			namespace := newNamespace(t)
 			r := &railPods{t: t, keys: tc.keys, held: &answers{holder: map[netip.Addr]string{}}}
 			for range tc.nodes {
 				r.nodes = append(r.nodes, newNode(t, namespace))
-			}
-			beside, stop := context.WithCancel(t.Context())
-			wait := func() {}
-			if tc.beside {
-				wait = r.beside(beside.Done())
-				t.Cleanup(wait)
 			}
 			began := time.Now()
 			var wg sync.WaitGroup
@@ -287,15 +262,13 @@ func TestPodHasOneHostPartOnAllRails(t *testing.T) {
 			perPod := float64(total) / float64(max(1, r.pods.Load()))
 			t.Logf("%d pods with %d rails in %s: %d plugins killed, %d ADDs refused for another sandbox; %.2f API writes for each pod: %v",
 				r.pods.Load(), railsOfNode, took.Round(time.Millisecond), r.killed.Load(), r.again.Load(), perPod, tally)
-			if tc.most >= 0 && perPod > float64(tc.most) {
+			if perPod > float64(tc.most) {
 				t.Errorf("%.2f API writes for each pod, want at most %d", perPod, tc.most)
 			}
 			for pod := 0; pod < pods; pod += 2 {
 				wg.Go(func() { r.end(pod, containers[pod]) })
 			}
 			wg.Wait()
-			stop()
-			wait()
 			r.gc()
 			r.held.report(t)
 			if left := r.localRecords(); len(left) > 0 {
@@ -303,9 +276,6 @@ func TestPodHasOneHostPartOnAllRails(t *testing.T) {
 			}
 			entries, reserved := holders(t, namespace)
 			for _, left := range append(entries, reserved...) {
-				if strings.Contains(left, "apps/pod-1000") || strings.Contains(left, "apps/pod-1010") {
-					continue // of whereabouts
-				}
 				t.Errorf("left over: %s", left)
 			}
 		})

@@ -9,7 +9,7 @@ const (
 	healthyMacvlan = `{"cniVersion": "0.3.1", "name": "rdma-net", "type": "macvlan", "master": "ens3np0", "mode": "bridge", "mtu": 9000,
 		"ipam": {"type": "whereabouts", "range": "192.168.111.0/24"}}`
 	healthyRails = `{"cniVersion": "1.0.0", "name": "roce", "plugins": [{"type": "host-device", "rail": "auto", "routing": {"mode": "source"},
-		"ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.${rail}.0.1", "sameHost": true}}, {"type": "tuning", "any": 1}]}`
+		"ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.${rail}.0.1", "sameHost": true, "block_size": 16}}, {"type": "tuning", "any": 1}]}`
 	healthyNodeFile = `{rails: {auto: pciOrder}, resources: {pools: [{name: example.com/roce, mode: perRail, select: {rails: all}}]}}`
 	healthyShared   = `{"periodicUpdateInterval": 300, "configList": [{"resourceName": "hca_gpu", "rdmaHcaMax": 8, "selectors": {"ifNames": ["ens7np0", "ens8np0"]}}]}`
 )

@@ -169,9 +169,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IPAM-RAILS", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The addresses of a network have values for each rail: ranges of equal size with sameHost, ranges that do not overlap, gateways within them.",
+		Expects:     "The addresses of a network have values for each rail: ranges of equal size with sameHost, ranges that do not overlap, gateways within them. sameHost has a block_size or the local store.",
 		Consequence: "An ADD on such a rail fails.",
-		Cure:        "Put ${rail} into the part of the range that is the network, as 10.${rail}.0.0/16, and into the gateway (docs/guide/rails.md).",
+		Cure:        "Put ${rail} into the part of the range that is the network, as 10.${rail}.0.0/16, and into the gateway (docs/guide/rails.md). Give a network with sameHost a block_size.",
 		Check: func(f *Facts, r *Report) {
 			eachPlugin(f, r, func(n *network, p *plugin) {
 				if p.common != nil && p.common.Varies() {
@@ -179,6 +179,16 @@ var configRules = []Rule{
 				}
 				if p.railErr != nil {
 					r.Find(n.config.Object(), "%s", p.railErr)
+				}
+				for i := range p.addresses {
+					conf := p.addresses[i].conf
+					if n.config.Kind != NADConfig || conf.Store == netconf.StoreLocal {
+						break // without Kubernetes the store is the local one
+					}
+					if err := conf.CheckEntryByEntry(); err != nil {
+						r.Find(n.config.Object(), "%s", err)
+						break
+					}
 				}
 			})
 		},

@@ -97,6 +97,7 @@ func TestMistakesInNetworksAreFound(t *testing.T) {
 		{"no selector", `{"cniVersion": "1.0.0", "type": "host-device"}`, "CNI-NIC", "selects no NIC"},
 		{"sameHost without rail", `{"type": "macvlan", "rail": 1, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "sameHost": true}}`, "CNI-NAD", "sameHost"},
 		{"ranges of rails overlap", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.0.${rail}.0/16"}}`, "IPAM-RAILS", "overlap"},
+		{"sameHost entry by entry", `{"name": "a", "type": "host-device", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "sameHost": true}}`, "IPAM-RAILS", `network a has "sameHost"`},
 		{"gateway of the rail", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.0.0.1"}}`, "IPAM-RAILS", "is not in the range"},
 		{"gateway of a route", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "allow_gateway": true, "routes": [{"dst": "10.9.0.0/16", "gw": "10.0.0.9"}]}}`, "IPAM-GW", "the gateway 10.0.0.9"},
 		{"gateway of a node without routes", `{"type": "macvlan", "rail": "auto", "ipam": {"type": "whereabouts", "range": "10.${rail}.${node}.0/24", "gateway": "10.${rail}.${node}.1"}}`, "IPAM-GWROUTE", "no routes"},

@@ -2,7 +2,6 @@ package ipam
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
@@ -85,11 +84,6 @@ func (c *Claim) OnRails() []Pool {
 		pools = append(pools, Pool{Space: c.Pool.Space, Prefix: p})
 	}
 	return pools
-}
-
-// IsRail reports whether the pool is one of [Claim.OnRails].
-func (c *Claim) IsRail(p Pool) bool {
-	return p.Node == "" && p.Space == c.Pool.Space && slices.Contains(c.SameHost, p.Prefix)
 }
 
 // HostTaken returns the error of an ADD that cannot have addr, which has the host part that its

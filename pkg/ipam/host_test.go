@@ -100,25 +100,6 @@ func TestSmallNetworks(t *testing.T) {
 	}
 }
 
-func TestPoolsOfOtherSpacesNodesAndNetworksAreNoRails(t *testing.T) {
-	rails := prefixes("10.0.0.0/24", "10.1.0.0/24")
-	c := Claim{Pool: Pool{Space: "blue", Prefix: rails[0]}, SameHost: rails}
-	for _, p := range c.OnRails() {
-		if !c.IsRail(p) {
-			t.Errorf("%+v is no rail", p)
-		}
-	}
-	for _, p := range []Pool{
-		{Space: "red", Prefix: rails[0]},
-		{Space: "blue", Node: "node1", Prefix: rails[0]},
-		{Space: "blue", Prefix: netip.MustParsePrefix("10.2.0.0/24")},
-	} {
-		if c.IsRail(p) {
-			t.Errorf("%+v is a rail", p)
-		}
-	}
-}
-
 func TestHostPoolsHaveNamesThatKubernetesTakes(t *testing.T) {
 	for prefix, want := range map[string]string{"10.1.0.0/16": "rail-cni-host-0.0.0.0-16", "fd00:1::/64": "rail-cni-host----64"} {
 		p := HostPool(Pool{Prefix: netip.MustParsePrefix(prefix)})

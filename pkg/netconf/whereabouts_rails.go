@@ -34,6 +34,16 @@ func (c *Whereabouts) readRails(keys *whereaboutsIPAM) error {
 	return c.readSameHost(keys.RailRanges)
 }
 
+// CheckEntryByEntry returns an error if keys of the network cannot be used with pools whose
+// entries all nodes share. Only the caller knows whether its store has such pools.
+func (c *Whereabouts) CheckEntryByEntry() error {
+	if c.SameHost == nil || c.BlockSize != 0 {
+		return nil
+	}
+	return failure.WithCure(failure.New(failure.InvalidConfig, `network %s has "sameHost", and its addresses are entries of pools that all nodes share`, c.Name),
+		`give the network a "block_size", or use the local store ("store": "local")`)
+}
+
 // readPrefix reads "prefix".
 func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
 	switch {

@@ -71,11 +71,15 @@ func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 	}
 }
 
-// refuse adds the paths that the node file forbids, and a size that is too
-// large, to the errors of the config.
+// refuse adds to the errors of the config the paths that the node file forbids, a size that is
+// too large, and keys that the store cannot carry out.
 func (c *call) refuse(fileErr error) {
-	if c.confErr == nil {
-		c.confErr = errors.Join(netconf.CheckSize(c.args.StdinData), fileErr, c.conf.Closed)
+	if c.confErr != nil {
+		return
+	}
+	c.confErr = errors.Join(netconf.CheckSize(c.args.StdinData), fileErr, c.conf.Closed)
+	if c.confErr == nil && c.entryByEntry() {
+		c.confErr = c.conf.CheckEntryByEntry()
 	}
 }
 

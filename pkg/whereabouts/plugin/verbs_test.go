@@ -171,6 +171,8 @@ func TestStoreIsChosenAsDocumented(t *testing.T) {
 		{"kubeconfig without pod", `{"range":"10.0.0.0/24",` + noServer + `}`, "", 4, "no pod name", 0},
 		{"kubeconfig in the flat file", `{"range":"10.0.0.0/24","configuration_path":"` + flat + `"}`, pod, 7, "kubeconfig /k", 1},
 		{"store kubernetes", `{"range":"10.0.0.0/24","store":"kubernetes"}`, pod, 7, "without a kubeconfig", 0},
+		{"sameHost entry by entry", `{"range":"10.0.0.0/24","sameHost":true,"railRanges":["10.0.0.0/24"],` + noServer + `}`, pod, 7, `network net has "sameHost"`, 1},
+		{"sameHost with blocks", `{"range":"10.0.0.0/24","sameHost":true,"railRanges":["10.0.0.0/24"],"block_size":16,` + noServer + `}`, pod, 7, "kubeconfig /k", 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			a := attachment{id: "c1", ifname: "net1", args: tc.args}

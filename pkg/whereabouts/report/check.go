@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -133,6 +134,9 @@ func (k *checker) network(n *Network) {
 	if err != nil {
 		k.say(LevelError, n.Name, err.Error(), "")
 		return
+	}
+	if err := n.Conf.CheckEntryByEntry(); err != nil && n.Conf.Store != netconf.StoreLocal {
+		k.say(LevelError, n.Name, err.Error(), "")
 	}
 	name, sliced := plan.SlicePool(n.Conf)
 	if !sliced {

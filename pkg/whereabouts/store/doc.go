@@ -22,12 +22,7 @@
 // it answers all waiting asks with one read and one patch, and the others find
 // their answers without a request. Asks of dead processes are not carried out.
 //
-// With [ipam.Claim.SameHost] the first rail's ADD reads the pools of all rails, and chooses a
-// host part that is free in all. A file, locked while the process lives, keeps it from the
-// node's other ADDs until the entry exists. The ADDs of the pod's other rails find the host
-// part in the node's notes, and without notes in the entries. If another node takes the address on a later rail, that ADD
-// fails, and the pod's next sandbox chooses again: an address is never shared, and an entry is
-// always its interface's own, freed by its DEL.
+// [ipam.Claim.SameHost] has no effect here: see [netconf.Whereabouts.CheckEntryByEntry].
 //
 // A pod's new sandbox takes over the entry of its former one. A late ADD does
 // not: its sandbox is gone, or older than the entry. A DEL waits only seconds

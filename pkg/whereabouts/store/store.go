@@ -113,11 +113,6 @@ func (s *Store) queueDir(pool ipam.Pool) (*statefile.Dir, error) {
 	return pools.Sub(statefile.Name(pool.Name()))
 }
 
-// submitAny submits a, the ask for c's address.
-func (s *Store) submitAny(ctx context.Context, c ipam.Claim, a *ask) (answer, error) {
-	return s.submit(ctx, c.Pool, a)
-}
-
 // submit has a carried out on pool.
 func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
 	a.Kubeconfig, a.FlatFile = s.kubeconfig, s.flatFile
@@ -150,11 +145,7 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 		request := &ask{
 			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Rotate: c.Rotate, Born: born, isCanceled: s.sandbox.gone,
 		}
-		submit := s.submitAny
-		if c.SameHost != nil {
-			submit = s.submitSameHost
-		}
-		given, err := submit(ctx, c, request)
+		given, err := s.submit(ctx, c.Pool, request)
 		if s.sandbox.gone() {
 			err = s.sandbox.goneError()
 		}
@@ -185,7 +176,6 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 		silence, err = s.release(ctx, owner, pool, silence)
 		errs = append(errs, err)
 	}
-	s.warnIf(s.forgetChoices(owner))
 	err = errors.Join(errs...)
 	if err == nil {
 		s.eachFormerNote(s.kubeconfig, owner, func(all notes, n *note) { s.warnIf(all.drop(owner, n.Pool.Name())) })
