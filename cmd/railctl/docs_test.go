@@ -75,7 +75,7 @@ func TestHostDevicePageHasEveryGuardrail(t *testing.T) {
 func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 	page := docs.Page(t, troubleshootingPage)
 	for file, texts := range map[string][]string{
-		"pkg/agent/binaries.go":             {"is not the plugin of rail-cni", "another program"},
+		"pkg/install/node/watch.go":             {"is not the plugin of rail-cni", "another program"},
 		"pkg/agent/takeover.go":             {"another rail-agent answers at"},
 		"pkg/attachment/part.go":            {"not found in CNI_PATH"},
 		"pkg/install/node/uninstall.go":     {"the plugins stay while they are needed:"},

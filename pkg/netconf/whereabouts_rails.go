@@ -40,8 +40,8 @@ func (c *Whereabouts) CheckEntryByEntry() error {
 	if c.SameHost == nil || c.BlockSize != 0 {
 		return nil
 	}
-	return failure.WithCure(failure.New(failure.InvalidConfig, `network %s has "sameHost", and its addresses are entries of pools that all nodes share`, c.Name),
-		`give the network a "block_size", or use the local store ("store": "local")`)
+	return failure.New(failure.InvalidConfig, `network %s has "sameHost", and its addresses are entries of pools that all nodes share`, c.Name).
+		Cure(`give the network a "block_size", or use the local store ("store": "local")`)
 }
 
 // readPrefix reads "prefix".
