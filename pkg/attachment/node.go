@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/skel"
@@ -57,6 +58,8 @@ type Node struct {
 	Fault func(step string) error
 
 	order ReleaseOrder
+
+	first atomic.Bool // the host netns is known to be that of the machine's first process
 }
 
 // Open opens the node whose host netns is the calling thread's, with the ledger
@@ -135,10 +138,12 @@ func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error
 }
 
 // HostNetns returns the host netns in a record's form. Its path is that of the
-// machine's first process if that process is in it.
+// machine's first process if that process is in it. A process that knows it asks no more: the
+// question may take a visit to that netns, and each [Node.Host] has it.
 func (n *Node) HostNetns() ledger.Netns {
 	host := ledger.Netns{NetnsID: n.Netns.ID}
-	if link.NetnsAlive(host.NetnsID, link.InitNetns) {
+	if n.first.Load() || link.NetnsAlive(host.NetnsID, link.InitNetns) {
+		n.first.Store(true)
 		host.Path = link.InitNetns
 	}
 	return host
