@@ -22,7 +22,6 @@ forbid() {
 		echo "lint: git grep failed with $code" >&2
 		exit 1
 	fi
-	found=$(grep -vE 'snapshot\.neighbours|"neighbours,omitempty"' <<<"$found" || true) # a key in the records of earlier versions
 	if [[ -n $found ]]; then
 		echo "lint: $message:"
 		echo "$found"

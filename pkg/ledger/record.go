@@ -53,22 +53,19 @@ type Record struct {
 	MAC       string    `json:"mac,omitempty"`
 	MTU       int       `json:"mtu,omitempty"`
 	Addresses []string  `json:"addresses,omitempty"` // CIDR
-	// Gateways are those of the addresses, each once, in their order; nil in a record of an
-	// earlier version.
+	// Gateways are those of the addresses, each once, in their order.
 	Gateways []string `json:"gateways,omitempty"`
 	// MovedMS is how long the longest move took, of the NIC or one of its RDMA devices into
-	// the pod netns; 0 in a record of an earlier version.
+	// the pod netns.
 	MovedMS int64 `json:"movedMS,omitempty"`
-	// Link is nil in a record of an earlier version, and of a NIC without a netdev.
+	// Link is nil until ADD ends, and of a NIC without a netdev.
 	Link *Link `json:"link,omitempty"`
 	// DeviceInfo is the device information file of ADD, to be removed.
 	DeviceInfo string `json:"deviceInfo,omitempty"`
 	IPAM       *IPAM  `json:"ipam,omitempty"`
-	// Routing is nil in a record of an earlier version, and of an interface without a
-	// routing table of its own.
+	// Routing is nil of an interface without a routing table of its own.
 	Routing *Routing `json:"routing,omitempty"`
-	// Rail is the rail of the NIC, for a network that needs it; nil in a record of an earlier
-	// version.
+	// Rail is the rail of the NIC, for a network that needs it, else nil.
 	Rail *int `json:"rail,omitempty"`
 }
 
@@ -124,17 +121,17 @@ type Loan struct {
 	LiesOn   string        `json:"liesOn,omitempty"`   // the host's NIC below it, if it is a VLAN
 	PodIndex int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 while unknown
 	// Above are the ifindexes of the links in the pod netns that lay on the NIC
-	// before it was lent; nil in a record of an earlier version.
+	// before it was lent.
 	Above    []int          `json:"above,omitzero"`
 	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
-	// Hardware is nil in a record of an earlier version, and of a NIC without a netdev.
+	// Hardware is nil if the driver reports none, and of a NIC without a netdev.
 	Hardware *link.Hardware `json:"hardware,omitempty"`
 }
 
 // Child is a macvlan that was made for the attachment.
 type Child struct {
 	Master      string `json:"master"`                // name of the NIC it lies on
-	MasterIndex int    `json:"masterIndex,omitempty"` // its ifindex, 0 in a record of an earlier version
+	MasterIndex int    `json:"masterIndex,omitempty"` // its ifindex
 	Mode        string `json:"mode"`
 	InPod       bool   `json:"inPod,omitempty"` // the master is in the pod netns
 	// Lower is the link that the macvlan lies on, if that is not its master: a macvlan on a
@@ -158,8 +155,7 @@ type RDMA struct {
 	// if it gave none.
 	RoCETOS *int `json:"roceTos,omitempty"`
 	// PodIndex is the ifindex, in the pod netns, of an interface that another plugin made.
-	// It is 0 if another part of the record has the interface, if there is none, and in a
-	// record of an earlier version.
+	// It is 0 if another part of the record has the interface, and if there is none.
 	PodIndex int `json:"podIndex,omitempty"`
 }
 
@@ -172,8 +168,7 @@ type RDMADevice struct {
 	Netdev    string    `json:"netdev,omitempty"` // the port's netdev, if it is a link below the NIC or master, such as a bond's member
 	Uverbs    string    `json:"uverbs,omitempty"` // "uverbs3"
 	Lent      bool      `json:"lent,omitempty"`   // it moves with the NIC (exclusive mode)
-	// Settings is the result of rdma.Core.Settings for a device that moves. It is nil
-	// in the record of an earlier version.
+	// Settings is the result of rdma.Core.Settings for a device that moves.
 	Settings map[string]string `json:"settings,omitempty"`
 }
 

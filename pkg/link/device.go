@@ -127,7 +127,7 @@ func (n *Netns) adjustDevice(index int, name string, up bool, s *Device) {
 // rings or channels resets the hardware.
 func (n *Netns) RestoreDevice(index int, name string, s *Device) []Changed {
 	if s == nil {
-		return nil // the snapshot is of an older version
+		return nil // of a NIC that upstream's plugin lent
 	}
 	d, err := n.openDevice(index, name, true)
 	if err != nil {

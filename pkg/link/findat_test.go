@@ -71,7 +71,7 @@ func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
 	}
 
 	id := lent.Identity()
-	id.Lower = 0 // of a record of an earlier version
+	id.Lower = 0 // it had none
 	if found, err := r.pod.FindAt(index, id, "net1", "ens1"); err != nil || found == nil {
 		t.Errorf("without the index of the peer: %+v, %v", found, err)
 	}

@@ -26,7 +26,7 @@ func (l *Link) hopLink() HopLink {
 	return HopLink{Index: l.Index, Name: l.Name, Identity: l.Identity()}
 }
 
-// String returns the link's name, or its index if a record of an earlier version has no name.
+// String returns the link's name, or its index if it was gone when the snapshot was taken.
 func (h HopLink) String() string {
 	if h.Name == "" {
 		return fmt.Sprintf("index %d", h.Index)
@@ -36,7 +36,7 @@ func (h HopLink) String() string {
 
 // Is reports whether h is the link of id, which had this name on the host.
 func (h HopLink) Is(id Identity, name string) bool {
-	if h.Identity == (Identity{}) { // a record of an earlier version
+	if h.Identity == (Identity{}) { // it was gone when the snapshot was taken
 		return h.Index == id.Index
 	}
 	other := &Link{

@@ -88,8 +88,7 @@ type Identity struct {
 	MAC       string `json:"mac,omitempty"`
 	Index     int    `json:"index,omitempty"`
 	// Lower is the ifindex (IFLA_LINK) of the link below it, or of a veth's peer.
-	// It changes only if that link moves. It is 0 if there is none, and in a record of an
-	// earlier version.
+	// It changes only if that link moves. It is 0 if there is none.
 	Lower int `json:"lower,omitempty"`
 }
 

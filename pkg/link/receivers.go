@@ -27,7 +27,7 @@ func receiversOf(attrs nlattr.Attrs) Receivers {
 // packet_notifier reads, before it waits for the lock), and so does a macvlan in passthru
 // mode (macvlan_stop).
 func (n *Netns) MoreReceivers(index int, s *Snapshot) []Changed {
-	if s.Receivers == nil { // of an earlier version
+	if s.Receivers == nil { // of a NIC that upstream's plugin lent
 		return nil
 	}
 	attrs, err := n.rawLink(index)

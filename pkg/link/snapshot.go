@@ -31,18 +31,18 @@ type Snapshot struct {
 	Master      string            `json:"master,omitempty"` // name of its bridge, bond, …; only if lent despite it
 	Up          bool              `json:"up"`
 	Flags       Flags             `json:"flags"`
-	Receivers   *Receivers        `json:"receivers,omitempty"` // nil in records of earlier versions
+	Receivers   *Receivers        `json:"receivers,omitempty"` // nil of a NIC that upstream's plugin lent
 	Settings    map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
 	Addresses   []Replay          `json:"addresses,omitempty"`
 	Routes      []Replay          `json:"routes,omitempty"`
-	Connected   []Replay          `json:"connected,omitempty"`  // routes that the kernel makes for the addresses; only compared
-	HopLinks    []HopLink         `json:"hopLinks,omitempty"`   // of nexthops by several links, the link itself included
-	Nexthops    []Replay          `json:"nexthops,omitempty"`   // objects, their groups, and the groups' objects by other links
-	Rules       []Replay          `json:"rules,omitempty"`      // those of its addresses
-	KeptRules   []Replay          `json:"keptRules,omitempty"`  // others that concern it; only compared
-	Neighbors   []Replay          `json:"neighbours,omitempty"` //nolint:misspell // permanent ones only; the key is that of earlier records
-	Sysctls     map[string]string `json:"sysctls,omitempty"`    // "ipv4/conf/arp_ignore": "1"
-	Token       string            `json:"token,omitempty"`      // of IPv6 addresses (ip-token(8))
+	Connected   []Replay          `json:"connected,omitempty"` // routes that the kernel makes for the addresses; only compared
+	HopLinks    []HopLink         `json:"hopLinks,omitempty"`  // of nexthops by several links, the link itself included
+	Nexthops    []Replay          `json:"nexthops,omitempty"`  // objects, their groups, and the groups' objects by other links
+	Rules       []Replay          `json:"rules,omitempty"`     // those of its addresses
+	KeptRules   []Replay          `json:"keptRules,omitempty"` // others that concern it; only compared
+	Neighbors   []Replay          `json:"neighbors,omitempty"` // permanent ones only
+	Sysctls     map[string]string `json:"sysctls,omitempty"`   // "ipv4/conf/arp_ignore": "1"
+	Token       string            `json:"token,omitempty"`     // of IPv6 addresses (ip-token(8))
 	Device      *Device           `json:"device,omitempty"`
 	Functions   [][]byte          `json:"functions,omitempty"`   // settings of the virtual functions, if it is lent with them
 	Programs    []Program         `json:"programs,omitempty"`    // BPF programs of the host, if it is lent despite them

@@ -125,10 +125,6 @@ func (n *NodeFile) checkStateDir(name string) error {
 	return nil
 }
 
-// formerPaths were open by default before rail-agent listed what it keeps. Nobody
-// but root can have written there.
-var formerPaths = []string{"/run/rail-cni*", "/run/rail-cni*/**", "/var/run/rail-cni*", "/var/run/rail-cni*/**", "/var/lib/rail-cni*", "/var/lib/rail-cni*/**"}
-
 // Ending returns the permissions of CHECK, DEL and GC. They may also use a state
 // directory that ADD may not, if an attachment can have been made in it before it
 // was closed. A directory that others can have written is never open: records name
@@ -147,7 +143,7 @@ func (n *NodeFile) wasOpen(name string) bool {
 	if isNodeFile(name) || hasParent(name) || !isInUse(name) {
 		return false
 	}
-	patterns := formerPaths
+	patterns := defaultPaths[KeyStateDir] // open before the node had a rail-agent
 	if n.listsPaths() {
 		patterns = n.Paths
 	}

@@ -86,8 +86,7 @@ func TestADamagedListOfStateDirectoriesIsAnErrorWithItsCure(t *testing.T) {
 	}
 }
 
-// What an ADD of an earlier version, or before a change of the settings, has made must
-// be ended by its DEL.
+// What an ADD before a change of the settings has made must be ended by its DEL.
 func TestEndingOpensStateDirectoriesThatWereOpen(t *testing.T) {
 	dir := t.TempDir()
 	former, kept, unused, evil := filepath.Join(dir, "former"), filepath.Join(dir, "kept"), filepath.Join(dir, "unused"), filepath.Join(dir, "evil")

@@ -2,14 +2,11 @@ package base_test
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
-	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // rights returns an account's rights in a namespace as the server reports them,
@@ -90,55 +87,5 @@ func TestAccountsMayDoNothingElse(t *testing.T) {
 	c := newCluster(t)
 	for account := range atMost {
 		wantRights(t, c.plane, account)
-	}
-}
-
-// TestUpgradeTakesTheAgentsOldRights upgrades a cluster in which each node's
-// agent may read all pods and change all pools.
-func TestUpgradeTakesTheAgentsOldRights(t *testing.T) {
-	earlier, err := os.ReadFile("testdata/earlier.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	helm := testnet.Tool(t, "helm", "tools")
-	kubectl := testnet.Tool(t, "controlplane/kubectl", "cluster-binaries")
-	// A chart with that release's account, for helm to upgrade.
-	old := t.TempDir()
-	if err := os.Mkdir(filepath.Join(old, "templates"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"Chart.yaml": "apiVersion: v2\nname: rail-cni\nversion: 0.0.1\n", "templates/agent.yaml": string(earlier)} {
-		if err := os.WriteFile(filepath.Join(old, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for name, upgrade := range map[string]func(kubeconfig string){
-		"kubectl": func(kubeconfig string) {
-			run(t, kubectl, "--kubeconfig", kubeconfig, "apply", "--filename", "testdata/earlier.yaml")
-			run(t, kubectl, "--kubeconfig", kubeconfig, "apply", "--kustomize", ".")
-		},
-		"helm": func(kubeconfig string) {
-			run(t, helm, "--kubeconfig", kubeconfig, "--namespace", "kube-system", "install", "rail-cni", old)
-			run(t, helm, "--kubeconfig", kubeconfig, "--namespace", "kube-system", "upgrade", "rail-cni", chart)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			plane := controlplane.Start(t, controlplane.Options{})
-			// The objects that the agents of that release made themselves.
-			code, answer, err := plane.Admin().Create(t.Context(), "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", map[string]any{
-				"metadata": map[string]any{"name": "rail-cni-ipam"}, "spec": map[string]any{"holderIdentity": "node1", "leaseDurationSeconds": 60},
-			})
-			if err != nil || code != 201 {
-				t.Fatal(code, string(answer), err)
-			}
-			upgrade(plane.AdminKubeconfig())
-			for account := range atMost {
-				wantRights(t, plane, account)
-			}
-			if _, answer, err := plane.Admin().Get(t.Context(), "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/rail-cni-reconciler"); err != nil ||
-				!strings.Contains(string(answer), `"app.kubernetes.io/name":"rail-cni"`) {
-				t.Errorf("%v: %s", err, answer)
-			}
-		})
 	}
 }

@@ -140,57 +140,6 @@ func TestChainedRDMADeviceComesHomeAsItWas(t *testing.T) {
 	}
 }
 
-// A record of a version that kept neither settings of RDMA devices nor the
-// reasons of protodown.
-func TestOldRecordStillBringsTheNICAndItsRDMADeviceHome(t *testing.T) {
-	n := newNode(t)
-	n.setMode(rdma.Exclusive)
-	t.Cleanup(func() { n.setMode(rdma.Shared) })
-	n.furnish(1)
-	everything := func() string { return n.Attributes(nicName(0)) + n.Kept(nicName(0)) }
-	state, before := n.State(), everything()
-	p := n.pod("pod")
-	config := n.config(0, map[string]any{"rdma": "required"})
-	n.MustRun(p.call("ADD", "net1", config))
-	n.ageRecord()
-	for _, m := range mutate.Table {
-		if m.Name == "RDMA device: name" || m.Name == "held down" {
-			if err := m.Set(p.Netns, "net1"); err != nil {
-				t.Fatalf("%s: %v", m.Name, err)
-			}
-		}
-	}
-	n.MustRun(p.call("DEL", "net1", config))
-	n.untouched(state)
-	d := ""
-	testnet.Within(20*time.Second, func() bool {
-		d = testnet.Diff(before, everything())
-		return d == ""
-	})
-	if said := n.returned(); said != "" || d != "" {
-		t.Errorf("of the NIC is said %q:\n%s", said, d)
-	}
-}
-
-// ageRecord removes from the only record what older versions did not keep.
-func (n *node) ageRecord() {
-	n.t.Helper()
-	l, err := ledger.Open(n.state)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer l.Close()
-	r := n.records()[0]
-	if len(r.RDMA.Devices) != 1 || r.RDMA.Devices[0].Settings == nil {
-		n.t.Fatalf("the record has no settings of an RDMA device: %+v", r.RDMA)
-	}
-	r.RDMA.Devices[0].Settings = nil
-	delete(r.Loan.Snapshot.Settings, "proto_down_reason")
-	if err := l.Put(r); err != nil {
-		n.t.Fatal(err)
-	}
-}
-
 // A pod that has a NIC with its virtual functions can set those of others.
 func TestVirtualFunctionsKeepTheirSettingsWhenTheirNICComesHome(t *testing.T) {
 	n := newNode(t)

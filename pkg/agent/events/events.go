@@ -17,10 +17,6 @@ const eventTime = time.Minute
 // longest is the API's limit for an Event's message, in bytes.
 const longest = 1024
 
-// former has the reasons of notices in earlier versions. An Event is sent under
-// both for one release.
-var former = map[string]string{"NotReturned": "NotHome", "Returned": "Home"}
-
 // Recorder sends notices to the API server, as Events of the node.
 type Recorder struct {
 	client *kube.Client
@@ -51,10 +47,6 @@ func (r *Recorder) Run(ctx context.Context) {
 			return
 		case n := <-r.queue:
 			r.send(ctx, n)
-			if reason, ok := former[n.Reason]; ok {
-				n.Reason = reason
-				r.send(ctx, n)
-			}
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestToTellNeverBlocks(t *testing.T) {
 	}
 }
 
-func TestNoticeIsAlsoSentUnderItsFormerReason(t *testing.T) {
+func TestNoticeIsSentAsAnEvent(t *testing.T) {
 	sent := make(chan string, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var event struct{ Reason string }
@@ -67,7 +67,7 @@ func TestNoticeIsAlsoSentUnderItsFormerReason(t *testing.T) {
 	for _, reason := range []string{"NotReturned", "Returned", "Test"} {
 		r.Tell(component.Notice{Reason: reason})
 	}
-	for _, want := range []string{"NotReturned", "NotHome", "Returned", "Home", "Test"} {
+	for _, want := range []string{"NotReturned", "Returned", "Test"} {
 		if got := <-sent; got != want {
 			t.Errorf("sent %s, want %s", got, want)
 		}

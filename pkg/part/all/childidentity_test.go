@@ -19,7 +19,7 @@ import (
 var disguises = map[string]struct {
 	commands []string
 	left     []string // the links that the pod keeps, "lo" beside
-	indexed  bool     // identified only by the index, which older records lack
+	indexed  bool     // identified only by the index, which the record of a killed ADD lacks
 }{
 	"renamed": {[]string{"link set net1 down", "link set net1 name keep", "link set keep up"}, nil, false},
 	"renamed, and a veth has its name": {[]string{
@@ -58,7 +58,7 @@ func TestMacvlanIsTakenWhateverThePodMadeOfIt(t *testing.T) {
 				config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
 				b.node.MustRun(b.call("ADD", config))
 				if !indexed {
-					forge(t, b, func(r *ledger.Record) { r.Child.PodIndex, r.Child.MasterIndex = 0, 0 })
+					forge(t, b, func(r *ledger.Record) { r.Child.PodIndex = 0 }) // as if ADD had been killed
 				}
 				mac := b.records()[0].MAC
 				commands := slices.Clone(d.commands)

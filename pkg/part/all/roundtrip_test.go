@@ -87,34 +87,6 @@ func TestNICComesHomeAsItWasWhateverThePodDidToIt(t *testing.T) {
 	b.sameAttributes(attributes)
 }
 
-// A record of a version that kept neither the broadcast address nor the
-// settings of ethtool(8).
-func TestOldRecordStillBringsTheNICHome(t *testing.T) {
-	t.Parallel()
-	b := newBench(t)
-	before, attributes := b.node.State(), b.node.Attributes(nicName)
-	config := b.config(nil)
-	b.node.MustRun(b.call("ADD", config))
-	l, err := ledger.Open(b.state)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	r, err := l.Get(ledger.Key{ContainerID: "c1", IfName: "net1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Loan.Snapshot.Broadcast, r.Loan.Snapshot.Token = "", ""
-	delete(r.Loan.Snapshot.Settings, "proto_down")
-	if err := l.Put(r); err != nil {
-		t.Fatal(err)
-	}
-	b.pod.IP("link", "set", "net1", "broadcast", "02:66:66:66:66:66")
-	b.node.MustRun(b.call("DEL", config))
-	b.untouched(before)
-	b.sameAttributes(attributes)
-}
-
 // An altname that a pod gives a NIC may be the name of another link of the
 // host: it must not prevent the NIC's return.
 func TestPodCannotKeepANICByAnAltname(t *testing.T) {

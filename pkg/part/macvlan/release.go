@@ -80,15 +80,15 @@ func hasMAC(pod *link.Netns, r *ledger.Record) bool {
 
 // macvlansOf returns the attachment's macvlans in the pod netns: the one that it was
 // given, by index, kind and master, and those that the pod made beside it with its
-// MAC or its addresses (a macvlan on a macvlan lies on the same parent). A record
-// of an earlier version has no index: then the MAC decides, or else the name.
+// MAC or its addresses (a macvlan on a macvlan lies on the same parent). The record of an
+// ADD that was killed has no index: then the MAC decides, or else the name.
 func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
 	links, err := pod.Links()
 	if err != nil {
 		return nil, err
 	}
-	links = slices.DeleteFunc(links, func(l *link.Link) bool { return !onParent(n, l, r, pod) })
+	links = slices.DeleteFunc(links, func(l *link.Link) bool { return !onParent(l, r.Child) })
 	mine := func(l *link.Link) bool { return r.Child.PodIndex != 0 && l.Index == r.Child.PodIndex }
 	if len(links) == 1 && mine(links[0]) {
 		return links, nil // nearly always
@@ -118,26 +118,13 @@ func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 	return found, nil
 }
 
-// onParent reports whether l is a macvlan on the attachment's parent. If the
-// parent is unknown, every macvlan is.
-func onParent(n *attachment.Node, l *link.Link, r *ledger.Record, pod *link.Netns) bool {
-	if l.Kind != "macvlan" {
-		return false
-	}
-	index, lower := r.Child.MasterIndex, r.Child.Lower
-	if index == 0 || lower == nil { // a record of an earlier version
-		ns := n.Netns
-		if r.Child.InPod {
-			ns = pod
-		}
-		if master, err := ns.ByName(r.Child.Master); err == nil && (index == 0 || index == master.Index) {
-			index, lower = master.Index, lowerOf(master, r.Child.InPod)
-		}
-	}
+// onParent reports whether l is a macvlan on the parent of c.
+func onParent(l *link.Link, c *ledger.Child) bool {
+	lower := c.Lower
 	if lower == nil {
-		lower = &ledger.Lower{Index: index, Away: !r.Child.InPod}
+		lower = &ledger.Lower{Index: c.MasterIndex, Away: !c.InPod}
 	}
-	return index == 0 || l.Damage != nil || l.Lower == lower.Index && l.LowerAway == lower.Away
+	return l.Kind == "macvlan" && (l.Damage != nil || l.Lower == lower.Index && l.LowerAway == lower.Away)
 }
 
 // Is reports whether l is the macvlan of the attachment o.

@@ -38,8 +38,8 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 // deleteStacked reports whether there was a link to delete.
 func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, index int) bool {
 	switch {
-	case r.Loan.PodIndex == 0 || r.Loan.Above == nil:
-		return false // the pod never had the NIC, or it is unknown which links were there before
+	case r.Loan.PodIndex == 0:
+		return false // the pod never had the NIC, or upstream's plugin lent it
 	case r.Netns.Cookie == 0 && pod.Path != r.Netns.Path:
 		return false // another pod's: its netns has the inode number of ours
 	}

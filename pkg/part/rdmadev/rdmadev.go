@@ -142,7 +142,7 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 
 // Apply makes sure that the GID tables of the ports have room for the addresses: the
 // kernel silently drops them if a table is full. With "auto" on a VLAN or bond, the pod then
-// gets no RDMA instead of an error: earlier versions had no RDMA there.
+// gets no RDMA instead of an error.
 func (p Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 	if tx.Record.RDMA == nil {
 		return nil

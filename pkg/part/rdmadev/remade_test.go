@@ -18,9 +18,8 @@ func TestSettingsOfADeviceMadeAnew(t *testing.T) {
 		tos      *int
 		want     map[string]string
 	}{
-		"as on the host":               {host, nil, host},
-		"with the network's":           {host, &ofNetwork, map[string]string{"adaptive-moderation": "off", tos: "96", mode: "RoCE v2"}},
-		"record of an earlier version": {nil, nil, map[string]string{}},
+		"as on the host":     {host, nil, host},
+		"with the network's": {host, &ofNetwork, map[string]string{"adaptive-moderation": "off", tos: "96", mode: "RoCE v2"}},
 	} {
 		device := rdma.Device{Name: "mlx5_0", Ports: 1}
 		if got := inPod(device, ledger.RDMADevice{Settings: c.recorded}, c.tos); !maps.Equal(got, c.want) {

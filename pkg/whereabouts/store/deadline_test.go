@@ -17,13 +17,13 @@ func TestADDsOfASandboxShareTheirTime(t *testing.T) {
 		other bool            // they are another container's
 		want  time.Duration   // from now; 0 is no bound
 	}{
-		"the first":                  {nil, false, SandboxTime},
-		"after others":               {[]time.Duration{30 * time.Second, time.Minute, 10 * time.Second}, false, SandboxTime - time.Minute},
-		"nothing is left":            {[]time.Duration{SandboxTime + 30*time.Second}, false, leastTime},
-		"in a pod that is running":   {[]time.Duration{time.Hour}, false, 0},
-		"others of another":          {[]time.Duration{2 * time.Minute}, true, SandboxTime},
-		"the clock was set back":     {[]time.Duration{-time.Hour}, false, SandboxTime},
-		"an older version's, no age": {[]time.Duration{0}, false, SandboxTime},
+		"the first":                {nil, false, SandboxTime},
+		"after others":             {[]time.Duration{30 * time.Second, time.Minute, 10 * time.Second}, false, SandboxTime - time.Minute},
+		"nothing is left":          {[]time.Duration{SandboxTime + 30*time.Second}, false, leastTime},
+		"in a pod that is running": {[]time.Duration{time.Hour}, false, 0},
+		"others of another":        {[]time.Duration{2 * time.Minute}, true, SandboxTime},
+		"the clock was set back":   {[]time.Duration{-time.Hour}, false, SandboxTime},
+		"no age is noted":          {[]time.Duration{0}, false, SandboxTime},
 	} {
 		t.Run(what, func(t *testing.T) {
 			n, owner := newNode(t), pooltest.Pod(1)

@@ -19,7 +19,7 @@ const journalSuffix = ".free"
 // deferred is an address that must be freed later.
 type deferred struct {
 	// Kubeconfig, Server and Namespace identify the server. Without a Server
-	// (from an older version, or if the kubeconfig was unreadable) it is that
+	// (if the kubeconfig was unreadable) it is that
 	// of the kubeconfig, and an empty namespace that of its current context.
 	// FlatFile is the flat file of the network.
 	Kubeconfig string    `json:"kubeconfig"`
@@ -118,9 +118,9 @@ func (j Journal) each(suffix string, wanted func(file string) bool, do func(name
 	return nil
 }
 
-// mayBeOf reports whether the file's name may be of the namespace, or of an
-// older version without one, and of the pool: put writes those first, and the
-// last part is the kubeconfig, or the place where a long name was cut.
+// mayBeOf reports whether the file's name may be of the namespace, or of none, and
+// of the pool: put writes those first, and the last part is the kubeconfig, or the
+// place where a long name was cut.
 func mayBeOf(file, namespace, pool string) bool {
 	parts := strings.Split(file, "@")
 	whole := parts[:len(parts)-1]

@@ -33,8 +33,8 @@ type ask struct {
 	// [Endpoint].
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	FlatFile   string `json:"flatFile,omitempty"`
-	// Born is a time by which the sandbox existed, by this node's clock; zero if
-	// the asker is of an older version.
+	// Born is a time by which the sandbox existed, by this node's clock; zero for
+	// a release.
 	Born time.Time `json:"born,omitzero"`
 
 	// isCanceled reports whether the address is no longer needed; nil means never.

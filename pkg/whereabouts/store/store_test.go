@@ -917,13 +917,11 @@ func TestJournalIsOnlyForTheServerAndNamespaceThatAnEntryIsOf(t *testing.T) {
 		ours bool
 	}{
 		{"another server's", deferred{Kubeconfig: elsewhere, Server: nobody, Namespace: testNamespace}, false},
-		{"another server's, of an older version", deferred{Kubeconfig: elsewhere, Namespace: testNamespace}, false},
 		{"another server's, by a kubeconfig that could not be read", deferred{Kubeconfig: elsewhere}, false},
 		{"another namespace's", deferred{Kubeconfig: here, Server: plane.Server(), Namespace: "default"}, false},
 		{"another namespace's, by a kubeconfig that could not be read", deferred{Kubeconfig: space}, false},
 		{"unknown: its kubeconfig is gone", deferred{Kubeconfig: "/nonexistent"}, false},
 		{"ours, though its kubeconfig is gone", deferred{Kubeconfig: "/nonexistent", Server: plane.Server(), Namespace: testNamespace}, true},
-		{"ours, of an older version", deferred{Kubeconfig: here, Namespace: testNamespace}, true},
 		{"ours, by a kubeconfig that could not be read", deferred{Kubeconfig: here}, true},
 		{"ours, whose server has another URL now", deferred{Kubeconfig: here, Server: nobody, Namespace: testNamespace}, true},
 	} {
