@@ -75,7 +75,7 @@ func TestHostDevicePageHasEveryGuardrail(t *testing.T) {
 func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 	page := docs.Page(t, troubleshootingPage)
 	for file, texts := range map[string][]string{
-		"pkg/install/node/watch.go":             {"is not the plugin of rail-cni", "another program"},
+		"pkg/install/node/watch.go":         {"is not the plugin of rail-cni", "another program"},
 		"pkg/agent/takeover.go":             {"another rail-agent answers at"},
 		"pkg/attachment/part.go":            {"not found in CNI_PATH"},
 		"pkg/install/node/uninstall.go":     {"the plugins stay while they are needed:"},
@@ -86,8 +86,8 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 		"pkg/nic/guard.go":                  {"must stay on the host", "a default route of the host leaves by it", "the kernel moves it to no other network namespace (netns-local)"},
 		"pkg/nic/permit.go":                 {"not open to networks on this node"},
 		"pkg/nic/use.go":                    {"the host has TCP connections by its address"},
-		"pkg/part/loan/loan.go":             {"is lent to"},
-		"pkg/part/loan/rails.go":            {"the network is for rail"},
+		"pkg/ledger/record.go":              {"is lent to"},
+		"pkg/part/rails/rails.go":           {"the network is for rail"},
 		"pkg/part/macvlan/release.go":       {"but its macvlan", "is still up", "the pod moved its macvlan", "to another netns, where it is still up"},
 		"pkg/part/netdev/netdev.go":         {"the network selects", "and the device id is another NIC"},
 		"pkg/part/netdev/release.go":        {"cannot return", "the host has another link named"},
