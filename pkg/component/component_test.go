@@ -55,6 +55,9 @@ func TestPanicIsContainedAndCounted(t *testing.T) {
 	if r.Panics() != 2 || len(*told) != 1 || (*told)[0].Reason != "ComponentPanicked" {
 		t.Errorf("%d panics, %v", r.Panics(), *told)
 	}
+	if err := r.Contain(func() error { return r.Contain(func() error { panic("a defect") }) }); err == nil || r.Panics() != 3 {
+		t.Errorf("%v: a panic that is contained twice counts %d times", err, r.Panics()-2)
+	}
 	if n, err := Value(r, func() (int, error) { return 7, context.Canceled }); n != 7 || !errors.Is(err, context.Canceled) {
 		t.Errorf("%d, %v", n, err)
 	}

@@ -92,11 +92,13 @@ func (r *Reporter) OnceErr(key string, err error, n Notice, args ...any) {
 // Contain calls f and returns its error. If f panics, it counts that, logs the stack, reports
 // it, and returns a [*contain.PanicError]: the other components go on.
 func (r *Reporter) Contain(f func() error) error {
-	err := contain.Panics(f)
+	var failed error
+	err := contain.Panics(func() error { failed = f(); return nil })
 	if p := (*contain.PanicError)(nil); errors.As(err, &p) {
 		r.panicked(p)
+		return err
 	}
-	return err
+	return failed // it may have a panic that was contained, and counted, further down
 }
 
 // Value is Contain of a function with a result, which is the zero value after a panic.
