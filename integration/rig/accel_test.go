@@ -42,7 +42,7 @@ func qemu(onKVM string, args []string) int {
 	}
 	switch does {
 	case "silent":
-		select {}
+		time.Sleep(time.Hour) // select {} would end it: a deadlock
 	case "ends":
 		_, _ = io.WriteString(os.Stderr, "Could not access KVM kernel module")
 		return 1
