@@ -65,10 +65,12 @@ type stateDir struct {
 	ending  context.Context // of ends; only run sets it
 	paths   *notify.Dirs
 
-	mu         sync.Mutex
-	duties     map[ledger.Key]*duty
-	again      []time.Time          // of the checks after a notice, from recheckDelays
-	running    int                  // ends
+	mu      sync.Mutex
+	duties  map[ledger.Key]*duty
+	again   []time.Time // of the checks after a notice, from recheckDelays
+	running int         // ends
+	// endedSince has the attachments that have ended since the last look began.
+	endedSince map[ledger.Key]*ledger.Record
 	full       bool                 // an end waits for room
 	looked     time.Time            // time of the last check
 	away       int                  // NICs that the kernel was about to return then
@@ -108,7 +110,7 @@ func newStateDir(k *Keeper, path string) (*stateDir, error) {
 	}
 	d := &stateDir{
 		Reporter: k.Reporter, options: &k.Options, stats: k.stats, node: node, log: k.Log.With("stateDir", path),
-		noticed: component.NewTrigger(), room: component.NewTrigger(), duties: map[ledger.Key]*duty{}, ending: context.Background(),
+		noticed: component.NewTrigger(), room: component.NewTrigger(), duties: map[ledger.Key]*duty{}, endedSince: map[ledger.Key]*ledger.Record{}, ending: context.Background(),
 	}
 	node.Log = d.log
 	d.paths = notify.NewDirs(d.log)
@@ -166,12 +168,26 @@ func later(times []time.Time, now time.Time) []time.Time {
 // run. It returns the time of the next check.
 func (k *stateDir) look(now time.Time, room int) (next time.Time) {
 	k.keepFiles()
-	stale, errs := k.node.Stale()
+	stale, errs := k.stale()
 	away := k.onTheirWay(stale)
 	k.watchPaths()
 	changed, changedErrs := k.node.Ledger.Returned()
 	k.sayChanged(changed)
 	k.sayUnreadable(errors.Join(append(errs, changedErrs...)...))
+	return k.begin(now, stale, away, room)
+}
+
+// stale returns the attachments to end, and why others could not be read. Those that end in the
+// meantime are in k.endedSince.
+func (k *stateDir) stale() ([]*ledger.Record, []error) {
+	k.mu.Lock()
+	k.endedSince = map[ledger.Key]*ledger.Record{}
+	k.mu.Unlock()
+	return k.node.Stale()
+}
+
+// begin starts the ends of stale attachments that are due, for look.
+func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.Key]bool, room int) (next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(away) < k.away {
@@ -187,6 +203,9 @@ func (k *stateDir) look(now time.Time, room int) (next time.Time) {
 	found := map[ledger.Key]bool{}
 	k.full = false
 	for _, r := range stale {
+		if ended := k.endedSince[r.Key]; ended != nil && ended.Same(r) {
+			continue
+		}
 		found[r.Key] = true
 		d := k.duties[r.Key]
 		if d == nil || !d.running && !d.record.Same(r) {
@@ -289,6 +308,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 		k.log.Info("attachment of a dead pod ended", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
 			"pod", d.record.Pod.String(), "nic", d.record.NICName(), "took", took.Round(time.Millisecond), "after", time.Since(d.since).Round(time.Millisecond))
 		k.settled(d)
+		k.endedSince[key] = d.record
 		return
 	}
 	if k.ending.Err() != nil { // the context was canceled, and the next agent goes on

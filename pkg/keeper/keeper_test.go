@@ -89,6 +89,26 @@ func TestOneEndOfAnAttachmentRunsAtATime(t *testing.T) {
 	}
 }
 
+// An end may be done while a look reads the records: what it has read is not ended again.
+func TestAttachmentThatEndsDuringALookIsNotEndedAgain(t *testing.T) {
+	k, r := newStuckKeeper(t)
+	d := newDuty(r, time.Now())
+	d.running, k.running, k.duties[r.Key] = true, 1, d
+	stale, errs := k.stale()
+	if len(stale) != 1 || len(errs) > 0 {
+		t.Fatalf("%d to end, %v", len(stale), errs)
+	}
+	k.done(r.Key, nil, 0)
+	k.begin(time.Now(), stale, nil, maxConcurrent)
+	if k.ends.Wait(); len(k.duties) != 0 {
+		t.Error("it is ended again")
+	}
+	k.look(time.Now(), maxConcurrent) // its record is there in this test
+	if k.ends.Wait(); len(k.duties) != 1 {
+		t.Error("the next look forgets it")
+	}
+}
+
 func TestPausesBetweenTriesGrow(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	d := newDuty(r, time.Now())

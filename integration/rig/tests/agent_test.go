@@ -210,12 +210,14 @@ func (n *node) countersOfPods() {
 	n.t.Helper()
 	lines := n.metrics()
 	for rail := range rails {
-		labels := fmt.Sprintf(`ifname="mlx5_%d",net_dev_name=%q,`, rail, podName(rail))
-		own := slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
-			return !strings.Contains(l, labels) || !strings.Contains(l, `pod_namespace="default",pod_name="trainer"`)
-		})
-		of := fmt.Sprintf(`ifname="mlx5_%d",`, rail)
-		all := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return !strings.Contains(l, of) })
+		with := func(labels ...string) []string {
+			return slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
+				return slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(l, label) })
+			})
+		}
+		device := fmt.Sprintf(`ifname="mlx5_%d",`, rail)
+		all := with(device)
+		own := with(device, fmt.Sprintf("net_dev_name=%q", podName(rail)), `pod_name="trainer",pod_namespace="default"`)
 		if len(own) == 0 || len(own) != len(all) {
 			n.t.Errorf("mlx5_%d: %d lines have the pod's labels, of\n%s", rail, len(own), strings.Join(all, ""))
 		}

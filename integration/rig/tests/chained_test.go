@@ -606,11 +606,11 @@ func TestLinkOfANICBehindAnotherPluginIsTold(t *testing.T) {
 			if r := c.only(); r.Link == nil || r.Link.Up || r.RDMA.PodIndex == 0 {
 				t.Fatalf("the record: link %+v, RDMA %+v", r.Link, r.RDMA)
 			}
-			labels := `{nic="` + nicPCI(0) + `",ifname="net1"`
+			labels := `{ifname="net1",nic="` + nicPCI(0) + `"`
 			told := func(link, port, shown string) {
 				t.Helper()
 				c.exported("rail_cni_link_up" + labels + "} " + link)
-				c.exported(`rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} ` + port)
+				c.exported(`rail_cni_port_active` + labels + `,port="1",rdma_device="mlx5_0"} ` + port)
 				c.eventually("railctl show has "+shown, func() bool {
 					out, _, _ := c.railctl("show")
 					return strings.Contains(strings.Join(strings.Fields(out), " "), shown)

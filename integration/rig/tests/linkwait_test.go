@@ -91,10 +91,10 @@ func TestStateOfALentLinkIsTold(t *testing.T) {
 			n.MustRun(p.call("ADD", "net1", config))
 			told := func(link, port, shown string) {
 				t.Helper()
-				const labels = `{nic="ens11np0",ifname="net1"`
+				const labels = `{ifname="net1",nic="ens11np0"`
 				all := n.scrape()
 				for _, want := range []string{
-					"rail_cni_link_up" + labels + "} " + link, `rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} ` + port,
+					"rail_cni_link_up" + labels + "} " + link, `rail_cni_port_active` + labels + `,port="1",rdma_device="mlx5_0"} ` + port,
 				} {
 					if !slices.Contains(all, want+"\n") {
 						t.Errorf("no %s in\n%s", want, strings.Join(all, ""))
@@ -130,7 +130,7 @@ func TestWhatHappensToALentNICIsTold(t *testing.T) {
 	check := add.With("CHECK")
 	check.Config = withResult(t, add.Config, n.MustRun(add))
 	n.MustRun(check)
-	const labels = `{nic="ens11np0",ifname="net1"`
+	const labels = `{ifname="net1",nic="ens11np0"`
 	shows := func(shown string) {
 		t.Helper()
 		out, errOut, code := n.railctl("show")
@@ -140,14 +140,14 @@ func TestWhatHappensToALentNICIsTold(t *testing.T) {
 	}
 	for state, shown := range map[string]string{"DOWN": "mlx5_0/1 DOWN", "INIT": "mlx5_0/1 INIT"} {
 		write(t, function(0, "port_state"), state)
-		n.exported(`rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} 0`)
+		n.exported(`rail_cni_port_active` + labels + `,port="1",rdma_device="mlx5_0"} 0`)
 		n.exported("rail_cni_link_up" + labels + "} 1")
 		shows("9000 up 172.31.1.9/24 " + shown)
 		_, err := n.Run(check)
 		mustFail(t, err, cnierr.Mismatch, "port 1 of mlx5_0 is "+state)
 	}
 	write(t, function(0, "port_state"), "auto")
-	n.exported(`rail_cni_port_active` + labels + `,rdma_device="mlx5_0",port="1"} 1`)
+	n.exported(`rail_cni_port_active` + labels + `,port="1",rdma_device="mlx5_0"} 1`)
 	n.MustRun(check)
 
 	write(t, function(0, "carrier"), "0")

@@ -24,7 +24,7 @@ func function(rail int, file string) string {
 
 // portMetric returns a metric of a port of mlx5_0, of the NIC of a rail that is lent.
 func portMetric(rail, port, active int) string {
-	return fmt.Sprintf(`rail_cni_port_active{nic=%q,ifname=%q,rdma_device="mlx5_0",port="%d"} %d`, nicName(rail), podName(rail), port, active)
+	return fmt.Sprintf(`rail_cni_port_active{ifname=%q,nic=%q,port="%d",rdma_device="mlx5_0"} %d`, podName(rail), nicName(rail), port, active)
 }
 
 // ConnectX-3, or one RDMA device for both functions of a card: the NICs of the first two
