@@ -64,8 +64,9 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 		},
 		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Tell: h.notify, Log: h.log,
 	})
-	watching := func(ctx context.Context) { watch.NICs(ctx, ns, h.stateDirs, h.log, changed.Fire) } // ns is open until the process ends
-	return []component.Component{plugin.Component(), {Name: "inventory", Run: watching}}, nil
+	reporter := component.NewReporter("inventory", h.log, h.notify)
+	watching := func(ctx context.Context) { watch.NICs(ctx, ns, h.stateDirs, reporter, h.log, changed.Fire) } // ns is open until the process ends
+	return []component.Component{plugin.Component(), {Name: "inventory", Reporter: reporter, Run: watching}}, nil
 }
 
 // readResources returns the resources and rails of the node file.

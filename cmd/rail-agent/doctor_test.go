@@ -138,8 +138,9 @@ func TestAgentTellsOfALostCarrier(t *testing.T) {
 }
 
 func TestDoctorThatIsOff(t *testing.T) {
-	a := newLab(t).start("--doctor", "off")
-	if _, n := a.metric("rail_cni_panics_total", `component="doctor"`); n != 0 {
+	a := newLab(t).start("--doctor", "off", "--doctor-interval", "1s")
+	time.Sleep(2 * time.Second) // one that is on has judged now
+	if _, n := a.metric("rail_doctor_rule"); n != 0 {
 		t.Error("it has metrics")
 	}
 	if code, body := a.get("/facts"); code != http.StatusOK || !strings.Contains(body, doctor.Schema) {

@@ -123,7 +123,7 @@ func (f *installFlags) install(ctx context.Context, h *host, plugins node.Plugin
 	}
 	stop := func() {}
 	for i := range components { // the uninstaller ends it, and it makes nobody ready
-		components[i].Run, stop = stoppable(components[i].Run)
+		components[i].Run, stop = stoppable(ctx, components[i].Run)
 		components[i].Ready = nil
 	}
 	reporter := component.NewReporter("uninstaller", h.log, h.notify)
@@ -131,17 +131,13 @@ func (f *installFlags) install(ctx context.Context, h *host, plugins node.Plugin
 	return append(components, component.Component{Name: "uninstaller", Reporter: reporter, Run: u.Run, Ready: u.Ready}), nil
 }
 
-// stoppable returns run, and a function that ends it and waits for its
-// end.
-func stoppable(run func(context.Context)) (runs func(context.Context), stop func()) {
-	stopped, cancel := context.WithCancel(context.Background())
-	ended, end := context.WithCancel(context.Background())
-	runs = func(ctx context.Context) {
-		defer end()
-		ctx, stop := context.WithCancel(ctx)
-		defer stop()
-		defer context.AfterFunc(stopped, stop)()
-		run(ctx)
+// stoppable returns run, and a function that ends it and waits for its end, or for that of ctx.
+func stoppable(ctx context.Context, run func(context.Context)) (runs func(context.Context), stop func()) {
+	stopped, cancel := context.WithCancel(ctx)
+	ended, end := context.WithCancel(ctx)
+	runs = func(context.Context) {
+		run(stopped)
+		end() // not after a panic: then it runs again
 	}
 	return runs, func() {
 		cancel()

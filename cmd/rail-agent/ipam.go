@@ -112,7 +112,7 @@ func (a *agentFlags) reconcile(ctx context.Context, o reconcile.Options, address
 	}
 	run := agent.New(serve)
 	var failed error
-	run.Add(pools.Component(a.log), component.Component{Name: "reconciler", Run: func(ctx context.Context) { failed = reconcile.New(o).Run(ctx) }})
+	run.Add(pools.Component(), component.Component{Name: "reconciler", Run: func(ctx context.Context) { failed = reconcile.New(o).Run(ctx) }})
 	err = run.Run(ctx)
 	return errors.Join(err, failed)
 }

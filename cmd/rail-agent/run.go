@@ -238,7 +238,13 @@ func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
 			return nil, nil, fmt.Errorf("--node-ip: %w", err)
 		}
 	}
-	if h.client, err = f.open("", a.log); err != nil || h.client == nil {
+	if h.client, err = f.open("", a.log); err != nil {
+		return nil, nil, err
+	}
+	if h.client == nil {
+		if f.reconcile {
+			err = errors.New("--reconcile needs a cluster: name it by --kubeconfig")
+		}
 		return h, nil, err
 	}
 	recorder := events.New(h.client, h.name, a.log)
@@ -249,7 +255,7 @@ func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
 // options returns the options of the agent itself.
 func (f *runFlags) options(h *host) (agent.Options, error) {
 	o := f.agent
-	o.NodeName, o.Version, o.Socket, o.ReadyWithoutMetrics, o.Notify, o.Log = h.name, version, h.socket, f.install.uninstall, h.notify, h.log
+	o.NodeName, o.Version, o.Keeps, o.Socket, o.ReadyWithoutMetrics, o.Notify, o.Log = h.name, version, true, h.socket, f.install.uninstall, h.notify, h.log
 	if o.Metrics == off {
 		o.Metrics = ""
 	}
@@ -268,9 +274,6 @@ func (f *runFlags) addresses(h *host) ([]component.Component, error) {
 	if !f.reconcile {
 		return components, nil
 	}
-	if h.client == nil {
-		return nil, errors.New("--reconcile needs a cluster: name it by --kubeconfig")
-	}
 	client, err := f.open(f.install.credential.namespace, h.log)
 	if err != nil {
 		return nil, err
@@ -279,7 +282,7 @@ func (f *runFlags) addresses(h *host) ([]component.Component, error) {
 	r := reconcile.New(reconcile.Options{
 		Client: client, Grace: f.reconciler.grace, NodeGrace: f.reconciler.nodeGrace, Interval: f.reconciler.interval, Surveyed: pools.Surveyed, Log: h.log,
 	})
-	return append(components, pools.Component(h.log), component.Component{Name: "reconciler", Run: func(ctx context.Context) {
+	return append(components, pools.Component(), component.Component{Name: "reconciler", Run: func(ctx context.Context) {
 		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
 			h.log.Error("reconciler stopped", "err", err)
 		}

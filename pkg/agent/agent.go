@@ -22,6 +22,8 @@ import (
 type Options struct {
 	NodeName string
 	Version  string
+	// Keeps: the agent keeps the node NodeName, and a metric names both.
+	Keeps bool
 
 	Metrics string // address to serve metrics and health at, "" for none
 	// MetricsTLS encrypts the metrics, and MetricsGuard decides who may read
@@ -53,18 +55,24 @@ func New(o Options) *Agent {
 		Options: o, registry: prometheus.NewRegistry(), began: time.Now(), reporter: component.NewReporter("agent", o.Log, o.Notify),
 	}
 	a.metrics = component.OneAtATime(a.exposition(), "another scrape is waiting: a driver is slow to answer", 10*time.Second)
-	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(func(out component.Metrics) {
-		out.Gauge("rail_cni_agent_info", "Version of the agent.", 1, "version", o.Version, "node_name", o.NodeName)
-	}))
+	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectorOf(&component.Component{Name: "agent", Reporter: a.reporter}))
+	if o.Keeps {
+		a.registry.MustRegister(collector(func(out component.Metrics) {
+			out.Gauge("rail_cni_agent_info", "Version of the agent.", 1, "version", o.Version, "node_name", o.NodeName)
+		}))
+	}
 	return a
 }
 
-// Add adds components. It must not be called after Run.
+// Add adds components, and gives those a Reporter that have none. It must not be called after Run.
 func (a *Agent) Add(components ...component.Component) {
-	for i := range components {
-		a.registry.MustRegister(collectorOf(&components[i]))
+	for _, c := range components {
+		if c.Reporter == nil {
+			c.Reporter = component.NewReporter(c.Name, a.Log, a.Notify)
+		}
+		a.registry.MustRegister(collectorOf(&c))
+		a.components = append(a.components, c)
 	}
-	a.components = append(a.components, components...)
 }
 
 // Run runs the components until ctx ends. It returns an error at once if it cannot start: if the
@@ -110,11 +118,7 @@ func (a *Agent) runOne(ctx context.Context, c *component.Component) {
 	if c.Run == nil {
 		return
 	}
-	reporter := c.Reporter
-	if reporter == nil {
-		reporter = a.reporter
-	}
-	reporter.Run(ctx, c.Run)
+	c.Reporter.Run(ctx, c.Run)
 }
 
 // Status returns the status, a JSON object: the agent's own, and what the components add.

@@ -15,16 +15,10 @@ type collector func(out component.Metrics)
 // metrics that would have come are lost.
 func collectorOf(c *component.Component) collector {
 	return func(out component.Metrics) {
-		switch {
-		case c.Collect == nil:
-		case c.Reporter == nil:
-			c.Collect(out)
-		default:
+		if c.Collect != nil {
 			_ = c.Reporter.Contain(func() error { c.Collect(out); return nil }) // it is reported
 		}
-		if c.Reporter != nil {
-			out.Counter("rail_cni_panics_total", "Panics of a component of the agent, which went on.", float64(c.Reporter.Panics()), "component", c.Name)
-		}
+		out.Counter("rail_cni_panics_total", "Panics of a component of the agent, which went on.", float64(c.Reporter.Panics()), "component", c.Name)
 	}
 }
 

@@ -49,7 +49,7 @@ func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
 // served.
 func TestOneBadMetricCostsNoOther(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	a := New(Options{Log: log, Version: "v7", NodeName: "node-a"})
+	a := New(Options{Log: log, Version: "v7", NodeName: "node-a", Keeps: true})
 	a.Add(
 		component.Component{Name: "bad", Collect: func(out component.Metrics) {
 			out.Gauge("not a name", "", 1)

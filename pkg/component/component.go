@@ -13,7 +13,7 @@ type Component struct {
 	// Run works until ctx ends, and returns when all that it began has ended.
 	Run func(ctx context.Context)
 
-	// Reporter is the component's. It counts the panics.
+	// Reporter is the component's, and counts its panics. The agent makes one if it is nil.
 	Reporter *Reporter
 
 	// Collect sends the metrics at each scrape.

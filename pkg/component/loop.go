@@ -54,7 +54,8 @@ func (t *Trigger) drain() {
 type Loop struct {
 	Reporter *Reporter
 
-	// Do does the work, and returns when it is due again without a trigger. It reads the
+	// Do does the work, and returns when it is due again without a trigger, which must be in the
+	// future unless there is a MinRest. It reads the
 	// state itself: a trigger says only that something has changed.
 	Do func(ctx context.Context) (next time.Time)
 

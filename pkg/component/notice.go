@@ -55,11 +55,13 @@ func (r *Reporter) Report(n Notice, args ...any) {
 	}
 }
 
-// Once is Report of the problem that key names, unless that was reported and is not over. The
-// same problem may have another number, of tries or of a port: a message that differs in more
-// than its digits is reported again.
-func (r *Reporter) Once(key string, n Notice, args ...any) {
-	text := n.Reason + " " + withoutDigits(n.Message)
+// Once is Report of the problem that key names, unless it was reported with this message and is not
+// over.
+func (r *Reporter) Once(key string, n Notice, args ...any) { r.once(key, n.Message, n, args) }
+
+// once is Once, and compares text in place of the message.
+func (r *Reporter) once(key, text string, n Notice, args []any) {
+	text = n.Reason + " " + text
 	r.mu.Lock()
 	again := r.open[key] == text
 	r.open[key] = text
@@ -79,14 +81,16 @@ func (r *Reporter) Over(key string) bool {
 	return was
 }
 
-// OnceErr is Once of an error, or Over if err is nil.
+// OnceErr is Once of an error whose text is added to the message, or Over if err is nil. An error that
+// differs from the last one only in its digits is the same: in a port, a time, a number of tries.
 func (r *Reporter) OnceErr(key string, err error, n Notice, args ...any) {
 	if err == nil {
 		r.Over(key)
 		return
 	}
+	text := n.Message + withoutDigits(err.Error())
 	n.Message += err.Error()
-	r.Once(key, n, args...)
+	r.once(key, text, n, args)
 }
 
 // Contain calls f and returns its error. If f panics, it counts that, logs the stack, reports

@@ -97,8 +97,13 @@ func newDuty(r *ledger.Record, now time.Time) *duty {
 	return &duty{record: r, since: now, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
 }
 
-// key names the duty's problem for the reporter.
-func (d *duty) key() string { return "end " + d.record.ContainerID + " " + d.record.IfName }
+// endKey names a duty's problem for the reporter, which all state directories share.
+func (k *stateDir) endKey(d *duty) string { return k.key("end", d.record) }
+
+// key names a problem of an attachment for the reporter.
+func (k *stateDir) key(what string, r *ledger.Record) string {
+	return strings.Join([]string{what, k.node.Ledger.Dir(), r.ContainerID, r.IfName}, " ")
+}
 
 // errKept: everything but the addresses has been released.
 var errKept = errors.New("the addresses are not freed yet, because the IPAM plugin is not installed")
@@ -317,9 +322,9 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	k.stats.fail(d.record.Plugin, cnierr.Code(err))
 	d.err = err
 	d.next = time.Now().Add(d.pause.Next())
-	k.Once(d.key(), component.Notice{
+	k.OnceErr(k.endKey(d), err, component.Notice{
 		Reason: "NotReturned", Summary: "attachment of a dead pod has not ended",
-		Message: fmt.Sprintf("%s of %s: %v", d.record.NICName(), d.record.Holder(), err), Warning: true,
+		Message: fmt.Sprintf("%s of %s: ", d.record.NICName(), d.record.Holder()), Warning: true,
 	}, "containerID", d.record.ContainerID, "ifname", d.record.IfName, "nic", d.record.NICName(), "netns", d.record.Netns.Path)
 }
 
@@ -327,7 +332,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 // notice.
 func (k *stateDir) settled(d *duty) {
 	delete(k.duties, d.record.Key)
-	if k.Over(d.key()) {
+	if k.Over(k.endKey(d)) {
 		k.Report(component.Notice{Reason: "Returned", Summary: "attachment has ended", Message: fmt.Sprintf("attachment of %s on %s has ended", d.record.Holder(), d.record.NICName())})
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,8 +44,14 @@ type remade struct {
 	pause component.Backoff
 }
 
+// forget forgets an attachment, and its problem.
+func (m *remaker) forget(l *remade) {
+	m.dir.Over(m.key(l))
+	delete(m.known, l.record.Key)
+}
+
 // key names the attachment's problem for the reporter.
-func (l *remade) key() string { return "remade " + l.record.ContainerID + " " + l.record.IfName }
+func (m *remaker) key(l *remade) string { return m.dir.key("remade", l.record) }
 
 func newRemaker(k *stateDir) *remaker {
 	return &remaker{
@@ -74,7 +79,11 @@ func (m *remaker) look(ctx context.Context, now time.Time) (next time.Time) {
 	next = m.full
 	defer m.count()
 	records, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, rdmadev.HasLent) // the keeper's look reports unreadable ones
-	maps.DeleteFunc(m.known, func(_ ledger.Key, l *remade) bool { return !slices.ContainsFunc(records, l.record.Same) })
+	for _, l := range m.known {
+		if !slices.ContainsFunc(records, l.record.Same) {
+			m.forget(l)
+		}
+	}
 	if len(records) == 0 {
 		return next
 	}
@@ -110,7 +119,7 @@ func (m *remaker) attend(ctx context.Context, r *ledger.Record, now time.Time) (
 			l.lacks = false
 		}
 		if l != nil && now.After(l.next.Add(lastRetry)) {
-			delete(m.known, r.Key)
+			m.forget(l)
 		}
 		return time.Time{}
 	}
@@ -166,12 +175,12 @@ func (m *remaker) report(l *remade, missing []ledger.RDMADevice, err error) {
 	what := fmt.Sprintf("RDMA device %s of %s", strings.Join(names, ", "), r.Holder())
 	attrs := []any{"containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName()}
 	if err == nil {
-		m.dir.Over(l.key())
+		m.dir.Over(m.key(l))
 		m.dir.Report(component.Notice{
 			Reason: "RDMADeviceRemade", Summary: "RDMA device was re-created by its driver", Warning: true,
 			Message: what + " was re-created by its driver, and is in the pod again: restart the pod, its processes have lost the device",
 		}, attrs...)
 		return
 	}
-	m.dir.OnceErr(l.key(), err, component.Notice{Reason: "RDMADeviceMissing", Summary: "RDMA device is not in its pod", Message: what + " is not in the pod: ", Warning: true}, attrs...)
+	m.dir.OnceErr(m.key(l), err, component.Notice{Reason: "RDMADeviceMissing", Summary: "RDMA device is not in its pod", Message: what + " is not in the pod: ", Warning: true}, attrs...)
 }

@@ -30,7 +30,7 @@ func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
 	return &Recorder{client: client, node: node, log: log, queue: make(chan component.Notice, 100)}
 }
 
-// Tell implements agent.Teller. If the server is away for long some notices are
+// Tell takes a notice. If the server is away for long some notices are
 // lost; the log has them.
 func (r *Recorder) Tell(n component.Notice) {
 	select {

@@ -36,7 +36,7 @@ type Collector struct {
 
 // Component returns the collector as a component of the agent.
 func (c *Collector) Component() component.Component {
-	return component.Component{Name: "counters", Reporter: component.NewReporter("counters", c.Log, nil), Collect: c.collect}
+	return component.Component{Name: "counters", Collect: c.collect}
 }
 
 // collect sends the counters of all ports of the node's RDMA devices, in any namespace. A device

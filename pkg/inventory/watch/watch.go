@@ -27,7 +27,7 @@ const (
 // ctx ends: after changes of the links and RDMA devices of the host, or of the ledgers in the state
 // directories. Changes that come together cause one call. A notice may be lost, and a link
 // in a pod changes without one. host must stay open until NICs returns.
-func NICs(ctx context.Context, host *link.Netns, stateDirs []string, log *slog.Logger, changed func()) {
+func NICs(ctx context.Context, host *link.Netns, stateDirs []string, reporter *component.Reporter, log *slog.Logger, changed func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup
 	defer listening.Wait()
@@ -37,7 +37,7 @@ func NICs(ctx context.Context, host *link.Netns, stateDirs []string, log *slog.L
 	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, log, noticed.Fire) })
 	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_RDMA, rdma.NotifyGroup, log, noticed.Fire) })
 	loop := component.Loop{
-		Reporter: component.NewReporter("inventory", log, nil), Trigger: noticed, Settle: settle, MinRest: rest,
+		Reporter: reporter, Trigger: noticed, Settle: settle, MinRest: rest,
 		Do: func(context.Context) time.Time {
 			for _, dir := range stateDirs {
 				records.Watch(dir) // the ledger may not exist yet

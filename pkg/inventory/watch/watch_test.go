@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/inventory/watch"
 )
 
@@ -22,7 +23,7 @@ func TestWatchLooksAfterChanges(t *testing.T) {
 	defer watching.Wait()
 	defer cancel()
 	watching.Go(func() {
-		watch.NICs(ctx, n.Netns, []string{state}, slog.New(slog.DiscardHandler), func() { looks <- struct{}{} })
+		watch.NICs(ctx, n.Netns, []string{state}, component.NewReporter("inventory", slog.New(slog.DiscardHandler), nil), slog.New(slog.DiscardHandler), func() { looks <- struct{}{} })
 	})
 	await := func(what string) {
 		t.Helper()

@@ -3,7 +3,6 @@ package usage
 
 import (
 	"cmp"
-	"log/slog"
 	"math/big"
 	"slices"
 	"sync"
@@ -44,8 +43,8 @@ func (p *poolUse) full() float64 {
 }
 
 // Component returns the metrics as a component of the agent.
-func (m *Metrics) Component(log *slog.Logger) component.Component {
-	return component.Component{Name: "pools", Reporter: component.NewReporter("pools", log, nil), Collect: m.collect}
+func (m *Metrics) Component() component.Component {
+	return component.Component{Name: "pools", Collect: m.collect}
 }
 
 // Surveyed takes what the reconciler has read, nil if it does not lead any more.
