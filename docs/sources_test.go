@@ -44,7 +44,7 @@ func text(e ast.Expr) (string, bool) {
 }
 
 // typeName returns the last name of a composite literal's type: "Notice" of
-// agent.Notice.
+// component.Notice.
 func typeName(c *ast.CompositeLit) string {
 	switch name := c.Type.(type) {
 	case *ast.Ident:

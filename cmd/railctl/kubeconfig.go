@@ -56,7 +56,8 @@ func addPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
 	cmd.Flags().StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 }
 
-// find returns the kubeconfig files that kubectl would read, and what returns the access by them.
+// find returns the kubeconfig files that kubectl would read, and a function that reads the access
+// from them.
 func (k *kubectlFlags) find(flag string) (files []string, load func() (*kube.Access, error), err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = flag

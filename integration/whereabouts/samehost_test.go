@@ -204,7 +204,7 @@ func (r *railPods) writes(began time.Time) (total int, tally map[string]int) {
 	return len(changed), controlplane.Tally(changed)
 }
 
-// An attachment of before the network had sameHost ends, and no new one begins.
+// An attachment from before the network had sameHost ends, and no new one begins.
 func TestSameHostIsRefusedOnPoolsThatAllNodesShare(t *testing.T) {
 	namespace := newNamespace(t)
 	n := newNode(t, namespace)

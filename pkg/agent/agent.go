@@ -146,7 +146,7 @@ func (a *Agent) ready() error {
 	return errors.Join(errs...)
 }
 
-// ask returns the errors of the components' functions.
+// ask returns the errors of the functions that of selects, one of each component.
 func (a *Agent) ask(of func(*component.Component) func() error) error {
 	var errs []error
 	for i := range a.components {

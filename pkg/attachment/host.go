@@ -32,8 +32,8 @@ func (n *Node) holderOfDevice(device string) string {
 	return holders[0].Holder()
 }
 
-// HolderOf returns the record that lends, from this host netns since the machine booted, the NIC
-// that s selects by its state on the host, or nil.
+// HolderOf returns the record of this boot and host netns that lends the NIC which s selects, as
+// the NIC was on the host, or nil.
 func (n *Node) HolderOf(s nic.Selector) (*ledger.Record, error) {
 	holders, errs := n.Ledger.Held(n.Netns.ID, func(r *ledger.Record) bool { return r.Loan != nil && Selects(s, r.Loan) })
 	if len(holders) == 0 {

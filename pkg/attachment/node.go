@@ -138,8 +138,8 @@ func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error
 }
 
 // HostNetns returns the host netns in a record's form. Its path is that of the
-// machine's first process if that process is in it. A process that knows it asks no more: the
-// question may take a visit to that netns, and each [Node.Host] has it.
+// machine's first process if that process is in it. That is asked only until it is known,
+// because the answer may need a visit to that netns, and each [Node.Host] asks.
 func (n *Node) HostNetns() ledger.Netns {
 	host := ledger.Netns{NetnsID: n.Netns.ID}
 	if n.first.Load() || link.NetnsAlive(host.NetnsID, link.InitNetns) {

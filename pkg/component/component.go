@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// Component is a part of the agent. Every function may be nil, and is called concurrently with
-// the others.
+// Component is one of the things that the agent runs. Every function may be nil. They are called
+// concurrently.
 type Component struct {
 	Name string // one word, of logs and of the metric rail_cni_panics_total
 

@@ -1,9 +1,9 @@
-// Package component has what each part of rail-agent needs to run beside the others: a [Loop]
+// Package component has what each component of rail-agent needs to run beside the others: a [Loop]
 // with a [Trigger], a [Backoff], a [Reporter] that contains panics and reports a problem once,
-// and an interface for metrics. It knows none of the parts.
+// and an interface for metrics. It knows none of the components.
 //
-// A part is a [Component]: a package below pkg/ that returns one, and one line in
-// cmd/rail-agent/run.go.
+// To add a component, write a package below pkg/ that returns a [Component], and add it to the list
+// in cmd/rail-agent/run.go.
 //
 //	func (k *Keeper) Component() component.Component {
 //		loop := component.Loop{Reporter: k.Reporter, Trigger: k.changed, Settle: time.Second, Do: k.sync}

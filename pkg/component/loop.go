@@ -14,11 +14,11 @@ type Trigger struct{ c chan struct{} }
 // NewTrigger returns a trigger that has not fired.
 func NewTrigger() *Trigger { return &Trigger{make(chan struct{}, 1)} }
 
-// Fire wakes the loop. It does not block: several that come together are one.
+// Fire wakes the loop. It does not block. Several calls before the loop wakes count as one.
 func (t *Trigger) Fire() {
 	select {
 	case t.c <- struct{}{}:
-	default: // it is to run already
+	default: // the loop is due already
 	}
 }
 
@@ -35,10 +35,10 @@ func (t *Trigger) Wait(ctx context.Context, d time.Duration) (fired bool) {
 	return false
 }
 
-// Fired returns the channel that has an element after Fire, for a select of its receiver.
+// Fired returns the channel to which Fire sends, for a select of the caller.
 func (t *Trigger) Fired() <-chan struct{} { return t.c }
 
-// drain forgets that it fired.
+// drain makes the trigger one that has not fired.
 func (t *Trigger) drain() {
 	if t == nil {
 		return
@@ -59,7 +59,7 @@ type Loop struct {
 	// state itself: a trigger says only that something has changed.
 	Do func(ctx context.Context) (next time.Time)
 
-	// Trigger makes Do due after Settle, in which more changes come. Now makes it due at
+	// Trigger makes Do due after Settle, because changes come together. Now makes it due at
 	// once. Both may be nil.
 	Trigger, Now *Trigger
 	Settle       time.Duration

@@ -7,7 +7,7 @@ import (
 )
 
 // Metrics takes the metrics of one scrape. labels are pairs of a name and a value; a pair with an
-// empty value is left out. Package agent implements it by Prometheus' library.
+// empty value is left out. Package agent implements it with Prometheus' library.
 type Metrics interface {
 	Gauge(name, help string, value float64, labels ...string)
 	Counter(name, help string, value float64, labels ...string)
@@ -19,7 +19,7 @@ type Histogram struct {
 	bounds []float64 // in seconds, ascending
 
 	mu     sync.Mutex
-	counts []uint64 // counts[i] of those up to bounds[i] and above the bound before; the last above all
+	counts []uint64 // counts[i] is of those above bounds[i-1] and up to bounds[i]; the last of those above all bounds
 	sum    float64  // seconds
 }
 
@@ -28,7 +28,7 @@ func NewHistogram(bounds ...float64) *Histogram {
 	return &Histogram{bounds: bounds, counts: make([]uint64, len(bounds)+1)}
 }
 
-// Observe counts a duration. A negative one, of a clock that was set, counts as zero.
+// Observe counts a duration. A negative one counts as zero: the clock was set.
 func (h *Histogram) Observe(d time.Duration) {
 	seconds := max(d, 0).Seconds()
 	i, _ := slices.BinarySearch(h.bounds, seconds)

@@ -71,7 +71,7 @@ func (r *Reporter) once(key, text string, n Notice, args []any) {
 	}
 }
 
-// Over ends the problem that key names, so that Once reports it when it returns. It reports
+// Over ends the problem that key names, so that Once reports it when it occurs again. It reports
 // whether there was one.
 func (r *Reporter) Over(key string) bool {
 	r.mu.Lock()
@@ -105,7 +105,7 @@ func (r *Reporter) Contain(f func() error) error {
 	return failed // it may have a panic that was contained, and counted, further down
 }
 
-// Value is Contain of a function with a result, which is the zero value after a panic.
+// Value is Contain for a function with a result. After a panic the result is the zero value.
 func Value[T any](r *Reporter, f func() (T, error)) (result T, err error) {
 	err = r.Contain(func() (err error) { result, err = f(); return err })
 	return result, err

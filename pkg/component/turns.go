@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// OneAtATime returns a handler that calls h for one request at a time, while another one waits.
-// A third is refused with busy, and is told to come again after retry: requests do not pile up
-// behind a slow driver.
+// OneAtATime returns a handler that calls h for one request at a time, and lets another one wait.
+// It refuses a third with the text busy and tells it to come again after retry, so that requests
+// do not pile up behind a slow driver.
 func OneAtATime(h http.Handler, busy string, retry time.Duration) http.Handler {
 	running, waiting := make(chan struct{}, 1), make(chan struct{}, 2)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

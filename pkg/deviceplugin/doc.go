@@ -1,5 +1,5 @@
 // Package deviceplugin offers a node's NICs to the kubelet as extended resources, by its
-// device plugin API, version v1beta1. It is a part of rail-agent.
+// device plugin API, version v1beta1. It is a component of rail-agent.
 //
 // Package resource says which NICs are in which pool. Each pool has a gRPC server of its
 // own. It is registered with the kubelet, and again whenever the kubelet has dropped it. A

@@ -90,13 +90,13 @@ func (e *Error) Cure(format string, args ...any) error {
 	return WithCure(e, fmt.Sprintf(format, args...))
 }
 
-// From returns what [Wrap] returns, to be given a cure.
+// From is [Wrap] for an error that gets a cure.
 func From(err error, kind Kind, format string, args ...any) Uncured {
 	return Uncured{Wrap(err, kind, format, args...)}
 }
 
-// Uncured lacks its cure. It is no error yet, so that nobody returns one of a nil error,
-// which would not be nil.
+// Uncured is the result of [From], and lacks its cure. It is not an error itself: one made of a
+// nil error would not be nil when it is returned.
 type Uncured struct{ err error }
 
 // Cure returns the error with the user's remedy, or nil if [From] got nil.

@@ -7,8 +7,9 @@
 // A NIC has the same facts on the host and while it is lent: [NICs] takes them
 // from sysfs, which shows a device in each namespace, and from the record of
 // the loan. Only the state of its link and ports is read where it is.
-// [NICList.Resource] has the facts by which pools and rails select NICs, and
-// [Watch] waits for changes.
+// [NICList.Resource] has the facts by which pools and rails select NICs. Of the
+// packages below it, watch notices changes, and counters has the metrics of RDMA
+// devices.
 //
 // It adds the current state to the records. A part that cannot be read is an
 // error beside the rest, which is still returned. Only [EndStale] changes

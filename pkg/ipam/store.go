@@ -46,8 +46,8 @@ type Claim struct {
 	Rotate bool
 	// SameHost has the networks of the pools of all rails of the node, Pool's included: the
 	// address has the host part that the container has in the others, or one that is free
-	// in all of them. nil means that pools have nothing to do with each other. Only stores
-	// whose pools are the node's own regard it.
+	// in all of them. nil means that pools have nothing to do with each other. Only the
+	// local store and that of blocks use it.
 	SameHost []netip.Prefix
 }
 

@@ -8,5 +8,5 @@
 // plugins take, so it never disturbs an ADD or DEL.
 //
 //	k, err := keeper.New(keeper.Options{StateDirs: []string{"/run/rail-cni"}, Log: log})
-//	agent.Add(k.Component())
+//	a.Add(k.Component()) // an agent.Agent
 package keeper

@@ -38,7 +38,7 @@ type Config struct {
 	// the caller's context. It does not interrupt a try that is under way.
 	RetryFor time.Duration
 
-	// Load, unless nil, returns the access. Kubeconfig is then what errors call its source.
+	// Load, unless nil, returns the access. Kubeconfig then only names the source in errors.
 	Load func() (*Access, error)
 	// SilentTries, unless 0, bounds how often a request is sent while the server has
 	// never answered this client: for a person who waits.

@@ -10,8 +10,8 @@
 // throttle.
 //
 // No program is run for credentials: a network names the kubeconfig of its plugin,
-// which runs as root. A command for people brings the access of its own by
-// Config.Load, as railctl does with client-go.
+// which runs as root. A command that a person runs brings its own access by
+// Config.Load: railctl has client-go read the kubeconfig.
 //
 // A failure that may be temporary is retried until the caller's context ends:
 // no answer, 429 (after the server's delay) and 5xx. So a caller must set a

@@ -6,7 +6,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Anywhere stands for any host netns in [Ledger.Held] and the like.
+// Anywhere stands for any host netns in [Ledger.Held], [Ledger.HeldIf], [Cache.Held] and
+// [Cache.HeldBy].
 var Anywhere link.NetnsID
 
 // Holds reports whether the attachment of r still holds something of this machine. One of an
@@ -25,7 +26,7 @@ func (l *Ledger) Alive(r *Record) bool {
 }
 
 // held returns a function that reports whether the attachment of a record holds something of the
-// host netns, and keep returns true for it.
+// host netns and keep returns true for the record.
 func (l *Ledger) held(host link.NetnsID, keep func(*Record) bool) func(*Record) bool {
 	return func(r *Record) bool {
 		return l.Holds(r) && (host == Anywhere || r.HostNetns.Equal(host)) && keep(r)
@@ -52,8 +53,8 @@ func (l *Ledger) HeldIn(pod link.NetnsID) ([]*Record, []error) {
 }
 
 // SinceBoot returns the records of this boot, in any phase and of any host netns, as
-// [Ledger.ListIf] does: an attachment whose pod has ended, or of which only addresses are left,
-// is among them.
+// [Ledger.ListIf] does. They include attachments whose pod has ended, or of which only addresses
+// are left.
 func (l *Ledger) SinceBoot() ([]*Record, []error) { return l.ListIf(l.OfThisBoot) }
 
 // Held returns what [Ledger.Held] does.

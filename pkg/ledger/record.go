@@ -58,12 +58,12 @@ type Record struct {
 	// MovedMS is how long the longest move took, of the NIC or one of its RDMA devices into
 	// the pod netns.
 	MovedMS int64 `json:"movedMS,omitempty"`
-	// Link is nil until ADD ends, and of a NIC without a netdev.
+	// Link is nil until ADD ends, and for a NIC without a netdev.
 	Link *Link `json:"link,omitempty"`
 	// DeviceInfo is the device information file of ADD, to be removed.
 	DeviceInfo string `json:"deviceInfo,omitempty"`
 	IPAM       *IPAM  `json:"ipam,omitempty"`
-	// Routing is nil of an interface without a routing table of its own.
+	// Routing is nil for an interface without a routing table of its own.
 	Routing *Routing `json:"routing,omitempty"`
 	// Rail is the rail of the NIC, for a network that needs it, else nil.
 	Rail *int `json:"rail,omitempty"`
@@ -124,7 +124,7 @@ type Loan struct {
 	// before it was lent.
 	Above    []int          `json:"above,omitzero"`
 	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
-	// Hardware is nil if the driver reports none, and of a NIC without a netdev.
+	// Hardware is nil if the driver reports none, and for a NIC without a netdev.
 	Hardware *link.Hardware `json:"hardware,omitempty"`
 }
 

@@ -116,7 +116,7 @@ func protoDownReasons(attrs nlattr.Attrs) uint32 {
 
 // restoreReasons returns the changes that restore the reasons, before and after
 // proto_down: while there is one, the kernel does not clear proto_down
-// (do_set_proto_down). They are unknown of a NIC that upstream's plugin lent.
+// (do_set_proto_down). They are unknown for a NIC that upstream's plugin lent.
 func restoreReasons(have, want map[string]uint32) (before, after nlattr.Attrs) {
 	now, wanted := have[protoDownReason], want[protoDownReason]
 	if _, known := want[protoDownReason]; !known || now == wanted {
@@ -144,7 +144,7 @@ func broadcastOf(attrs nlattr.Attrs) net.HardwareAddr {
 
 // restoreBroadcast restores the link-layer broadcast address, to which ARP requests
 // are sent: a pod that changed it could receive the requests of later pods. It is not
-// recorded of a NIC that upstream's plugin lent; then it is that of Ethernet.
+// recorded for a NIC that upstream's plugin lent; then it is that of Ethernet.
 func (n *Netns) restoreBroadcast(l *Link, attrs nlattr.Attrs, s *Snapshot) error {
 	text := s.Broadcast
 	if text == "" && l.Encap == "ether" {

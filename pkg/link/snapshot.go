@@ -31,7 +31,7 @@ type Snapshot struct {
 	Master      string            `json:"master,omitempty"` // name of its bridge, bond, …; only if lent despite it
 	Up          bool              `json:"up"`
 	Flags       Flags             `json:"flags"`
-	Receivers   *Receivers        `json:"receivers,omitempty"` // nil of a NIC that upstream's plugin lent
+	Receivers   *Receivers        `json:"receivers,omitempty"` // nil for a NIC that upstream's plugin lent
 	Settings    map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
 	Addresses   []Replay          `json:"addresses,omitempty"`
 	Routes      []Replay          `json:"routes,omitempty"`

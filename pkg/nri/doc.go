@@ -1,6 +1,6 @@
 // Package nri adjusts the containers of pods that hold rails, by the Node Resource
-// Interface of containerd and CRI-O (github.com/containerd/nri). It is a part of
-// rail-agent.
+// Interface of containerd and CRI-O (github.com/containerd/nri). It is a component
+// of rail-agent.
 //
 // The plugin answers CreateContainer only. The runtime calls it after CNI and before the
 // container exists. It does not change containers of a pod without rails. To others it adds the

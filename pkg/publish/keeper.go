@@ -758,8 +758,8 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 	return rails, err
 }
 
-// report reports a failure to tell a pod, or of what key names, unless it is the last one once
-// more.
+// report reports a failure to tell a pod, or of what key names, unless the last one was the
+// same. A nil err ends it.
 func (k *Keeper) report(key string, err error) {
 	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "pod not told of its rails", Warning: true})
 }

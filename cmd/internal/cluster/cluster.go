@@ -24,8 +24,9 @@ import (
 type Flags struct {
 	Kubeconfig, Namespace string
 
-	// Find, unless nil, finds the kubeconfig, rather than [Kubeconfig]: its files,
-	// none for none, and what returns the access by them.
+	// Find, unless nil, finds the kubeconfig, rather than [Kubeconfig]. It returns the
+	// kubeconfig's files, none if there are none, and a function that reads the access
+	// from them.
 	Find func(flag string) (files []string, load func() (*kube.Access, error), err error)
 	// WithoutPlugins: the kubeconfig of the node's plugins is not used, whose rights
 	// are those of the plugins alone.

@@ -8,5 +8,5 @@
 //
 //	recorder := events.New(client, node, log)
 //	go recorder.Run(ctx)
-//	err := agent.Run(ctx, agent.Options{Teller: recorder})
+//	a := agent.New(agent.Options{Notify: recorder.Tell, Log: log})
 package events

@@ -30,8 +30,8 @@ func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
 	return &Recorder{client: client, node: node, log: log, queue: make(chan component.Notice, 100)}
 }
 
-// Tell takes a notice. If the server is away for long some notices are
-// lost; the log has them.
+// Tell queues a notice, for agent.Options.Notify and the like. It does not block: if the
+// server is away for long some notices are lost; the log has them.
 func (r *Recorder) Tell(n component.Notice) {
 	select {
 	case r.queue <- n:

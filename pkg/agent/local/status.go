@@ -6,8 +6,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// Status is the answer to GET /status. Each component of the agent adds its part; that of one
-// that does not run is empty.
+// Status is the answer to GET /status. Each component of the agent adds its fields, which are
+// empty if it does not run.
 type Status struct {
 	Version     string     `json:"version"`
 	Node        string     `json:"node"`

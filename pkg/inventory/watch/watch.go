@@ -16,17 +16,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Times of NICs.
+// The times of [NICs].
 const (
 	settle     = 100 * time.Millisecond // a change comes with others
 	rest       = time.Second            // the least time between two calls
 	watchAgain = 30 * time.Second       // a directory may not have existed
 )
 
-// NICs calls changed at once, when the NICs of the node may have changed, and every watchAgain, until
-// ctx ends: after changes of the links and RDMA devices of the host, or of the ledgers in the state
-// directories. Changes that come together cause one call. A notice may be lost, and a link
-// in a pod changes without one. host must stay open until NICs returns.
+// NICs calls changed at once, after changes of the host's links and RDMA devices and of the ledgers
+// in the state directories, and every watchAgain, until ctx ends. Changes that come together cause
+// one call. It also calls at intervals because a notice may be lost, and a link in a pod changes
+// without one. host must stay open until NICs returns.
 func NICs(ctx context.Context, host *link.Netns, stateDirs []string, reporter *component.Reporter, log *slog.Logger, changed func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup

@@ -1,8 +1,8 @@
-// Package rails has the rails of a node for the parts of an attachment: which NIC has which
+// Package rails knows the rails of a node, for the parts of an attachment: which NIC has which
 // rail by the node file, also while the NIC is lent. It does not change links.
 //
 // To find the NIC of a rail:
 //
-//	node, err := rails.Read(n, n.Host())
-//	selector, err := node.Selector(3)
+//	of, err := rails.Read(node, node.Host())
+//	selector, err := of.Selector(3)
 package rails

@@ -214,9 +214,9 @@ func silentServer(t *testing.T) (url string, asked *atomic.Int32) {
 	return "https://" + l.Addr().String(), asked
 }
 
-// A kubeconfig may name a program for credentials. The plugin runs none, as root it would
-// be the author's, also where the node file opens every path. A DEL goes on: its address
-// waits in the journal.
+// A kubeconfig may name a program for credentials. The plugin runs as root, so it runs no such
+// program, also where the node file opens every path. A DEL goes on: its address waits in the
+// journal.
 func TestProgramOfAKubeconfigIsNotRun(t *testing.T) {
 	n := newNode(t)
 	dir := t.TempDir()

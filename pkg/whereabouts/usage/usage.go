@@ -1,4 +1,4 @@
-// Package usage sends how full the address pools of a cluster are to Prometheus.
+// Package usage has the metrics of a cluster's address pools: how full they are.
 package usage
 
 import (
@@ -30,7 +30,7 @@ type poolUse struct {
 	Pool      string // name of the IPPool
 	Used      float64
 	Addresses float64 // that the pool can have at the most
-	// Claimed of the Blocks are held by nodes. Blocks is 0 of a pool that is not divided.
+	// Claimed of the Blocks are held by nodes. Blocks is 0 for a pool that is not divided.
 	Claimed, Blocks float64
 }
 
@@ -47,7 +47,7 @@ func (m *Metrics) Component() component.Component {
 	return component.Component{Name: "pools", Collect: m.collect}
 }
 
-// Surveyed takes what the reconciler has read, nil if it does not lead any more.
+// Surveyed takes what the reconciler has read, or nil if it is not the leader any more.
 func (m *Metrics) Surveyed(s *api.Survey) {
 	var pools []poolUse
 	var read time.Time
