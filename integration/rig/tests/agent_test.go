@@ -174,6 +174,12 @@ func (n *node) metrics() []string {
 	return slices.DeleteFunc(all, func(line string) bool { return !strings.HasPrefix(line, "rdma_") })
 }
 
+// hasLabels reports whether a line of the metrics has all of the labels, which are in alphabetical
+// order.
+func hasLabels(line string, labels ...string) bool {
+	return !slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(line, label) })
+}
+
 // scrape returns all lines of the agent's metrics.
 func (n *node) scrape() []string {
 	n.t.Helper()
@@ -195,9 +201,8 @@ func (n *node) countersOfHost(rail int) {
 	n.t.Helper()
 	of := fmt.Sprintf(`ifname="mlx5_%d",`, rail)
 	lines := slices.DeleteFunc(n.metrics(), func(l string) bool { return !strings.Contains(l, of) })
-	own := fmt.Sprintf(`%snet_dev_name=%q,`, of, nicName(rail))
 	pods := slices.ContainsFunc(lines, func(l string) bool {
-		return !strings.Contains(l, own) || strings.Contains(l, "pod_name=")
+		return !hasLabels(l, fmt.Sprintf("net_dev_name=%q", nicName(rail))) || strings.Contains(l, "pod_name=")
 	})
 	if len(lines) == 0 || pods {
 		n.t.Errorf("mlx5_%d, which is on the host:\n%s", rail, strings.Join(lines, ""))
@@ -212,7 +217,7 @@ func (n *node) countersOfPods() {
 	for rail := range rails {
 		with := func(labels ...string) []string {
 			return slices.DeleteFunc(slices.Clone(lines), func(l string) bool {
-				return slices.ContainsFunc(labels, func(label string) bool { return !strings.Contains(l, label) })
+				return !hasLabels(l, labels...)
 			})
 		}
 		device := fmt.Sprintf(`ifname="mlx5_%d",`, rail)
