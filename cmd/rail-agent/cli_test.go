@@ -15,6 +15,7 @@ import (
 )
 
 func TestOrdinaryUserCannotUninstall(t *testing.T) {
+	record := t.TempDir() // as the user of the test: the other one may not be allowed to
 	said := make(chan string)
 	go func() {
 		runtime.LockOSThread() // another user for this thread alone; it ends with the goroutine
@@ -23,7 +24,7 @@ func TestOrdinaryUserCannotUninstall(t *testing.T) {
 			return
 		}
 		var stderr bytes.Buffer
-		if code := run(t.Context(), []string{"uninstall", "--record", t.TempDir()}, &stderr); code != 1 {
+		if code := run(t.Context(), []string{"uninstall", "--record", record}, &stderr); code != 1 {
 			t.Errorf("exit code %d", code)
 		}
 		said <- stderr.String()

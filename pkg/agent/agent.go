@@ -55,7 +55,7 @@ func New(o Options) *Agent {
 		Options: o, registry: prometheus.NewRegistry(), began: time.Now(), reporter: component.NewReporter("agent", o.Log, o.Notify),
 	}
 	a.metrics = component.OneAtATime(a.exposition(), "another scrape is waiting: a driver is slow to answer", 10*time.Second)
-	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectorOf(&component.Component{Name: "agent", Reporter: a.reporter}))
+	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if o.Keeps {
 		a.registry.MustRegister(collector(func(out component.Metrics) {
 			out.Gauge("rail_cni_agent_info", "Version of the agent.", 1, "version", o.Version, "node_name", o.NodeName)
@@ -64,7 +64,7 @@ func New(o Options) *Agent {
 	return a
 }
 
-// Add adds components, and gives those a Reporter that have none. It must not be called after Run.
+// Add adds components. One without a Reporter gets one. Add must not be called after Run.
 func (a *Agent) Add(components ...component.Component) {
 	for _, c := range components {
 		if c.Reporter == nil {
@@ -89,8 +89,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // before the other defers
-	for i := range a.components {
-		all.Go(func() { a.runOne(ctx, &a.components[i]) })
+	for _, c := range a.components {
+		if c.Run != nil {
+			all.Go(func() { c.Reporter.Run(ctx, c.Run) })
+		}
 	}
 	if a.Metrics != "" {
 		a.metricsState.err = errNotListening
@@ -110,15 +112,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	}
-}
-
-// runOne runs a component until ctx ends. After a panic that its own loops did not contain it
-// runs again.
-func (a *Agent) runOne(ctx context.Context, c *component.Component) {
-	if c.Run == nil {
-		return
-	}
-	c.Reporter.Run(ctx, c.Run)
 }
 
 // Status returns the status, a JSON object: the agent's own, and what the components add.

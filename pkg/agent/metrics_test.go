@@ -71,7 +71,8 @@ func TestOneBadMetricCostsNoOther(t *testing.T) {
 	for _, want := range []string{
 		`b_total{pod="a\"b\\c\nd` + "\uFFFD" + `"} 12`, `rail_cni_agent_info{node_name="node-a",version="v7"} 1`,
 		`rail_cni_panics_total{component="broken"} 1`, `c_seconds_bucket{plugin="macvlan",le="0.1"} 2`, `c_seconds_bucket{plugin="macvlan",le="1"} 2`,
-		`c_seconds_bucket{plugin="macvlan",le="+Inf"} 3`, `c_seconds_sum{plugin="macvlan"} 2.1`, `c_seconds_count{plugin="macvlan"} 3`, "# TYPE process_resident_memory_bytes gauge", "# TYPE process_cpu_seconds_total counter",
+		`c_seconds_bucket{plugin="macvlan",le="+Inf"} 3`, `c_seconds_sum{plugin="macvlan"} 2.1`, `c_seconds_count{plugin="macvlan"} 3`,
+		"# TYPE process_resident_memory_bytes gauge", "# TYPE process_cpu_seconds_total counter",
 	} {
 		if !strings.Contains(w.Body.String(), want+"\n") {
 			t.Errorf("no %s in\n%s", want, w.Body)

@@ -1,10 +1,9 @@
 // Package attachment implements ADD, DEL, CHECK, GC and STATUS as transactions over a
-// ledger. Of NICs it knows which attachment has one, and which the kernel is about to
-// return ([Node.HolderOf], [Node.OnTheirWay]). It lends none, and knows nothing of RDMA or
-// addresses: an attachment is made of parts ([Part]), and a plugin is a plan ([Plan]) of
-// them. The parts are packages below pkg/part; pkg/migrate/rdmacni has one that takes over
-// the records of rdma-cni. pkg/part/all has the plans of all plugins and the order in which
-// parts are released ([ReleaseOrder]).
+// ledger. It knows who holds a NIC ([Node.HolderOf]) and which NICs the kernel is about to
+// return ([Node.OnTheirWay]), and nothing else of NICs, RDMA or addresses: an attachment is
+// made of parts ([Part]), and a plugin is a plan ([Plan]) of them. The parts are packages below
+// pkg/part; pkg/migrate/rdmacni has one that takes over the records of rdma-cni. pkg/part/all has
+// the plans of all plugins and the order in which parts are released ([ReleaseOrder]).
 //
 // Invariants:
 //

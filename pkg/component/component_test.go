@@ -170,8 +170,4 @@ func TestPausesGrowUntilTheReset(t *testing.T) {
 	if have := b.Next(); have != time.Second {
 		t.Errorf("after the reset %v", have)
 	}
-	j := Backoff{First: time.Second, Last: 5 * time.Second, Jitter: true}
-	if have := j.Next(); have <= 500*ms || have > time.Second {
-		t.Errorf("with jitter %v", have)
-	}
 }

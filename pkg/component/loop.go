@@ -2,7 +2,6 @@ package component
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -35,9 +34,6 @@ func (t *Trigger) Wait(ctx context.Context, d time.Duration) (fired bool) {
 	return false
 }
 
-// Fired returns the channel to which Fire sends, for a select of the caller.
-func (t *Trigger) Fired() <-chan struct{} { return t.c }
-
 // drain makes the trigger one that has not fired.
 func (t *Trigger) drain() {
 	if t == nil {
@@ -54,9 +50,9 @@ func (t *Trigger) drain() {
 type Loop struct {
 	Reporter *Reporter
 
-	// Do does the work, and returns when it is due again without a trigger, which must be in the
-	// future unless there is a MinRest. It reads the
-	// state itself: a trigger says only that something has changed.
+	// Do does the work, and returns when it is due again without a trigger: in the future, unless
+	// there is a MinRest. It reads the state itself: a trigger means only that something has
+	// changed.
 	Do func(ctx context.Context) (next time.Time)
 
 	// Trigger makes Do due after Settle, because changes come together. Now makes it due at
@@ -69,7 +65,7 @@ type Loop struct {
 	MinRest, MaxRest time.Duration
 }
 
-// The pauses of a loop after panics in a row.
+// The pauses after panics in a row.
 const (
 	firstPanicPause = time.Second
 	lastPanicPause  = time.Minute
@@ -129,11 +125,9 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Backoff is a pause that doubles from First to Last. With Jitter each is shorter by up to a
-// half, at random, so that the nodes of a cluster do not come together.
+// Backoff is a pause that doubles from First to Last.
 type Backoff struct {
 	First, Last time.Duration
-	Jitter      bool
 
 	pause time.Duration
 }
@@ -141,29 +135,8 @@ type Backoff struct {
 // Next returns the next pause.
 func (b *Backoff) Next() time.Duration {
 	b.pause = min(max(2*b.pause, b.First), b.Last)
-	if b.Jitter {
-		return b.pause - rand.N(b.pause/2)
-	}
 	return b.pause
 }
 
 // Reset makes the next pause the first one again.
 func (b *Backoff) Reset() { b.pause = 0 }
-
-// goodRun is how long a run must last for the pause after it to be the first one again.
-const goodRun = time.Minute
-
-// Run calls f, and after each panic calls it again, until it returns or ctx ends.
-func (r *Reporter) Run(ctx context.Context, f func(ctx context.Context)) {
-	pause := Backoff{First: firstPanicPause, Last: lastPanicPause}
-	for ctx.Err() == nil {
-		began := time.Now()
-		if r.Contain(func() error { f(ctx); return nil }) == nil {
-			return
-		}
-		if time.Since(began) > goodRun {
-			pause.Reset()
-		}
-		_ = wait.For(ctx, pause.Next())
-	}
-}

@@ -60,7 +60,7 @@ var (
 
 // keepRegistered registers the server whenever nobody watches, until the socket is gone.
 func (s *server) keepRegistered(ctx context.Context, way way, path string, made inode) error {
-	pause := firstTry
+	pause := component.Backoff{First: firstTry, Last: lastTry}
 	registered, fresh := s.plugin.Now(), true
 	for ctx.Err() == nil {
 		if inodeOf(path) != made {
@@ -77,7 +77,7 @@ func (s *server) keepRegistered(ctx context.Context, way way, path string, made 
 		idle, ended := s.idle(registered, now)
 		switch {
 		case !idle && !fresh:
-			pause = firstTry
+			pause.Reset()
 			s.pause(ctx, s.plugin.Interval)
 			continue
 		case way == wayRegistry && ended && idle:
@@ -93,8 +93,7 @@ func (s *server) keepRegistered(ctx context.Context, way way, path string, made 
 			continue
 		}
 		fresh = fresh && way == waySelf
-		s.pause(ctx, pause)
-		pause = min(2*pause, lastTry)
+		s.pause(ctx, pause.Next())
 	}
 	return nil
 }

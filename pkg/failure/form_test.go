@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// nested returns where the source gives a cure by WithCure to an error that it makes right
-// there. The linter forbidigo, which sees names, cannot tell.
+// nested returns the positions of calls of WithCure whose first argument makes the error. A linter
+// that sees only names, as forbidigo, cannot find them.
 func nested(t *testing.T, name string, source []byte) (found []string) {
 	t.Helper()
 	set := token.NewFileSet()

@@ -44,7 +44,9 @@ func TestHeldLeavesOutWhatIsHeldNoMore(t *testing.T) {
 		{"Held", func() ([]*Record, []error) { return l.Held(mine.NetnsID, all) }, []string{"now-mine-lending", "now-mine-lent", "now-mine-returning"}},
 		{"Held lent", func() ([]*Record, []error) { return l.Held(mine.NetnsID, lent) }, []string{"now-mine-lent"}},
 		{"Held anywhere", func() ([]*Record, []error) { return l.Held(Anywhere, lent) }, []string{"now-mine-lent", "now-other-lent"}},
-		{"HeldIf", func() ([]*Record, []error) { return l.HeldIf(other.NetnsID, all) }, []string{"now-other-lending", "now-other-lent", "now-other-returning"}},
+		{"HeldIf", func() ([]*Record, []error) { return l.HeldIf(other.NetnsID, all) }, []string{
+			"now-other-lending", "now-other-lent", "now-other-returning",
+		}},
 		{"HeldIn", func() ([]*Record, []error) { return l.HeldIn(link.NetnsID{Inode: 4026532191, Cookie: 18}) }, []string{"now-mine-returning", "now-other-returning"}},
 		{"SinceBoot", l.SinceBoot, []string{
 			"now-mine-freeing", "now-mine-lending", "now-mine-lent", "now-mine-returning",
@@ -103,7 +105,8 @@ func TestHeldReportsRecordsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A pod netns is alive only in the boot of its record: the next one gives its numbers to another.
+// A record of an earlier boot has no living pod netns, although a netns of this boot may have the same
+// numbers.
 func TestAPodOfAnEarlierBootIsNotAlive(t *testing.T) {
 	l := open(t, testnet.OnDisk(t))
 	here, err := link.CurrentNetns()

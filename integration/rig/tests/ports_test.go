@@ -80,7 +80,8 @@ func TestNICsThatAreThePortsOfOneRDMADevice(t *testing.T) {
 		write(t, function(1, "speed"), "100000")
 		for rail, mbps := range []int{200000, 100000} {
 			lines := slices.DeleteFunc(n.metrics(), func(l string) bool {
-				return !strings.HasPrefix(l, "rdma_vport_speed_mbps_total{") || !hasLabels(l, `node_name="rig"`, `ifname="mlx5_0"`, fmt.Sprintf("net_dev_name=%q", podName(rail)))
+				return !strings.HasPrefix(l, "rdma_vport_speed_mbps_total{") ||
+					!hasLabels(l, `node_name="rig"`, `ifname="mlx5_0"`, fmt.Sprintf("net_dev_name=%q", podName(rail)))
 			})
 			if len(lines) != 1 || !hasLabels(lines[0], fmt.Sprintf("rdma_parent_name=%q", nicName(rail))) || !strings.HasSuffix(lines[0], fmt.Sprintf("} %d\n", mbps)) {
 				t.Errorf("the speed of %s: %q, want %d", nicName(rail), lines, mbps)

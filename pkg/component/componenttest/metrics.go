@@ -1,4 +1,3 @@
-// Package componenttest has what tests of components need.
 package componenttest
 
 import (

@@ -1,4 +1,3 @@
-// Package watch notices that the NICs of a node may have changed.
 package watch
 
 import (

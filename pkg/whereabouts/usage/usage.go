@@ -1,4 +1,3 @@
-// Package usage has the metrics of a cluster's address pools: how full they are.
 package usage
 
 import (
