@@ -16,7 +16,7 @@
 //
 // -sum adds the counts up, prints the steps of scripts/steps.sh, the packages and tests that
 // took the most time, and the most CPU seconds, and those that were quicker in the runs of -before,
-// repeats the names of failed tests, and prints the last line. With -no-skips, as in
+// repeats the names of failed tests with the beginning of their logs, and prints the last line. With -no-skips, as in
 // "make test", a skipped test is a failure.
 //
 // It exits with 1 when a test or a build failed, or when no test ran at all: a

@@ -85,9 +85,33 @@ type event struct {
 type tally struct {
 	Passed   int
 	Skipped  int
-	Failed   []string
+	Failed   []failed
 	Tests    []timing // those without a slash in their names
 	Packages []timing
+}
+
+// failed is a test, a package or a build that failed.
+type failed struct {
+	Name  string
+	First string `json:",omitempty"` // the beginning of what the test logged
+}
+
+// maxFirst bounds the beginning of a failed test's log, in bytes. What starts servers also logs
+// what they logged, thousands of lines, and a CI system may keep only the end of a run's output.
+const maxFirst = 1500
+
+// first returns the beginning of a test's log.
+func first(output []string) string {
+	var log strings.Builder
+	for _, line := range output {
+		if strings.HasPrefix(line, "=== ") || strings.HasPrefix(strings.TrimSpace(line), "--- ") {
+			continue
+		}
+		if log.WriteString(line); log.Len() > maxFirst {
+			return strings.ToValidUTF8(log.String()[:maxFirst], "") + " …\n"
+		}
+	}
+	return log.String()
 }
 
 // timing is how long a test or a package has taken, in seconds.
@@ -176,7 +200,7 @@ func (r *reporter) line(line []byte) {
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "build-fail":
-		r.tally.Failed = append(r.tally.Failed, "build of "+e.ImportPath)
+		r.tally.Failed = append(r.tally.Failed, failed{Name: "build of " + e.ImportPath})
 	case "output":
 		r.output[key] = append(r.output[key], e.Output)
 	case "run":
@@ -215,16 +239,19 @@ func (r *reporter) end(e event, key string) {
 	case "fail":
 		// A parent fails with its child, which has been reported already.
 		if leaf || !r.childFailed(key) {
-			r.tally.Failed = append(r.tally.Failed, key)
+			r.tally.Failed = append(r.tally.Failed, failed{key, first(output)})
 		}
 		fmt.Fprint(r.out, strings.Join(output, ""))
 	}
 }
 
 func (r *reporter) childFailed(key string) bool {
-	return slices.ContainsFunc(r.tally.Failed, func(failed string) bool {
-		return strings.HasPrefix(failed, key+"/")
-	})
+	return r.failed(key + "/")
+}
+
+// failed reports whether something failed whose name begins like this.
+func (r *reporter) failed(prefix string) bool {
+	return slices.ContainsFunc(r.tally.Failed, func(f failed) bool { return strings.HasPrefix(f.Name, prefix) })
 }
 
 // tellSkipped prints why tests of a package were skipped, once for all that have the
@@ -269,8 +296,8 @@ func (r *reporter) endPackage(e event, output []string) {
 		// a time-out, and only its own output has the reason. A failed build
 		// has been counted already.
 		prefix := e.Package + " "
-		if e.FailedBuild == "" && !slices.ContainsFunc(r.tally.Failed, func(f string) bool { return strings.HasPrefix(f, prefix) }) {
-			r.tally.Failed = append(r.tally.Failed, prefix+"(the package as a whole)")
+		if e.FailedBuild == "" && !r.failed(prefix) {
+			r.tally.Failed = append(r.tally.Failed, failed{prefix + "(the package as a whole)", first(output)})
 			fmt.Fprint(r.out, strings.Join(output, ""))
 		}
 		fmt.Fprintf(r.out, "FAILED  %-60s %6.1f s\n", e.Package, e.Elapsed)
@@ -365,8 +392,8 @@ func printSum(out io.Writer, dir, before string, noSkips bool) error {
 		return err
 	}
 	printSlower(out, append(all.Packages, all.Tests...), append(earlier.Packages, earlier.Tests...))
-	for _, name := range all.Failed {
-		fmt.Fprintln(out, "FAILED", name)
+	for _, f := range all.Failed {
+		fmt.Fprintf(out, "FAILED %s\n%s", f.Name, f.First)
 	}
 	if seed := os.Getenv(need.SeedVariable); len(all.Failed) > 0 && seed != "" {
 		fmt.Fprintf(out, "to repeat a failed test with the same samples: %s=%s go test -count=1 -v -run '^TEST$' PACKAGE\n", need.SeedVariable, seed)

@@ -52,7 +52,7 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 {"Action":"fail","Package":"p"}
 `,
 			want:   []string{"broken", "FAILED  p"},
-			sum:    "FAILED p TestA/x\ntests: 0 passed, 1 failed, 0 skipped\n",
+			sum:    "FAILED p TestA/x\n    a_test.go:3: broken\ntests: 0 passed, 1 failed, 0 skipped\n",
 			failed: true,
 		},
 		{
@@ -91,6 +91,18 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 			sum:  "tests: 1 passed, 0 failed, 1 skipped\n",
 		},
 		{
+			name: "the sum repeats the beginning of what a failed test logged",
+			events: `{"Action":"output","Package":"p","Test":"TestA","Output":"=== RUN   TestA\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:3: broken\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"    a_test.go:4: ` + strings.Repeat("servers' logs ", 200) + `\n"}
+{"Action":"output","Package":"p","Test":"TestA","Output":"--- FAIL: TestA (0.00s)\n"}
+{"Action":"fail","Package":"p","Test":"TestA"}
+`,
+			want:   []string{"broken", "=== RUN"},
+			sum:    "FAILED p TestA\n" + ("    a_test.go:3: broken\n    a_test.go:4: " + strings.Repeat("servers' logs ", 200))[:maxFirst] + " …\ntests: 0 passed, 1 failed, 0 skipped\n",
+			failed: true,
+		},
+		{
 			name: "a build that fails is a failure",
 			events: `{"ImportPath":"p [p.test]","Action":"build-output","Output":"a.go:1: syntax error\n"}
 {"ImportPath":"p [p.test]","Action":"build-fail"}
@@ -104,7 +116,7 @@ func TestReportTellsWhatAPersonWants(t *testing.T) {
 			name:   "a package that ends outside of its tests is a failure",
 			events: `{"Action":"output","Package":"p","Output":"panic in TestMain\n"}` + "\n" + `{"Action":"fail","Package":"p"}` + "\n",
 			want:   []string{"panic in TestMain", "FAILED  p"},
-			sum:    "FAILED p (the package as a whole)\ntests: 0 passed, 1 failed, 0 skipped\n",
+			sum:    "FAILED p (the package as a whole)\npanic in TestMain\ntests: 0 passed, 1 failed, 0 skipped\n",
 			failed: true,
 		},
 		{
