@@ -17,7 +17,8 @@ const (
 
 const (
 	container = "verify"
-	// Idle is after how long a prober ends that is not asked.
+	// Idle is how long a prober goes on without a request, beside the time in which its pod must
+	// run: a kubelet may be slow to report that it does, and nobody asks before.
 	Idle = 30 * time.Second
 	// kept is how long Kubernetes keeps a Job that has ended.
 	kept = 15 * time.Second
@@ -31,8 +32,10 @@ const (
 	sharedDir  = "/rail-cni-verify"
 )
 
-// program returns the command of the prober.
-func program(path string) []string { return []string{path, "verify", "probe", "--idle", Idle.String()} }
+// program returns the command of the prober in the pods of a run.
+func (o *Options) program(path string) []string {
+	return []string{path, "verify", "probe", "--idle", (o.Within + Idle).String()}
+}
 
 type (
 	object = map[string]any
@@ -89,7 +92,7 @@ func (m *member) job(o *Options, run string) (object, error) {
 	}
 	labels := object{"app.kubernetes.io/name": "rail-cni", "app.kubernetes.io/component": "verify", runLabel: run, nodeLabel: m.label()}
 	main := object{
-		"name": container, "image": cmp.Or(o.Image, m.image), "imagePullPolicy": "IfNotPresent", "command": program(proberPath),
+		"name": container, "image": cmp.Or(o.Image, m.image), "imagePullPolicy": "IfNotPresent", "command": o.program(proberPath),
 		"stdin": true, "stdinOnce": true,
 		"resources": object{"requests": requests, "limits": limits},
 		// NET_RAW is for broadcasts. Added capabilities are effective for root only.
@@ -106,7 +109,7 @@ func (m *member) job(o *Options, run string) (object, error) {
 		"containers":      list{main},
 	}
 	if o.RDMAImage != "" {
-		withImage(pod, main, o.RDMAImage)
+		o.withRDMAImage(pod, main)
 		limits["memory"] = "2Gi"
 	}
 	return object{
@@ -121,9 +124,9 @@ func (m *member) job(o *Options, run string) (object, error) {
 
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// withImage lets the prober of a pod run in another image: a container of the first image copies
-// it there. Verbs need locked memory.
-func withImage(pod, main object, image string) {
+// withRDMAImage lets the prober of a pod run in the image for RDMA: a container of the first image
+// copies it there. Verbs need locked memory.
+func (o *Options) withRDMAImage(pod, main object) {
 	volume := list{object{"name": "prober", "mountPath": sharedDir}}
 	pod["volumes"] = list{object{"name": "prober", "emptyDir": object{}}}
 	pod["initContainers"] = list{object{
@@ -131,7 +134,7 @@ func withImage(pod, main object, image string) {
 		"resources": object{"requests": object{"cpu": "10m", "memory": "32Mi"}, "limits": object{"memory": "256Mi"}}, "volumeMounts": volume,
 		"securityContext": security(),
 	}}
-	main["image"], main["command"], main["volumeMounts"] = image, program(sharedDir+proberPath), volume
+	main["image"], main["command"], main["volumeMounts"] = o.RDMAImage, o.program(sharedDir+proberPath), volume
 	main["securityContext"] = security("NET_RAW", "IPC_LOCK")
 }
 

@@ -47,7 +47,7 @@ type manifest struct {
 }
 
 func TestJobOfANode(t *testing.T) {
-	o := &Options{Namespace: "ml", Deadline: 90500 * time.Millisecond, Networks: []Network{
+	o := &Options{Namespace: "ml", Within: time.Minute, Deadline: 90500 * time.Millisecond, Networks: []Network{
 		{Namespace: "ml", Name: "rail-0", Config: "r0", Resource: "rdma/hca_gpu"},
 		{Namespace: "net", Name: "rail-1", Config: "r1"},
 		{Namespace: "ml", Name: "rail-2", Config: "r2", Resource: "rdma/hca_gpu"},
@@ -74,7 +74,7 @@ func TestJobOfANode(t *testing.T) {
 		"bounds":     *j.Spec.BackoffLimit == 0 && *j.Spec.ActiveDeadlineSeconds == 91 && *j.Spec.TTLSecondsAfterFinished == 15,
 		"life":       pod.RestartPolicy == "Never" && pod.TerminationGracePeriodSeconds == 2 && c.Stdin && c.StdinOnce,
 		"node":       strings.Contains(string(pod.Affinity), `{"key":"metadata.name","operator":"In","values":["gpu\"-1"]}`),
-		"image":      c.Image == "registry/rail-cni:v1" && slices.Equal(c.Command, []string{"/railctl", "verify", "probe", "--idle", "30s"}),
+		"image":      c.Image == "registry/rail-cni:v1" && slices.Equal(c.Command, []string{"/railctl", "verify", "probe", "--idle", "1m30s"}),
 		"devices":    c.Resources.Limits["rdma/hca_gpu"] == "2" && c.Resources.Requests["rdma/hca_gpu"] == "2",
 		"privileges": c.SecurityContext.Privileged == nil && !*c.SecurityContext.AllowPrivilegeEscalation && c.SecurityContext.ReadOnlyRootFilesystem && slices.Equal(c.SecurityContext.Capabilities.Drop, []string{"ALL"}) && slices.Equal(c.SecurityContext.Capabilities.Add, []string{"NET_RAW"}),
 		"host":       !pod.HostNetwork && !pod.HostPID && !*pod.AutomountServiceAccountToken,
