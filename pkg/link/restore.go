@@ -168,7 +168,9 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 		}
 		errs = append(errs, wrap(err, "MAC of %s", s.Name))
 	}
-	if l.MTU != s.MTU {
+	changed, err := n.restoreIPoIB(l.Index, attrs, s.IPoIB)
+	errs = append(errs, wrap(err, "IPoIB mode of %s", s.Name))
+	if l.MTU != s.MTU || changed {
 		errs = append(errs, wrap(n.SetMTU(l.Index, s.MTU), "MTU of %s", s.Name))
 	}
 	if l.TxQueueLen != s.TxQueueLen {

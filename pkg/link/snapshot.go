@@ -43,6 +43,7 @@ type Snapshot struct {
 	Neighbors   []Replay          `json:"neighbors,omitempty"` // permanent ones only
 	Sysctls     map[string]string `json:"sysctls,omitempty"`   // "ipv4/conf/arp_ignore": "1"
 	Token       string            `json:"token,omitempty"`     // of IPv6 addresses (ip-token(8))
+	IPoIB       *IPoIB            `json:"ipoib,omitempty"`     // of an InfiniBand interface
 	Device      *Device           `json:"device,omitempty"`
 	Functions   [][]byte          `json:"functions,omitempty"`   // settings of the virtual functions, if it is lent with them
 	Programs    []Program         `json:"programs,omitempty"`    // BPF programs of the host, if it is lent despite them
@@ -123,6 +124,7 @@ func (n *Netns) Snapshot(v *View) (*Snapshot, error) {
 	receivers := receiversOf(attrs)
 	s.Receivers = &receivers
 	s.Settings, s.Broadcast, s.Token = settingsOf(attrs), macText(broadcastOf(attrs)), tokenOf(attrs)
+	s.IPoIB = snapshotIPoIB(attrs, v)
 	if s.Neighbors, err = n.snapshotNeighbors(l.Index); err != nil {
 		return nil, err
 	}

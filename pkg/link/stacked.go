@@ -10,11 +10,14 @@ import (
 var peers = []string{"veth", "netkit", "vxcan"}
 
 // Stacked returns the virtual links of the namespace that are stacked directly
-// on the link with this index: macvlans, VLANs, tunnels, … at is the namespace
+// on the link with this index: macvlans, VLANs, tunnels, IPoIB children, … at is the namespace
 // of that link, nil for n itself.
 func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
-	links, err := n.Links()
-	links = slices.DeleteFunc(links, func(l *Link) bool {
+	all, err := n.Links()
+	links := slices.DeleteFunc(slices.Clone(all), func(l *Link) bool {
+		if l.isIPoIBChild() {
+			return !l.isChildOf(index, all)
+		}
 		return l.Lower != index || l.LowerAway != (at != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
 	})
 	if len(links) == 0 || at == nil || err != nil {
@@ -25,7 +28,7 @@ func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)
 	}
-	return slices.DeleteFunc(links, func(l *Link) bool { return l.LowerNetns != id }), nil
+	return slices.DeleteFunc(links, func(l *Link) bool { return !l.isIPoIBChild() && l.LowerNetns != id }), nil
 }
 
 // carriers are the kinds of links whose packets leave by the link below them, unchanged or

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -55,4 +56,81 @@ func TestInfiniBandInExclusiveModeIsRefused(t *testing.T) {
 	}
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
+}
+
+// What the pod did to the mode of its interface is undone before the MTU, which depends on it.
+func TestModeOfInfiniBandThatAPodSetIsUndone(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib ")
+	ib := n.ipoib(0)
+	config := n.config(0, map[string]any{"device": ib})
+	for name, c := range map[string]struct{ before, pod []string }{
+		"connected in the pod": {nil, []string{"mode", "connected"}},
+		"datagram in the pod":  {[]string{"mode", "connected"}, []string{"mode", "datagram"}},
+		"umcast in the pod":    {nil, []string{"umcast", "1"}},
+		"umcast on the host":   {[]string{"umcast", "1"}, []string{"umcast", "0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := n.in(t)
+			set := func(ns *testnet.Netns, name string, what []string) {
+				if what != nil {
+					ns.IP(append([]string{"link", "set", name, "type", "ipoib"}, what...)...)
+				}
+			}
+			set(n.Netns, ib, c.before)
+			defer set(n.Netns, ib, []string{"mode", "datagram", "umcast", "0"})
+			before, wanted := n.State(), n.IP("-d", "link", "show", ib)
+			p := n.pod("pod1")
+			n.MustRun(p.call("ADD", "net1", config))
+			set(p.Netns, "net1", c.pod)
+			n.MustRun(p.call("DEL", "net1", config))
+			n.untouched(before)
+			if now := n.IP("-d", "link", "show", ib); now != wanted {
+				t.Errorf("%s, before: %s", now, wanted)
+			}
+		})
+	}
+}
+
+// A child that a pod made of its interface would send through the NIC of the next pod, and the
+// kernel would bring it to the host when the pod's netns ends.
+func TestInfiniBandChildrenOfAPodEndWithItsAttachment(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib ")
+	ib := n.ipoib(0)
+	config := n.config(0, map[string]any{"device": ib})
+	children := func(ns *testnet.Netns) (found []string) {
+		links, err := ns.Links()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range links {
+			if l.Kind == "ipoib" && !l.HasParent() {
+				found = append(found, l.Name)
+			}
+		}
+		return found
+	}
+	for name, end := range map[string]func(n *node, p *pod){
+		"DEL": func(n *node, p *pod) { n.MustRun(p.call("DEL", "net1", config)) },
+		"the netns ends, then DEL": func(n *node, p *pod) {
+			p.Kill()
+			n.MustRun(p.call("DEL", "net1", config))
+		},
+		"the netns ends, then railctl gc": func(n *node, p *pod) {
+			p.Kill()
+			n.gc()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := n.in(t)
+			before := n.State()
+			p := n.pod("pod1") // it gets the NIC also after another pod
+			n.MustRun(p.call("ADD", "net1", config))
+			p.IP("link", "add", "child", "link", "net1", "type", "ipoib", "pkey", "0xffff")
+			end(n, p)
+			n.untouched(before)
+			if left := children(n.Netns); left != nil {
+				t.Errorf("on the host: %q", left)
+			}
+		})
+	}
 }

@@ -48,6 +48,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 		return nil
 	case away != nil:
 		defer away.Close()
+		deleteStray(n, r, away, l.Index)
 		return returnNIC(ctx, releasing, away, l)
 	}
 	return restore(ctx, releasing, l)
@@ -253,6 +254,9 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	}
 	// The pod can put links on the NIC until the NIC has left its netns.
 	if releasing.Pod != nil && deleteStacked(n, r, releasing.Pod, home, l.Index) {
+		changed = true
+	}
+	if deleteStray(n, r, home, l.Index) {
 		changed = true
 	}
 	if changed {

@@ -51,15 +51,29 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, in
 			return slices.ContainsFunc(others, func(o *ledger.Record) bool { return macvlan.Is(l, o) || o.Loan != nil && o.Loan.PodIndex == l.Index })
 		})
 	}
+	return deleteLinks(n, r, pod, links, err)
+}
+
+// deleteStray deletes the IPoIB children of the NIC, which is in the netns at, that the kernel
+// brought there from a netns of the pod that has ended. They would keep the NIC from being lent
+// again, and send through it. It reports whether there was one.
+func deleteStray(n *attachment.Node, r *ledger.Record, at *link.Netns, index int) bool {
+	links, err := at.StrayChildren(index, r.Loan.Snapshot)
+	return deleteLinks(n, r, at, links, err)
+}
+
+// deleteLinks deletes links that a pod put on its NIC, and reports whether there was one. err is
+// the error of listing them.
+func deleteLinks(n *attachment.Node, r *ledger.Record, in *link.Netns, links []*link.Link, err error) bool {
 	found := len(links) > 0
 	if found {
 		n.LogOf(r).Info("deleting links that the pod put on the NIC", "links", len(links), "first", links[0].Name)
 	}
 	if len(links) > fewLinks && err == nil {
-		links, err = pod.DeleteTogether(links, stackedWait)
+		links, err = in.DeleteTogether(links, stackedWait)
 	}
 	for deadline := time.Now().Add(stackedWait); len(links) > 0 && err == nil; links = links[1:] {
-		if err = pod.Delete(links[0].Index); time.Now().After(deadline) {
+		if err = in.Delete(links[0].Index); time.Now().After(deadline) {
 			break
 		}
 	}
