@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -63,12 +64,12 @@ func TestModeOfInfiniBandThatAPodSetIsUndone(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "link_layer=ib ")
 	ib := n.ipoib(0)
 	config := n.config(0, map[string]any{"device": ib})
-	for name, c := range map[string]struct{ before, pod []string }{
+	for name, c := range need.SampleMap(t, 2, map[string]struct{ before, pod []string }{
 		"connected in the pod": {nil, []string{"mode", "connected"}},
 		"datagram in the pod":  {[]string{"mode", "connected"}, []string{"mode", "datagram"}},
 		"umcast in the pod":    {nil, []string{"umcast", "1"}},
 		"umcast on the host":   {[]string{"umcast", "1"}, []string{"umcast", "0"}},
-	} {
+	}) {
 		t.Run(name, func(t *testing.T) {
 			n := n.in(t)
 			set := func(ns *testnet.Netns, name string, what []string) {
@@ -109,7 +110,7 @@ func TestInfiniBandChildrenOfAPodEndWithItsAttachment(t *testing.T) {
 		}
 		return found
 	}
-	for name, end := range map[string]func(n *node, p *pod){
+	for name, end := range need.SampleMap(t, 2, map[string]func(n *node, p *pod){
 		"DEL": func(n *node, p *pod) { n.MustRun(p.call("DEL", "net1", config)) },
 		"the netns ends, then DEL": func(n *node, p *pod) {
 			p.Kill()
@@ -119,7 +120,7 @@ func TestInfiniBandChildrenOfAPodEndWithItsAttachment(t *testing.T) {
 			p.Kill()
 			n.gc()
 		},
-	} {
+	}) {
 		t.Run(name, func(t *testing.T) {
 			n := n.in(t)
 			before := n.State()
