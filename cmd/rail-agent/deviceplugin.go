@@ -62,10 +62,12 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 			}
 			return convert(list), nil
 		},
-		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Tell: h.notify, Log: h.log,
+		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Dirs: h.dirs, Tell: h.notify, Log: h.log,
 	})
 	reporter := component.NewReporter("inventory", h.log, h.notify)
-	watching := func(ctx context.Context) { watch.NICs(ctx, ns, h.stateDirs, reporter, h.log, changed.Fire) } // ns is open until the process ends
+	watching := func(ctx context.Context) { // ns is open until the process ends
+		watch.NICs(ctx, ns, h.dirs, h.stateDirs, reporter, h.log, changed.Fire)
+	}
 	return []component.Component{plugin.Component(), {Name: "inventory", Reporter: reporter, Run: watching}}, nil
 }
 

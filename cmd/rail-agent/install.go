@@ -101,7 +101,7 @@ func (f *installFlags) components(ctx context.Context, h *host, restore bool) ([
 			return nil, err
 		}
 	}
-	watcher := &node.Watcher{Plugins: plugins, Restore: restore, Version: version}
+	watcher := &node.Watcher{Plugins: plugins, Restore: restore, Version: version, Dirs: h.dirs}
 	watch, err := watcher.Component(h.notify)
 	return append(components, watch), err
 }
@@ -156,7 +156,8 @@ func (f *installFlags) keepCredential(h *host, put func(context.Context, install
 	}
 	k := credential.New(credential.Options{
 		Client: h.client, ConfDir: of.confDir, Node: h.name, Account: of.account, Namespace: h.client.Namespace(), Lifetime: of.lifetime,
-		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(), Log: h.log, Tell: h.notify,
+		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(),
+		Dirs: h.dirs, Log: h.log, Tell: h.notify,
 	})
 	return []component.Component{k.Component()}, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/keeper"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
@@ -151,6 +152,7 @@ type host struct {
 	own       string
 	socket    string                 // "" for none
 	client    *kube.Client           // nil without a cluster
+	dirs      *notify.Dirs           // the one watcher of directories
 	notify    func(component.Notice) // nil without a cluster
 	log       *slog.Logger
 }
@@ -170,6 +172,8 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
+	h.dirs = notify.NewDirs(a.log)
+	defer h.dirs.Close()
 	o, err := f.options(h)
 	if err != nil {
 		return err
@@ -181,7 +185,7 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 		return err
 	}
 	nics, err := keeper.New(keeper.Options{
-		StateDirs: h.stateDirs, List: h.list, NodeIP: h.ip, Notify: h.notify, Log: h.log,
+		StateDirs: h.stateDirs, List: h.list, NodeIP: h.ip, Dirs: h.dirs, Notify: h.notify, Log: h.log,
 		Uninstalling: f.install.uninstall, Leaving: f.install.uninstall && f.install.force,
 	})
 	if err != nil {
@@ -192,7 +196,9 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	publisher := publish.NewKeeper(publish.Options{StateDirs: h.stateDirs, Node: h.name, Client: h.client, Log: h.log, Tell: h.notify})
+	publisher := publish.NewKeeper(publish.Options{
+		StateDirs: h.stateDirs, Node: h.name, Client: h.client, Dirs: h.dirs, Log: h.log, Tell: h.notify,
+	})
 	containers, err := f.nri.components(h, publisher)
 	if err != nil {
 		return err

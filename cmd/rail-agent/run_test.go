@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -496,5 +497,25 @@ func TestNICWithTheNodesAddressInTheClusterIsNotLent(t *testing.T) {
 	<-wrong.ended
 	if said := wrong.said("--node-ip"); len(said) != 1 {
 		t.Errorf("of an address that is none it says %q", wrong.said(""))
+	}
+}
+
+// The kernel gives a user few inotify instances (fs.inotify.max_user_instances), which
+// root shares with the kubelet and the runtime.
+func TestAgentHasOneInotifyInstance(t *testing.T) {
+	l, kubelet := newLab(t), scratch.Dir(t)
+	a := l.start("--cni-bin", t.TempDir(), "--own", testnet.Bin(t), "--kubelet-dir", kubelet, "--nri-socket", filepath.Join(kubelet, "nri.sock"))
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", a.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, file := range files {
+		if to, err := os.Readlink(file); err == nil && to == "anon_inode:inotify" {
+			n++
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d inotify instances", n)
 	}
 }

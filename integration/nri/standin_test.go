@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/nri"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
@@ -36,6 +37,8 @@ func standIn(node string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	dirs := notify.NewDirs(log)
+	defer dirs.Close()
 	keeper := publish.NewKeeper(publish.Options{StateDirs: []string{"/run/rail-cni"}, Node: node, Log: log})
 	lookup := func(ctx context.Context, sandboxID string) (*publish.Told, error) {
 		told, err := keeper.Lookup(ctx, sandboxID)
@@ -51,5 +54,5 @@ func standIn(node string) {
 		}
 		return &publish.Told{Rails: &rails, Settings: told.Settings, Dir: told.Dir}, nil
 	}
-	nri.New(nri.Options{Socket: nriSocket, Lookup: lookup, Log: log}).Run(ctx)
+	nri.New(nri.Options{Socket: nriSocket, Lookup: lookup, Dirs: dirs, Log: log}).Run(ctx)
 }

@@ -44,6 +44,7 @@ type Options struct {
 
 	// Put installs a file, and backs up another's.
 	Put       func(context.Context, install.File) (install.Outcome, error)
+	Dirs      *notify.Dirs           // the process's, which reports changes of the files
 	Tell      func(component.Notice) // passes a notice on; nil = nobody
 	UserAgent string
 	Log       *slog.Logger
@@ -90,10 +91,9 @@ func New(o Options) *Keeper {
 
 // Run maintains the files until ctx ends.
 func (k *Keeper) Run(ctx context.Context) {
-	dirs, wake := notify.NewDirs(k.Log), component.NewTrigger()
-	var all sync.WaitGroup
-	defer all.Wait()
-	all.Go(func() { dirs.Run(ctx, wake.Fire) })
+	wake := component.NewTrigger()
+	files := k.Dirs.Subscribe(wake.Fire)
+	defer files.Close()
 	failed := 0 // checks in a row that failed
 	var last error
 	for ctx.Err() == nil {
@@ -114,7 +114,7 @@ func (k *Keeper) Run(ctx context.Context) {
 			k.report(err, last)
 		}
 		last = err
-		dirs.Watch(filepath.Join(k.ConfDir, Dir))
+		files.Watch(filepath.Join(k.ConfDir, Dir))
 		k.wait(ctx, pause, wake)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 )
 
 // installed puts a kubeconfig and a flat file in the places of whereabouts' installer.
@@ -271,9 +272,11 @@ func TestAKubeconfigThatDoesNotChangeIsAskedForSeldom(t *testing.T) {
 // The plugins' file changes: the keeper sees it at once, not a minute later.
 func TestKeeperSeesAnotherKubeconfigAtOnce(t *testing.T) {
 	l := &lab{t: t, log: &strings.Builder{}}
+	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
+	t.Cleanup(dirs.Close)
 	l.c = New(Options{
 		Client: tokens(t, time.Hour), ConfDir: t.TempDir(), Node: "node1", Account: "a", Namespace: "kube-system", Lifetime: time.Hour,
-		Put: install.Open(t.TempDir()).Put, Log: slog.New(slog.DiscardHandler),
+		Put: install.Open(t.TempDir()).Put, Dirs: dirs, Log: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -29,6 +30,7 @@ type Options struct {
 	// "" for that of this process.
 	Root string
 
+	Dirs *notify.Dirs           // the process's, which reports changes of the kubelet's sockets
 	Tell func(component.Notice) // passes notices on, and does not block; nil for none
 	Log  *slog.Logger
 

@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
-	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -127,8 +126,8 @@ func (p *Plugin) once(ctx context.Context) {
 	p.mu.Unlock()
 	p.contained(func() {
 		p.removeStale()
-		sockets := notify.NewDirs(p.Log)
-		p.contain(&all, func() { sockets.Run(ctx, p.kubeletChanged) })
+		sockets := p.Dirs.Subscribe(p.kubeletChanged)
+		defer sockets.Close()
 		loop := component.Loop{Reporter: p.reporter, Trigger: p.wake, Settle: lookRest, MaxRest: longestRest, Do: func(ctx context.Context) time.Time {
 			sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))
 			sockets.Watch(filepath.Join(p.KubeletDir, registryDir))

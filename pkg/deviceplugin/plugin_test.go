@@ -19,6 +19,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -69,6 +70,8 @@ func newNode(t *testing.T, file string) *node {
 		})
 	}
 	dir := t.TempDir()
+	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
+	t.Cleanup(dirs.Close)
 	n.options = Options{
 		Config: func() (*resource.Config, *resource.Rails, error) {
 			n.mu.Lock()
@@ -77,7 +80,7 @@ func newNode(t *testing.T, file string) *node {
 			return n.config, n.rails, nil
 		},
 		Inventory: n.read, Changed: n.changed, KubeletDir: n.dir,
-		DevInfoDir: filepath.Join(dir, "devinfo"), CDIDir: filepath.Join(dir, "cdi"), Root: filepath.Join(dir, "root"),
+		DevInfoDir: filepath.Join(dir, "devinfo"), CDIDir: filepath.Join(dir, "cdi"), Root: filepath.Join(dir, "root"), Dirs: dirs,
 		Tell: func(notice component.Notice) {
 			n.mu.Lock()
 			defer n.mu.Unlock()

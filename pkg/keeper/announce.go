@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,6 +36,7 @@ const (
 type announcer struct {
 	reporter *component.Reporter
 	ledger   *ledger.Ledger
+	dirs     *notify.Dirs
 	host     link.NetnsID
 	log      *slog.Logger
 	late     map[ledger.Key]*lateLink
@@ -51,17 +51,18 @@ type lateLink struct {
 }
 
 func newAnnouncer(k *stateDir) *announcer {
-	return &announcer{reporter: k.Reporter, ledger: k.node.Ledger, host: k.node.Netns.ID, log: k.log, late: map[ledger.Key]*lateLink{}}
+	return &announcer{
+		reporter: k.Reporter, ledger: k.node.Ledger, dirs: k.options.Dirs, host: k.node.Netns.ID, log: k.log, late: map[ledger.Key]*lateLink{},
+	}
 }
 
 // run calls look when a record changes, and at the times that look returns, until ctx
 // ends.
 func (a *announcer) run(ctx context.Context) {
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	changed, records := component.NewTrigger(), notify.NewDirs(a.log)
+	changed := component.NewTrigger()
+	records := a.dirs.Subscribe(changed.Fire)
+	defer records.Close()
 	records.Watch(filepath.Join(a.ledger.Dir(), "attachments"))
-	watching.Go(func() { records.Run(ctx, changed.Fire) })
 	loop := component.Loop{
 		Reporter: a.reporter, Trigger: changed, Settle: recordRest, MaxRest: slow,
 		Do: func(context.Context) time.Time { return a.look(time.Now()) },

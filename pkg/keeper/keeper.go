@@ -62,8 +62,8 @@ type stateDir struct {
 	noticed *component.Trigger // something may have ended
 	room    *component.Trigger // an end has ended
 	ends    sync.WaitGroup
-	ending  context.Context // of ends; only run sets it
-	paths   *notify.Dirs
+	ending  context.Context      // of ends; only run sets it
+	paths   *notify.Subscription // of the directories of pods' netns paths
 
 	mu      sync.Mutex
 	duties  map[ledger.Key]*duty
@@ -118,7 +118,7 @@ func newStateDir(k *Keeper, path string) (*stateDir, error) {
 		noticed: component.NewTrigger(), room: component.NewTrigger(), duties: map[ledger.Key]*duty{}, endedSince: map[ledger.Key]*ledger.Record{}, ending: context.Background(),
 	}
 	node.Log = d.log
-	d.paths = notify.NewDirs(d.log)
+	d.paths = k.Dirs.Subscribe(d.notice)
 	return d, nil
 }
 
@@ -128,9 +128,6 @@ func (k *stateDir) run(ctx context.Context) {
 	var cancel context.CancelFunc
 	k.ending, cancel = after(ctx, endGrace)
 	defer cancel()
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	listening.Go(func() { k.paths.Run(ctx, k.notice) })
 	loop := component.Loop{
 		Reporter: k.Reporter, Trigger: k.noticed, Settle: debounce, MaxRest: longestRest, Now: k.room,
 		Do: func(context.Context) time.Time { return k.look(time.Now(), maxConcurrent) },

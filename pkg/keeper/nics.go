@@ -41,6 +41,7 @@ type Options struct {
 	// Uninstalling: no list of state directories is kept.
 	Uninstalling bool
 
+	Dirs   *notify.Dirs           // the process's, which reports changes of records and of pods' netns
 	Notify func(component.Notice) // passes notices on and does not block; nil = the log is enough
 	Log    *slog.Logger
 }
@@ -77,6 +78,7 @@ func New(o Options) (*Keeper, error) {
 // Close closes what New has opened. It must not be called while the component runs.
 func (k *Keeper) Close() {
 	for _, d := range k.dirs {
+		d.paths.Close()
 		d.node.Close()
 	}
 	k.host.Close()

@@ -1,53 +1,178 @@
 package notify
 
 import (
-	"context"
+	"encoding/binary"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
 
-// Dirs reports changes in directories (inotify(7)).
+// Dirs reports changes in directories to those who subscribe. They share one inotify instance
+// (inotify(7)), of which a user may have few. Its methods may be called concurrently. A nil Dirs
+// reports nothing.
 type Dirs struct {
-	file *os.File // nil reports nothing
-	fd   int
+	file    *os.File // nil reports nothing
+	reading sync.WaitGroup
+
+	mu            sync.Mutex
+	fd            int // -1 when closed
+	subscriptions map[*Subscription]bool
 }
 
-// NewDirs returns a Dirs without directories. If the kernel has no inotify instance left,
-// it reports nothing. Run must be called once, and closes it.
+// Subscription is what one receiver watches.
+type Subscription struct {
+	dirs    *Dirs
+	changed func()
+	watched map[string]int // watch descriptors by path; the mu of dirs guards it
+}
+
+// NewDirs returns a Dirs, which must be closed. If the kernel has no inotify instance left,
+// it reports nothing.
 func NewDirs(log *slog.Logger) *Dirs {
+	d := &Dirs{fd: -1, subscriptions: map[*Subscription]bool{}}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		log.Warn("no inotify instance, changes of directories are seen late", "err", os.NewSyscallError("inotify_init1", err),
 			"cure", "raise the sysctls fs.inotify.max_user_instances and user.max_inotify_instances, and start the agent again")
-		return &Dirs{}
+		return d
 	}
-	return &Dirs{file: os.NewFile(uintptr(fd), "inotify"), fd: fd}
+	d.file, d.fd = os.NewFile(uintptr(fd), "inotify"), fd
+	d.reading.Go(d.read)
+	return d
 }
 
-// Watch adds a directory, unless it is watched already. A failure is ignored: the
-// receiver polls as well. Watch must not be called after the end of Run.
-func (d *Dirs) Watch(dir string) {
-	if d.file == nil {
+// Close ends all reports, and returns when no changed function runs.
+func (d *Dirs) Close() {
+	if d == nil || d.file == nil {
+		return
+	}
+	d.mu.Lock()
+	d.fd = -1
+	d.mu.Unlock()
+	_ = d.file.Close()
+	d.reading.Wait()
+}
+
+// Subscribe returns a subscription without directories, which calls changed after changes in
+// those that it is given. changed must not block. It may still be called while Close of the
+// subscription runs.
+func (d *Dirs) Subscribe(changed func()) *Subscription {
+	s := &Subscription{dirs: d, changed: changed, watched: map[string]int{}}
+	if d != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.subscriptions[s] = true
+	}
+	return s
+}
+
+// Watch adds a directory, unless it is watched already. A directory that was removed and made
+// again needs another call. A failure is ignored: the receiver polls as well.
+func (s *Subscription) Watch(dir string) {
+	d := s.dirs
+	if d == nil {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fd < 0 || !d.subscriptions[s] {
 		return
 	}
 	const changes = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_ONLYDIR
-	_, _ = unix.InotifyAddWatch(d.fd, dir, changes)
+	before, had := s.watched[dir]
+	delete(s.watched, dir)
+	if watch, err := unix.InotifyAddWatch(d.fd, dir, changes); err == nil {
+		s.watched[dir] = watch
+	}
+	if had {
+		d.unwatch(before)
+	}
 }
 
-// Run calls changed after changes until ctx ends, and closes d.
-func (d *Dirs) Run(ctx context.Context, changed func()) {
-	if d.file == nil {
-		<-ctx.Done()
+// Close ends the subscription.
+func (s *Subscription) Close() {
+	d := s.dirs
+	if d == nil {
 		return
 	}
-	defer d.file.Close()
-	defer context.AfterFunc(ctx, func() { _ = d.file.Close() })()
-	for events := make([]byte, 16<<10); ; {
-		if _, err := d.file.Read(events); err != nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.subscriptions, s)
+	for _, watch := range s.watched {
+		d.unwatch(watch)
+	}
+}
+
+// unwatch ends a watch that no subscription has. mu is held.
+func (d *Dirs) unwatch(watch int) {
+	for s := range d.subscriptions {
+		if s.has(func(of int) bool { return of == watch }) {
 			return
 		}
-		changed()
 	}
+	if d.fd >= 0 {
+		_, _ = unix.InotifyRmWatch(d.fd, uint32(watch)) // the directory may be gone, and the watch with it
+	}
+}
+
+// has reports whether is returns true for one of the subscription's watches. The mu of dirs is held.
+func (s *Subscription) has(is func(watch int) bool) bool {
+	for _, watch := range s.watched {
+		if is(watch) {
+			return true
+		}
+	}
+	return false
+}
+
+// read reports changes until the file is closed.
+func (d *Dirs) read() {
+	for events := make([]byte, 16<<10); ; {
+		n, err := d.file.Read(events)
+		if err != nil {
+			return
+		}
+		for _, s := range d.concerned(events[:n]) {
+			s.changed()
+		}
+	}
+}
+
+// concerned returns the subscriptions that have one of the directories of these events.
+func (d *Dirs) concerned(events []byte) []*Subscription {
+	changed, ended := watchesOf(events)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var concerned []*Subscription
+	for s := range d.subscriptions {
+		if changed[overflow] || s.has(func(watch int) bool { return changed[watch] }) {
+			concerned = append(concerned, s)
+		}
+		maps.DeleteFunc(s.watched, func(_ string, watch int) bool { return slices.Contains(ended, watch) })
+	}
+	return concerned
+}
+
+// overflow is the watch descriptor of an event that stands for others, which the kernel has
+// dropped (IN_Q_OVERFLOW).
+const overflow = -1
+
+// watchesOf returns the watch descriptors of events, and those of watches that have ended
+// because their directory is gone.
+func watchesOf(events []byte) (changed map[int]bool, ended []int) {
+	changed = map[int]bool{}
+	for len(events) >= unix.SizeofInotifyEvent {
+		watch := int(int32(binary.NativeEndian.Uint32(events)))
+		mask, name := binary.NativeEndian.Uint32(events[4:]), binary.NativeEndian.Uint32(events[12:])
+		changed[watch] = true
+		if mask&unix.IN_IGNORED != 0 {
+			ended = append(ended, watch)
+		}
+		events = events[unix.SizeofInotifyEvent+int(name):]
+	}
+	return changed, ended
 }

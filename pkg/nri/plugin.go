@@ -24,6 +24,7 @@ type Options struct {
 	// are; "" for that of this process.
 	Root string
 
+	Dirs *notify.Dirs           // the process's, which reports changes of the socket's directory
 	Tell func(component.Notice) // passes notices on, and does not block; nil for none
 	Log  *slog.Logger
 }
@@ -65,13 +66,12 @@ func (p *Plugin) Component() component.Component {
 
 // Run keeps the plugin connected to the runtime until ctx ends.
 func (p *Plugin) Run(ctx context.Context) {
-	dirs, changed := notify.NewDirs(p.Log), component.NewTrigger()
-	var all sync.WaitGroup
-	defer all.Wait()
-	all.Go(func() { dirs.Run(ctx, changed.Fire) })
+	changed := component.NewTrigger()
+	socket := p.Dirs.Subscribe(changed.Fire)
+	defer socket.Close()
 	pause := component.Backoff{First: firstRest, Last: lastRest}
 	loop := component.Loop{Reporter: p.reporter, Trigger: changed, Settle: changeRest, Do: func(ctx context.Context) time.Time {
-		dirs.Watch(filepath.Dir(p.Socket))
+		socket.Watch(filepath.Dir(p.Socket))
 		began := time.Now()
 		err := p.try(ctx)
 		if ctx.Err() != nil {

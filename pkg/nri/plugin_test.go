@@ -25,6 +25,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/nri/fakeruntime"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
@@ -93,7 +94,7 @@ func newPlugin(t testing.TB) *lab {
 		}
 	}
 	socket := filepath.Join(scratch.Dir(t), "nri.sock")
-	l.Plugin = New(Options{Socket: socket, Root: l.root, Lookup: l.find, Tell: l.hear, Log: slog.New(slog.NewTextHandler(&l.log, nil))})
+	l.Plugin = New(Options{Socket: socket, Root: l.root, Lookup: l.find, Dirs: newDirs(t), Tell: l.hear, Log: slog.New(slog.NewTextHandler(&l.log, nil))})
 	l.lookupTime = patience // the machine may be busy
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -522,7 +523,7 @@ func TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft(t *testing.T) {
 		_ = server.Serve(context.Background(), accept)
 	}()
 	p := New(Options{
-		Socket: socket, Log: slog.New(slog.DiscardHandler),
+		Socket: socket, Dirs: newDirs(t), Log: slog.New(slog.DiscardHandler),
 		Lookup: func(context.Context, string) (*publish.Told, error) { return nil, nil }, //nolint:nilnil // no rail
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -539,6 +540,12 @@ func TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft(t *testing.T) {
 	await(t, "connection to the next runtime", func() bool { return p.read().Connected })
 	cancel()
 	<-ended
+}
+
+func newDirs(t testing.TB) *notify.Dirs {
+	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
+	t.Cleanup(dirs.Close)
+	return dirs
 }
 
 // registrar answers the registration, and nothing else.

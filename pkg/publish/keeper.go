@@ -41,6 +41,7 @@ type Options struct {
 	Node      string   // its name in the cluster
 	// Client writes annotations, if the node file asks for them. nil writes none.
 	Client *kube.Client
+	Dirs   *notify.Dirs // the process's, which reports changes of records
 	Log    *slog.Logger
 	// Tell passes on notices, if it is not nil.
 	Tell func(component.Notice)
@@ -355,12 +356,9 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // run is one run until ctx ends, or it panics.
 func (k *Keeper) run(ctx context.Context) {
-	var listening sync.WaitGroup
-	defer listening.Wait()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	changed, records := component.NewTrigger(), notify.NewDirs(k.Log)
-	listening.Go(func() { records.Run(ctx, changed.Fire) })
+	changed := component.NewTrigger()
+	records := k.Dirs.Subscribe(changed.Fire)
+	defer records.Close()
 	var full time.Time
 	polled := time.Now()
 	began := polled // of a pass, which begins with what woke it

@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -67,7 +68,9 @@ func newLabIn(t testing.TB, dir string) *lab {
 	}
 	t.Cleanup(l.ledger.Close)
 	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
-	l.keeper = NewKeeper(Options{StateDirs: []string{l.dir}, Node: "node-1", Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
+	t.Cleanup(dirs.Close)
+	l.keeper = NewKeeper(Options{StateDirs: []string{l.dir}, Node: "node-1", Dirs: dirs, Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	t.Cleanup(func() {
 		if o := l.keeper.opened; o != nil {
 			o.close()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/deviceplugin"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -69,18 +70,21 @@ func serve(dir string) error {
 	if err != nil {
 		return err
 	}
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	dirs := notify.NewDirs(log)
+	defer dirs.Close()
 	var mu sync.Mutex
 	deviceplugin.New(deviceplugin.Options{
 		Config:     func() (*resource.Config, *resource.Rails, error) { return readConfig(dir) },
 		Inventory:  func() (*deviceplugin.Inventory, error) { return readInventory(dir) },
 		Interval:   interval,
-		KubeletDir: os.Getenv(kubeletEnv), DevInfoDir: filepath.Join(dir, devInfoDir), CDIDir: filepath.Join(dir, cdiDir), Root: os.Getenv(rootEnv),
+		KubeletDir: os.Getenv(kubeletEnv), DevInfoDir: filepath.Join(dir, devInfoDir), CDIDir: filepath.Join(dir, cdiDir), Root: os.Getenv(rootEnv), Dirs: dirs,
 		Tell: func(n component.Notice) {
 			mu.Lock()
 			defer mu.Unlock()
 			_ = json.NewEncoder(notices).Encode(n) // the test misses it
 		},
-		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Log: log,
 	}).Run(ctx)
 	if ctx.Err() == nil {
 		return errors.New("the device plugin ended by itself")

@@ -57,8 +57,9 @@ var errNoFile = errors.New("not a regular file")
 // something has replaced or removed. Without a Record each directory must have each plugin.
 type Watcher struct {
 	Plugins
-	Restore bool   // put the plugin back; otherwise only report
-	Version string // of the plugins
+	Restore bool         // put the plugin back; otherwise only report
+	Version string       // of the plugins
+	Dirs    *notify.Dirs // the process's, which reports changes in the CNI directories
 
 	reporter *component.Reporter
 	names    []string // of the plugins in Own that are to be installed
@@ -105,10 +106,9 @@ func (b *Watcher) Component(tell func(component.Notice)) (component.Component, e
 
 // run compares at the start, after changes, and every so often.
 func (b *Watcher) run(ctx context.Context) {
-	var watching sync.WaitGroup
-	defer watching.Wait()
-	dirs, changed := notify.NewDirs(b.Log), component.NewTrigger()
-	watching.Go(func() { dirs.Run(ctx, changed.Fire) })
+	changed := component.NewTrigger()
+	dirs := b.Dirs.Subscribe(changed.Fire)
+	defer dirs.Close()
 	loop := component.Loop{Reporter: b.reporter, Trigger: changed, Settle: settleTime, Do: func(ctx context.Context) time.Time {
 		for _, dir := range b.BinDirs {
 			dirs.Watch(dir)

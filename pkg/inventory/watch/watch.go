@@ -25,14 +25,17 @@ const (
 // NICs calls changed at once, after changes of the host's links and RDMA devices and of the ledgers
 // in the state directories, and every watchAgain, until ctx ends. Changes that come together cause
 // one call. It also calls at intervals because a notice may be lost, and a link in a pod changes
-// without one. host must stay open until NICs returns.
-func NICs(ctx context.Context, host *link.Netns, stateDirs []string, reporter *component.Reporter, log *slog.Logger, changed func()) {
+// without one. host must stay open until NICs returns, and dirs, which is the process's.
+func NICs(
+	ctx context.Context, host *link.Netns, dirs *notify.Dirs, stateDirs []string, reporter *component.Reporter, log *slog.Logger, changed func(),
+) {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer cancel()
-	noticed, records := component.NewTrigger(), notify.NewDirs(log)
-	listening.Go(func() { records.Run(ctx, noticed.Fire) })
+	noticed := component.NewTrigger()
+	records := dirs.Subscribe(noticed.Fire)
+	defer records.Close()
 	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, log, noticed.Fire) })
 	listening.Go(func() { notify.Netlink(ctx, host, unix.NETLINK_RDMA, rdma.NotifyGroup, log, noticed.Fire) })
 	loop := component.Loop{

@@ -12,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/inventory/watch"
+	"github.com/rail-cni/rail-cni/pkg/notify"
 )
 
 func TestWatchLooksAfterChanges(t *testing.T) {
@@ -19,11 +20,14 @@ func TestWatchLooksAfterChanges(t *testing.T) {
 	attachments := filepath.Join(state, "attachments")
 	looks := make(chan struct{}, 100)
 	ctx, cancel := context.WithCancel(t.Context())
+	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
+	defer dirs.Close()
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	defer cancel()
 	watching.Go(func() {
-		watch.NICs(ctx, n.Netns, []string{state}, component.NewReporter("inventory", slog.New(slog.DiscardHandler), nil), slog.New(slog.DiscardHandler), func() { looks <- struct{}{} })
+		log := slog.New(slog.DiscardHandler)
+		watch.NICs(ctx, n.Netns, dirs, []string{state}, component.NewReporter("inventory", log, nil), log, func() { looks <- struct{}{} })
 	})
 	await := func(what string) {
 		t.Helper()
