@@ -13,7 +13,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/inventory/watch"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -54,9 +53,9 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 	}
 	changed := component.NewTrigger()
 	plugin := deviceplugin.New(deviceplugin.Options{
-		Config: readResources, Changed: changed,
+		Config: h.resources, Changed: changed,
 		Inventory: func() (*deviceplugin.Inventory, error) {
-			list, err := inventory.NICs(h.stateDirs...)
+			list, err := inventory.NICsBy(&h.nodeFile, h.stateDirs...)
 			if err != nil {
 				return nil, err
 			}
@@ -71,9 +70,9 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 	return []component.Component{plugin.Component(), {Name: "inventory", Reporter: reporter, Run: watching}}, nil
 }
 
-// readResources returns the resources and rails of the node file.
-func readResources() (*resource.Config, *resource.Rails, error) {
-	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+// resources returns the resources and rails of the node file.
+func (h *host) resources() (*resource.Config, *resource.Rails, error) {
+	file, _, err := h.nodeFile.Read()
 	if err != nil || file == nil {
 		return nil, nil, err
 	}

@@ -152,6 +152,7 @@ type host struct {
 	own       string
 	socket    string                 // "" for none
 	client    *kube.Client           // nil without a cluster
+	nodeFile  netconf.NodeFileReader // the one reader of the node file
 	dirs      *notify.Dirs           // the one watcher of directories
 	notify    func(component.Notice) // nil without a cluster
 	log       *slog.Logger
@@ -197,7 +198,7 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 		return err
 	}
 	publisher := publish.NewKeeper(publish.Options{
-		StateDirs: h.stateDirs, Node: h.name, Client: h.client, Dirs: h.dirs, Log: h.log, Tell: h.notify,
+		StateDirs: h.stateDirs, Node: h.name, Client: h.client, NodeFile: &h.nodeFile, Dirs: h.dirs, Log: h.log, Tell: h.notify,
 	})
 	containers, err := f.nri.components(h, publisher)
 	if err != nil {
@@ -272,10 +273,8 @@ func (f *runFlags) options(h *host) (agent.Options, error) {
 // and, with --reconcile, the reconciler of the cluster's pools. The reconciler does not replay the
 // journal.
 func (f *runFlags) addresses(h *host) ([]component.Component, error) {
-	journals := replay.Journals{StateDirs: h.stateDirs, UserAgent: userAgent(), Log: h.log}
-	blocks := block.Keeper{StateDirs: h.stateDirs, Log: h.log, Open: func(kubeconfig, flatFile string) (*kube.Client, error) {
-		return replay.Open(kubeconfig, flatFile, userAgent())
-	}}
+	journals := replay.Journals{StateDirs: h.stateDirs, UserAgent: userAgent(), NodeFile: &h.nodeFile, Log: h.log}
+	blocks := block.Keeper{StateDirs: h.stateDirs, Log: h.log, Open: journals.Open}
 	components := []component.Component{journals.Component(h.notify), {Name: "blocks", Run: blocks.Run}}
 	if !f.reconcile {
 		return components, nil

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/nri"
 	"github.com/rail-cni/rail-cni/pkg/publish"
@@ -39,7 +40,9 @@ func standIn(node string) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	dirs := notify.NewDirs(log)
 	defer dirs.Close()
-	keeper := publish.NewKeeper(publish.Options{StateDirs: []string{"/run/rail-cni"}, Node: node, Log: log})
+	keeper := publish.NewKeeper(publish.Options{
+		StateDirs: []string{"/run/rail-cni"}, Node: node, NodeFile: &netconf.NodeFileReader{}, Dirs: dirs, Log: log,
+	})
 	lookup := func(ctx context.Context, sandboxID string) (*publish.Told, error) {
 		told, err := keeper.Lookup(ctx, sandboxID)
 		if told == nil || err != nil {

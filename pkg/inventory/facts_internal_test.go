@@ -151,7 +151,7 @@ func TestLentNICThatTheKernelReturnedHasItsFacts(t *testing.T) {
 func TestNodeFileGivesRailsAndProtects(t *testing.T) {
 	m := withFunctions(t)
 	text := "nics: [{driver: mlx5_core}]\nrails:\n- {id: 5, pci: \"0000:51:00.0\"}\n- {id: 6, pci: \"0000:99:00.0\"}\n"
-	if err := os.WriteFile(m.nodeFile, []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(m.nodeFile.Path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	list, err := m.nics()
@@ -165,7 +165,7 @@ func TestNodeFileGivesRailsAndProtects(t *testing.T) {
 	if _, problems, err := list.Pools(); len(problems) == 0 || err != nil {
 		t.Errorf("of a rail without a NIC: %v, %v", problems, err)
 	}
-	if err := os.WriteFile(m.nodeFile, []byte("rials: []\n"), 0o600); err != nil {
+	if err := os.WriteFile(m.nodeFile.Path, []byte("rials: []\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if list, err = m.nics(); err != nil || len(list.Errors) != 1 || len(list.NICs) != 1 {

@@ -120,7 +120,7 @@ type NICList struct {
 type machine struct {
 	host      *nic.Host
 	stateDirs []string
-	nodeFile  string // path
+	nodeFile  *netconf.NodeFileReader
 	// isNIC reports whether a link can be a NIC. It is [link.Link.HasParent], but for tests.
 	isNIC func(*link.Link) bool
 }
@@ -129,12 +129,17 @@ type machine struct {
 // or not the state directories of the plugins have a ledger. The calling thread must be in
 // the host netns. It needs root.
 func NICs(stateDirs ...string) (*NICList, error) {
+	return NICsBy(&netconf.NodeFileReader{}, stateDirs...)
+}
+
+// NICsBy is NICs for a process that goes on, and has a reader of the node file.
+func NICsBy(nodeFile *netconf.NodeFileReader, stateDirs ...string) (*NICList, error) {
 	host, err := link.CurrentNetns()
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	m := machine{host: &nic.Host{Netns: host, Sys: "/sys", Proc: "/proc"}, stateDirs: stateDirs, nodeFile: netconf.NodeFilePath(), isNIC: (*link.Link).HasParent}
+	m := machine{host: &nic.Host{Netns: host, Sys: "/sys", Proc: "/proc"}, stateDirs: stateDirs, nodeFile: nodeFile, isNIC: (*link.Link).HasParent}
 	return m.nics()
 }
 
@@ -170,7 +175,7 @@ func (m *machine) read() (*NICList, error) {
 		return nil, err
 	}
 	defer held.close()
-	if list.File, err = netconf.ReadNodeFile(m.nodeFile); err != nil {
+	if list.File, _, err = m.nodeFile.Read(); err != nil {
 		list.Errors = append(list.Errors, fmt.Errorf("no NIC can be lent now: %w", err))
 	}
 	links, views, err := m.views(before)

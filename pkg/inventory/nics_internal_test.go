@@ -8,6 +8,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -62,7 +63,11 @@ func newMachine(t *testing.T) *machine {
 		"proc/driver/nvidia/gpus/0000:3E:00.0/information":            "Model: \t NVIDIA H100\nGPU UUID: \t GPU-6b4b1ba3\nBus Location: \t 0000:3e:00.0\n",
 	})
 	n := testnet.NewNetns(t, "node")
-	return &machine{host: &nic.Host{Netns: n.Netns, Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc")}, stateDirs: []string{filepath.Join(dir, "state")}, nodeFile: filepath.Join(dir, "node.yaml"), isNIC: (*link.Link).HasParent}
+	return &machine{
+		host:      &nic.Host{Netns: n.Netns, Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc")},
+		stateDirs: []string{filepath.Join(dir, "state")}, nodeFile: &netconf.NodeFileReader{Path: filepath.Join(dir, "node.yaml")},
+		isNIC: (*link.Link).HasParent,
+	}
 }
 
 func TestLentNICKeepsItsFactsAndItsGPUs(t *testing.T) {

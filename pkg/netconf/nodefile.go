@@ -110,6 +110,11 @@ func NodeFilePath() string {
 // could permit what it was written to forbid. It never blocks.
 func ReadNodeFile(name string) (*NodeFile, error) {
 	data, info, err := readFile(name)
+	return newNodeFile(name, data, info, err)
+}
+
+// newNodeFile returns the node file of which [readFile] has returned the rest.
+func newNodeFile(name string, data []byte, info fs.FileInfo, err error) (*NodeFile, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

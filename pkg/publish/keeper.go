@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
@@ -41,8 +39,10 @@ type Options struct {
 	Node      string   // its name in the cluster
 	// Client writes annotations, if the node file asks for them. nil writes none.
 	Client *kube.Client
-	Dirs   *notify.Dirs // the process's, which reports changes of records
-	Log    *slog.Logger
+	// NodeFile is the process's reader of the node file.
+	NodeFile *netconf.NodeFileReader
+	Dirs     *notify.Dirs // the process's, which reports changes of records
+	Log      *slog.Logger
 	// Tell passes on notices, if it is not nil.
 	Tell func(component.Notice)
 }
@@ -61,12 +61,14 @@ type Keeper struct {
 	// list is inventory.NICs, but for tests.
 	list func() (*inventory.NICList, error)
 
-	opening  sync.Mutex            // guards opened
-	opened   *opened               // nil until open has succeeded
-	facts    atomic.Pointer[facts] // nil until they were read
-	reading  sync.Mutex            // of the facts
-	nodeFile nodeFile
-	started  time.Time // when NewKeeper was called
+	opening sync.Mutex            // guards opened
+	opened  *opened               // nil until open has succeeded
+	facts   atomic.Pointer[facts] // nil until they were read
+	reading sync.Mutex            // of the facts
+	started time.Time             // when NewKeeper was called
+
+	refreshing sync.Mutex    // of the settings
+	generation atomic.Uint64 // of the node file that the settings are of, 0 for none
 
 	mu       sync.Mutex
 	settings Settings
@@ -92,7 +94,7 @@ type facts struct {
 	list *inventory.NICList
 	of   time.Time
 
-	changes uint64 // those of the node file, which has the rails, when the reading began
+	generation uint64 // that of the node file, which has the rails, when the reading began
 }
 
 // pod is a pod that holds a rail. The keeper's mu guards it.
@@ -133,7 +135,7 @@ func (p *pod) current() bool { return p.built == p.changes && p.rails != nil }
 // NewKeeper returns a Keeper that has done nothing yet. Run must be called once.
 func NewKeeper(o Options) *Keeper {
 	k := &Keeper{Options: o, reporter: component.NewReporter("publisher", o.Log, o.Tell), metrics: newMetrics(), started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
-	k.list = func() (*inventory.NICList, error) { return inventory.NICs(o.StateDirs...) }
+	k.list = func() (*inventory.NICList, error) { return inventory.NICsBy(o.NodeFile, o.StateDirs...) }
 	k.annotator = newAnnotator(k)
 	return k
 }
@@ -249,18 +251,20 @@ func (k *Keeper) toldOf(o *opened, name string, p *pod) *Told {
 	return &Told{Rails: p.rails, Settings: k.settings, Dir: o.files.dir(name)}
 }
 
-// refreshSettings reads the node file if it has changed.
+// refreshSettings takes the settings from the node file if it has changed. A file that cannot be
+// read changes nothing: no NIC is lent then either.
 func (k *Keeper) refreshSettings() {
-	k.nodeFile.mu.Lock()
-	defer k.nodeFile.mu.Unlock()
-	settings, changed := k.nodeFile.read()
-	if !changed {
+	k.refreshing.Lock()
+	defer k.refreshing.Unlock()
+	file, generation, err := k.NodeFile.Read()
+	before := k.generation.Load()
+	if generation == before || err != nil && before != 0 {
 		return
 	}
-	k.nodeFile.changes.Add(1)
+	k.generation.Store(generation)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.settings = settings
+	k.settings = SettingsOf(file)
 	for _, p := range k.pods {
 		p.changed()
 	}
@@ -603,7 +607,7 @@ func (k *Keeper) drop(o *opened, name string, look uint64) error {
 func (k *Keeper) refreshFacts() bool {
 	f := k.facts.Load()
 	k.mu.Lock()
-	due := f == nil || len(k.pods) > 0 && (time.Since(f.of) > factsFor || f.changes != k.nodeFile.changes.Load())
+	due := f == nil || len(k.pods) > 0 && (time.Since(f.of) > factsFor || f.generation != k.generation.Load())
 	k.mu.Unlock()
 	if !due || !k.reading.TryLock() {
 		return false
@@ -618,12 +622,12 @@ func (k *Keeper) refreshFacts() bool {
 
 // readFacts reads the NICs. reading is held.
 func (k *Keeper) readFacts() (*inventory.NICList, error) {
-	changes := k.nodeFile.changes.Load()
+	generation := k.generation.Load()
 	list, err := k.list()
 	if err != nil {
 		return nil, err
 	}
-	k.facts.Store(&facts{list: list, of: time.Now(), changes: changes})
+	k.facts.Store(&facts{list: list, of: time.Now(), generation: generation})
 	return list, nil
 }
 
@@ -644,7 +648,7 @@ func (k *Keeper) nics(records []*ledger.Record) (*inventory.NICList, error) {
 // suffice reports whether the facts are of this node file, and are new or have the NICs of
 // all records. f may be nil.
 func (k *Keeper) suffice(f *facts, records []*ledger.Record) bool {
-	if f == nil || f.changes != k.nodeFile.changes.Load() {
+	if f == nil || f.generation != k.generation.Load() {
 		return false
 	}
 	lacks := func(r *ledger.Record) bool {
@@ -760,39 +764,4 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 // same. A nil err ends it.
 func (k *Keeper) report(key string, err error) {
 	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "pod not told of its rails", Warning: true})
-}
-
-// stampOf returns a text that changes whenever the file does.
-func stampOf(path string) string {
-	info, err := os.Stat(path)
-	if err != nil {
-		return path
-	}
-	stamp := fmt.Sprintf("%s %d %d", path, info.ModTime().UnixNano(), info.Size())
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		stamp += fmt.Sprintf(" %d", st.Ino)
-	}
-	return stamp
-}
-
-// nodeFile is the node file as it was last read.
-type nodeFile struct {
-	mu      sync.Mutex
-	stamp   string        // of the file
-	changes atomic.Uint64 // of the file
-}
-
-// read reads the settings of the node file, and reports whether they may have changed. A file
-// that cannot be read changes nothing: no NIC is lent then either. mu is held.
-func (n *nodeFile) read() (s Settings, changed bool) {
-	stamp := stampOf(netconf.NodeFilePath())
-	if stamp == n.stamp {
-		return Settings{}, false
-	}
-	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
-	if err != nil && n.stamp != "" {
-		return Settings{}, false
-	}
-	n.stamp = stamp
-	return SettingsOf(file), true
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -70,7 +71,10 @@ func newLabIn(t testing.TB, dir string) *lab {
 	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
 	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
 	t.Cleanup(dirs.Close)
-	l.keeper = NewKeeper(Options{StateDirs: []string{l.dir}, Node: "node-1", Dirs: dirs, Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	l.keeper = NewKeeper(Options{
+		StateDirs: []string{l.dir}, Node: "node-1", NodeFile: &netconf.NodeFileReader{}, Dirs: dirs,
+		Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
 	t.Cleanup(func() {
 		if o := l.keeper.opened; o != nil {
 			o.close()
@@ -438,7 +442,7 @@ func BenchmarkLookupOfAPodWithoutRails(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	k := NewKeeper(Options{StateDirs: []string{dir}, Log: slog.New(slog.DiscardHandler)})
+	k := NewKeeper(Options{StateDirs: []string{dir}, NodeFile: &netconf.NodeFileReader{}, Log: slog.New(slog.DiscardHandler)})
 	for b.Loop() {
 		if told, err := k.Lookup(b.Context(), "none"); told != nil || err != nil {
 			b.Fatal(told, err)

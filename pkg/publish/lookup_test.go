@@ -268,7 +268,7 @@ func TestPanicLeavesNothingLocked(t *testing.T) {
 		"Lookup": func() {
 			l.spoil(uid)
 			k.list = func() (*inventory.NICList, error) { panic("a defect") }
-			k.nodeFile.changes.Add(1)
+			k.generation.Add(1)
 			_, _ = k.lookup(context.Background(), k.opened, uid, []*ledger.Record{r}, k.beginLook())
 		},
 	} {

@@ -8,7 +8,7 @@
 //
 // An agent replays while something waits:
 //
-//	journals := replay.Journals{StateDirs: stateDirs, UserAgent: "rail-agent/v1", Log: log}
+//	journals := replay.Journals{StateDirs: stateDirs, UserAgent: "rail-agent/v1", NodeFile: nodeFile, Log: log}
 //	if waiting, err := journals.Waiting(); err == nil && waiting > 0 {
 //		err = journals.Replay(ctx)
 //	}

@@ -17,8 +17,9 @@ import (
 // Journals are the journals of a node's state directories.
 type Journals struct {
 	StateDirs []string
-	UserAgent string       // for the servers' logs
-	Log       *slog.Logger // not needed to count
+	UserAgent string                  // for the servers' logs
+	NodeFile  *netconf.NodeFileReader // the process's; not needed to count
+	Log       *slog.Logger            // not needed to count
 }
 
 // Waiting returns how many addresses wait to be freed. It makes no request.
@@ -39,7 +40,7 @@ func (j Journals) Waiting() (int, error) {
 // remaining ones.
 func (j Journals) Replay(ctx context.Context) error {
 	// It may have been forbidden since the entry was made.
-	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	file, _, err := j.NodeFile.Read()
 	if err != nil {
 		return err
 	}
@@ -59,7 +60,7 @@ func (j Journals) Replay(ctx context.Context) error {
 }
 
 func (j Journals) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, e store.Endpoint) error {
-	client, err := open(file, e, j.UserAgent)
+	client, err := j.open(file, e)
 	if err != nil {
 		return err
 	}
@@ -76,18 +77,18 @@ func (j Journals) replay(ctx context.Context, file *netconf.NodeFile, stateDir s
 
 // Open returns the client for a network's kubeconfig, whose flat file is flatFile, "" if
 // it has none. It returns an error if the node file does not permit the kubeconfig.
-func Open(kubeconfig, flatFile, userAgent string) (*kube.Client, error) {
-	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+func (j Journals) Open(kubeconfig, flatFile string) (*kube.Client, error) {
+	file, _, err := j.NodeFile.Read()
 	if err != nil {
 		return nil, err
 	}
-	return open(file, store.Endpoint{Kubeconfig: kubeconfig, FlatFile: flatFile}, userAgent)
+	return j.open(file, store.Endpoint{Kubeconfig: kubeconfig, FlatFile: flatFile})
 }
 
-func open(file *netconf.NodeFile, e store.Endpoint, userAgent string) (*kube.Client, error) {
+func (j Journals) open(file *netconf.NodeFile, e store.Endpoint) (*kube.Client, error) {
 	vet, err := file.VetKubeconfig(e.Kubeconfig, file.FlatFiles(e.FlatFile))
 	if err != nil {
 		return nil, err
 	}
-	return kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Vet: vet, Namespace: e.Namespace, UserAgent: userAgent, RetryFor: store.RetryFor})
+	return kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Vet: vet, Namespace: e.Namespace, UserAgent: j.UserAgent, RetryFor: store.RetryFor})
 }

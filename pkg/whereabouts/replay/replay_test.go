@@ -55,7 +55,7 @@ func TestKubeconfigThatTheNodeFileClosedIsNotUsed(t *testing.T) {
 	journal(t, one, closed)
 	journal(t, two, missing)
 	nodeFile(t, missing)
-	j := replay.Journals{StateDirs: []string{one, two}, Log: slog.New(slog.DiscardHandler)}
+	j := replay.Journals{StateDirs: []string{one, two}, NodeFile: &netconf.NodeFileReader{}, Log: slog.New(slog.DiscardHandler)}
 	err := j.Replay(t.Context())
 	if err == nil {
 		t.Fatal("it was replayed")
