@@ -25,12 +25,12 @@ func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
 	if !m.host.HasRDMACore() {
 		return nil
 	}
-	v := held.onHost()
-	devices, err := v.rdma()
+	host := held.Host()
+	devices, err := host.Devices()
 	if err != nil {
 		return err
 	}
-	pairs, err := v.core.Pairs(devices, links)
+	pairs, err := host.Core.Pairs(devices, links)
 	for _, p := range pairs {
 		if list.hasLent(p) {
 			continue

@@ -166,8 +166,8 @@ func TestAttachmentWhosePodEndsWhileItIsReadIsGone(t *testing.T) {
 	if err := records.Put(r); err != nil {
 		t.Fatal(err)
 	}
-	now := &live{host: m.host.Netns, brief: true}
-	now.see(r.Netns.NetnsID.String()+r.Netns.Path, func() (*link.Netns, bool, error) { return nil, false, errPodGone })
+	now := &live{Namespaces: Namespaces{HostNetns: m.host.Netns}, brief: true}
+	now.open("found "+podKey(r), func() (*Namespace, error) { return &Namespace{}, errPodGone })
 	attachments, _, errs := collect(records, now, false)
 	if len(errs) > 0 || len(attachments) != 1 || attachments[0].State != Gone {
 		t.Errorf("%+v, %v", attachments, errs)

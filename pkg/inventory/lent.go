@@ -13,14 +13,14 @@ type held struct {
 
 // held reads the attachments of all state directories that have a ledger, of this host.
 func (m *machine) held(list *NICList) (*held, error) {
-	h := &held{live: live{host: m.host.Netns, brief: true}}
+	h := &held{live: live{Namespaces: Namespaces{HostNetns: m.host.Netns}, brief: true}}
 	for _, dir := range m.stateDirs {
 		if !ledger.Exists(dir) {
 			continue
 		}
 		records, err := ledger.Open(dir)
 		if err != nil {
-			h.close()
+			h.Close()
 			return nil, err
 		}
 		attachments, _, errs := collect(records, &h.live, false)

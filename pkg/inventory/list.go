@@ -33,8 +33,8 @@ func Collect(stateDir string, all bool) (*List, error) {
 		return nil, err
 	}
 	defer records.Close()
-	now := live{host: host}
-	defer now.close()
+	now := live{Namespaces: Namespaces{HostNetns: host}}
+	defer now.Close()
 	list := &List{}
 	list.Attachments, list.Others, list.Errors = collect(records, &now, all)
 	if _, err := netconf.ReadNodeFile(netconf.NodeFilePath()); err != nil {
@@ -55,13 +55,13 @@ func collect(records *ledger.Ledger, now *live, all bool) (attachments []Attachm
 	}
 	attachments = []Attachment{}
 	for _, r := range found {
-		if !all && !records.OfHost(r, now.host.ID) {
+		if !all && !records.OfHost(r, now.HostNetns.ID) {
 			others++
 			continue
 		}
 		a := describe(r, stateOf(records, r))
 		a.ofEarlierBoot = !records.OfThisBoot(r)
-		if a.State == Alive && r.Phase != ledger.Freeing && errors.Is(now.inPod(r).err, errPodGone) {
+		if a.State == Alive && r.Phase != ledger.Freeing && errors.Is(now.FindPod(r).Err, errPodGone) {
 			a.State = Gone
 		}
 		if a.State == Alive && r.Phase != ledger.Freeing {

@@ -6,69 +6,28 @@ import (
 	"net/netip"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// live reads the current state of attachments' interfaces and RDMA devices. It opens
-// each network namespace once, and lists the RDMA devices in it once.
+// live reads the current state of attachments' interfaces and RDMA devices.
 type live struct {
-	host  *link.Netns
+	Namespaces
 	brief bool // only the state of links and ports, with the hardware of links
-	views map[string]*view
 }
-
-// view is one namespace.
-type view struct {
-	ns    *link.Netns
-	own   bool  // ns is to be closed
-	err   error // why ns is nil
-	asked bool  // for the rest
-	core  *rdma.Core
-	// devices are those of the namespace, and unread is why they are not known.
-	devices []rdma.Device
-	unread  error
-}
-
-func (l *live) close() {
-	for _, v := range l.views {
-		v.core.Close()
-		if v.own {
-			v.ns.Close()
-		}
-	}
-}
-
-// rdma returns the RDMA devices of the namespace.
-func (v *view) rdma() ([]rdma.Device, error) {
-	if v.err != nil {
-		return nil, v.err
-	}
-	if !v.asked {
-		v.asked = true
-		if v.core, v.unread = rdma.Open(v.ns); v.unread == nil {
-			v.devices, v.unread = v.core.Devices()
-		}
-	}
-	return v.devices, v.unread
-}
-
-// errPodGone means that the pod netns, which lived, has just ended.
-var errPodGone = errors.New("the pod netns has just gone")
 
 // fillLink adds the state of the attachment's interface, as far as it is in its pod.
 func (l *live) fillLink(a *Attachment, r *ledger.Record) {
-	v := l.inPod(r)
-	if v.err != nil {
+	pod := l.FindPod(r)
+	if pod.Err != nil {
 		return
 	}
-	now := r.InterfaceIn(v.ns)
+	now := r.InterfaceIn(pod.Netns)
 	if now == nil {
 		return
 	}
 	a.Link, a.adminDown = stateOfLink(now), !now.IsUp()
 	if l.brief && r.LendsNetdev() {
-		a.hardware, _ = v.ns.Hardware(now.Name) // the record has it as well
+		a.hardware, _ = pod.Netns.Hardware(now.Name) // the record has it as well
 	}
 }
 
@@ -89,20 +48,12 @@ func (l *live) fill(p *RDMA, r *ledger.Record) []error {
 }
 
 func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMADevice) error {
-	v := l.onHost()
-	if recorded.Lent {
-		v = l.inPod(r)
-	}
-	devices, err := v.rdma()
-	if err != nil {
-		return err
-	}
-	d, err := find(devices, recorded)
+	ns, d, err := l.DeviceOf(r, recorded, l.FindPod)
 	if err != nil {
 		return err
 	}
 	if port := portOf(recorded, d); port != 0 {
-		p, err := v.core.Port(d, port)
+		p, err := ns.Core.Port(d, port)
 		if err != nil {
 			return err
 		}
@@ -111,7 +62,7 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 	if l.brief {
 		return nil
 	}
-	u, err := v.core.Uverbs(d)
+	u, err := ns.Core.Uverbs(d)
 	if err != nil && !errors.Is(err, rdma.ErrNoCharDev) {
 		return err
 	}
@@ -120,7 +71,7 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 	}
 	var errs []error
 	for i := range shown.GIDs {
-		err := shown.GIDs[i].look(v.core, d, shown.Port, r.IfName)
+		err := shown.GIDs[i].look(ns.Core, d, shown.Port, r.IfName)
 		if recorded.Netdev == "" || len(r.RDMA.Devices) == 1 { // a bond's member has no GIDs while the kernel does not use it
 			errs = append(errs, err)
 		}
@@ -151,47 +102,4 @@ func (g *GID) look(core *rdma.Core, d rdma.Device, port uint32, ifName string) e
 	}
 	g.Index, g.Value = e.Index, e.GID.String()
 	return nil
-}
-
-// onHost returns the host netns, where shared devices are seen.
-func (l *live) onHost() *view {
-	return l.see("host", func() (*link.Netns, bool, error) { return l.host, false, nil })
-}
-
-// inPod returns the pod netns of the record.
-func (l *live) inPod(r *ledger.Record) *view {
-	return l.see(r.Netns.NetnsID.String()+r.Netns.Path, func() (*link.Netns, bool, error) {
-		ns, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
-		if err == nil && ns == nil {
-			err = errPodGone
-		}
-		return ns, true, err
-	})
-}
-
-func (l *live) see(key string, open func() (ns *link.Netns, own bool, err error)) *view {
-	if v := l.views[key]; v != nil {
-		return v
-	}
-	v := &view{}
-	v.ns, v.own, v.err = open()
-	if l.views == nil {
-		l.views = map[string]*view{}
-	}
-	l.views[key] = v
-	return v
-}
-
-// find returns the recorded device of those in the namespace in which it should be.
-func find(devices []rdma.Device, recorded *ledger.RDMADevice) (rdma.Device, error) {
-	for _, d := range devices {
-		if d.NodeGUID == recorded.NodeGUID && d.ParentDev == recorded.ParentDev {
-			return d, nil
-		}
-	}
-	where := "on the host"
-	if recorded.Lent {
-		where = "in the pod netns"
-	}
-	return rdma.Device{}, fmt.Errorf("%w %s: it was unplugged, its driver was unloaded, or it is just being moved", rdma.ErrNotFound, where)
 }

@@ -174,7 +174,7 @@ func (m *machine) read() (*NICList, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer held.close()
+	defer held.Close()
 	if list.File, _, err = m.nodeFile.Read(); err != nil {
 		list.Errors = append(list.Errors, fmt.Errorf("no NIC can be lent now: %w", err))
 	}

@@ -747,8 +747,8 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 	if who := records[0].Pod; who != nil {
 		ref.UID, ref.Namespace, ref.Name = who.UID, who.Namespace, who.Name
 	}
-	s := &sight{host: o.host}
-	defer s.close()
+	s := &sight{Namespaces: inventory.Namespaces{HostNetns: o.host}}
+	defer s.Close()
 	seen := map[string]bool{}
 	s.see = func(core *rdma.Core, d rdma.Device, port uint32, lent bool) {
 		k.watch(seen, name, core, d, port, lent)

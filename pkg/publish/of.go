@@ -27,75 +27,16 @@ func IsRail(r *ledger.Record) bool {
 // pod. Of needs root, and the calling thread must be in the host netns. If something cannot
 // be read, it returns the rest beside the error.
 func Of(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
-	host, err := link.CurrentNetns()
-	if err != nil {
-		return nil, err
-	}
-	defer host.Close()
-	s := &sight{host: host}
-	defer s.close()
+	s := &sight{}
+	defer s.Close()
 	return s.of(list, records, pod)
 }
 
-// sight reads the present state. It opens each network namespace once, and must be closed
-// soon: an open namespace keeps the NICs in it from returning.
+// sight reads the present state.
 type sight struct {
-	host   *link.Netns
-	spaces map[string]*space
+	inventory.Namespaces
 	// see is called for each port that the pod has, if it is not nil.
 	see func(core *rdma.Core, d rdma.Device, port uint32, lent bool)
-}
-
-// space is one namespace.
-type space struct {
-	ns      *link.Netns
-	own     bool // ns is to be closed
-	core    *rdma.Core
-	devices []rdma.Device
-	err     error // why there is no ns or no devices
-}
-
-func (s *sight) close() {
-	for _, sp := range s.spaces {
-		sp.core.Close()
-		if sp.own {
-			sp.ns.Close()
-		}
-	}
-	s.spaces = nil
-}
-
-// in returns the namespace of a record's pod, or with nil that of the host.
-func (s *sight) in(r *ledger.Record) *space {
-	key := "host"
-	if r != nil {
-		key = r.Netns.NetnsID.String()
-	}
-	if sp := s.spaces[key]; sp != nil {
-		return sp
-	}
-	sp := &space{ns: s.host}
-	if r != nil {
-		sp.ns, sp.own = r.OpenPod(), true
-	}
-	if sp.ns == nil {
-		sp.err = fmt.Errorf("%s: its netns is gone", r.Holder())
-	}
-	if s.spaces == nil {
-		s.spaces = map[string]*space{}
-	}
-	s.spaces[key] = sp
-	return sp
-}
-
-// rdma returns the RDMA devices of the namespace.
-func (sp *space) rdma() ([]rdma.Device, error) {
-	if sp.err == nil && sp.core == nil {
-		if sp.core, sp.err = rdma.Open(sp.ns); sp.err == nil {
-			sp.devices, sp.err = sp.core.Devices()
-		}
-	}
-	return sp.devices, sp.err
 }
 
 func (s *sight) of(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
@@ -145,15 +86,15 @@ func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 		l.IfName = ""
 		return l, nil, nil
 	}
-	sp := s.in(r)
-	if sp.ns == nil {
-		return l, nil, sp.err
+	in := s.Pod(r)
+	if in.Err != nil {
+		return l, nil, in.Err
 	}
-	now := r.InterfaceIn(sp.ns)
+	now := r.InterfaceIn(in.Netns)
 	var found []*net.IPNet
 	var err error
 	if now != nil {
-		found, err = sp.ns.SomeAddresses(now.Index, mostAddresses)
+		found, err = in.Netns.SomeAddresses(now.Index, mostAddresses)
 	}
 	if now == nil || errors.Is(err, link.ErrNotFound) {
 		l.State = inventory.LinkDown
@@ -163,7 +104,7 @@ func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	if now.IsUp() && now.HasCarrier() {
 		l.State = inventory.LinkUp
 	}
-	hardware, _ := sp.ns.Hardware(now.Name) // many interfaces have none
+	hardware, _ := in.Netns.Hardware(now.Name) // many interfaces have none
 	l.SpeedMbps = hardware.Mbps
 	if err != nil {
 		return l, now, err
@@ -314,28 +255,19 @@ func gpusOf(list *inventory.NICList, n *inventory.NIC, pci string) []GPU {
 
 // port adds what the RDMA core says of the device now.
 func (s *sight) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now *link.Link) error {
-	sp := s.in(nil)
-	if recorded.Lent {
-		sp = s.in(r)
+	in, d, err := s.DeviceOf(r, recorded, s.Pod)
+	if errors.Is(err, rdma.ErrNotFound) {
+		l.State = ""
 	}
-	devices, err := sp.rdma()
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(devices, func(d rdma.Device) bool {
-		return d.NodeGUID == recorded.NodeGUID && d.ParentDev == recorded.ParentDev
-	})
-	if i < 0 {
-		l.State = ""
-		return fmt.Errorf("%w: it was unplugged, or is just being moved", rdma.ErrNotFound)
-	}
-	d := devices[i]
 	l.RDMA, l.SysImageGUID = d.Name, d.SysImageGUID.String()
 	if d.ParentBus != "" {
 		l.CharDevices = (&nic.Host{Sys: "/sys"}).CharDevices(d.ParentBus, d.ParentDev)
 	}
 	if len(l.CharDevices) == 0 {
-		if u, err := sp.core.Uverbs(d); err == nil {
+		if u, err := in.Core.Uverbs(d); err == nil {
 			l.CharDevices = []string{nic.CharDevice(u.Name)}
 		}
 	}
@@ -348,16 +280,16 @@ func (s *sight) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now
 	if l.Port == 0 {
 		return errors.New("which of its ports is the interface's is not known")
 	}
-	p, err := sp.core.Port(d, l.Port)
+	p, err := in.Core.Port(d, l.Port)
 	if err != nil {
 		return err
 	}
 	l.LinkLayer, l.State = p.LinkLayer, p.State.String()
 	l.ActiveMTU = ActiveMTU(l.LinkLayer, l.MTU)
 	if s.see != nil {
-		s.see(sp.core, d, l.Port, recorded.Lent)
+		s.see(in.Core, d, l.Port, recorded.Lent)
 	}
-	table, err := sp.core.GIDs(d, l.Port)
+	table, err := in.Core.GIDs(d, l.Port)
 	if err != nil {
 		return err
 	}

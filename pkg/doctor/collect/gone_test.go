@@ -63,7 +63,7 @@ func TestPodIsReadWhileItsLinksComeAndGo(t *testing.T) {
 func TestNICThatMovesWhileItIsReadIsReadWhereItIs(t *testing.T) {
 	node, wire := testnet.NewNetns(t, "node"), testnet.NewNetns(t, "wire")
 	node.NIC("ens1", wire)
-	at := spaces{"host": &space{ns: node.Netns}}
+	at := &spaces{inventory.Namespaces{HostNetns: node.Netns}}
 	l, err := node.ByName("ens1")
 	if err != nil {
 		t.Fatal(err)

@@ -91,8 +91,8 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	list.NICs = append(list.NICs, astray(c.Sys, list)...)
 	targets := make([]target, len(list.NICs))
 	func() {
-		at := spaces{}
-		defer at.close()
+		at := &spaces{}
+		defer at.Close()
 		for i := range list.NICs {
 			n, t := c.nic(list, &list.NICs[i], at)
 			found.list, targets[i] = append(found.list, n), t
@@ -235,7 +235,7 @@ func (c *collector) recordOf(n *inventory.NIC) *ledger.Record {
 }
 
 // nic returns the facts of a NIC, without counters, and where its counters are.
-func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at spaces) (doctor.NIC, target) {
+func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (doctor.NIC, target) {
 	found := doctor.NIC{
 		Name: n.Name, AltNames: n.AltNames, PCI: n.PCI, Kind: string(n.Kind), Vendor: n.Vendor, Device: n.Device, Driver: n.Driver,
 		Rail: n.Rail, NUMA: n.NUMA, LinkType: n.LinkType, Protected: n.Protected, Uplink: n.Uplink, Macvlans: n.Macvlans, CharDevices: n.CharDevices,
@@ -280,7 +280,7 @@ var errMoving = errors.New("its interface is neither on the host nor in its pod:
 
 // readLink sets the facts of the NIC's interface, and returns the interface, nil if the NIC has
 // none. If it moves meanwhile, it is read again where it is then.
-func (t *target) readLink(found *doctor.NIC, n *inventory.NIC, at spaces) *link.Link {
+func (t *target) readLink(found *doctor.NIC, n *inventory.NIC, at *spaces) *link.Link {
 	for range linkTries {
 		record := t.record
 		now, err := t.interfaceOf(n, at)
@@ -297,25 +297,25 @@ func (t *target) readLink(found *doctor.NIC, n *inventory.NIC, at spaces) *link.
 
 // interfaceOf returns the interface of the NIC, on the host or in the pod that has it, and nil
 // without an error if the NIC has none.
-func (t *target) interfaceOf(n *inventory.NIC, at spaces) (*link.Link, error) {
+func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
 	if n.Name == "" {
 		return nil, nil //nolint:nilnil // no interface is no error
 	}
 	if t.record != nil {
-		if sp := at.of(t.record); sp.err == nil {
-			if l := t.record.InterfaceIn(sp.ns); l != nil {
+		if sp := at.of(t.record); sp.Err == nil {
+			if l := t.record.InterfaceIn(sp.Netns); l != nil {
 				return l, nil
 			}
 		}
 		t.record = nil // its pod is gone, or does not have it yet
 	}
 	host := at.of(nil)
-	if host.err != nil {
-		return nil, host.err
+	if host.Err != nil {
+		return nil, host.Err
 	}
-	l, err := host.ns.ByName(n.Name)
+	l, err := host.Netns.ByName(n.Name)
 	if errors.Is(err, link.ErrNotFound) {
-		return renamed(host.ns, n)
+		return renamed(host.Netns, n)
 	}
 	return l, err
 }
@@ -347,10 +347,10 @@ func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
 		return
 	}
 	n.AdminUp, n.Carrier, n.MTU = doctor.Known(l.IsUp(), source), doctor.Known(l.HasCarrier(), source), doctor.Known(l.MTU, source)
-	hardware, err := at.ns.Hardware(l.Name)
+	hardware, err := at.Netns.Hardware(l.Name)
 	n.Mbps = doctor.From(int64(hardware.Mbps), "ethtool", err)
 	n.Firmware = doctor.From(cmp.Or(hardware.Firmware, n.Firmware.Value), "ethtool", err)
-	dcb, err := at.ns.DCB(l.Name)
+	dcb, err := at.Netns.DCB(l.Name)
 	n.DCB = doctor.From(dcbFacts(dcb), "DCB netlink", err)
 	ecn, err := at.ecn(l.Name)
 	n.ECN = doctor.From(ecn, "class/net/"+l.Name+"/ecn", err)
@@ -418,7 +418,7 @@ func dcbFacts(d *link.DCB) doctor.DCB {
 // portsOf returns the facts of the ports of the NIC's RDMA devices, and where their counters
 // are. In exclusive mode the devices of a lent NIC are in the pod, where it may have renamed
 // them.
-func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at spaces) ([]doctor.Port, []portAt, error) {
+func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]doctor.Port, []portAt, error) {
 	mtu := 0
 	if now != nil {
 		mtu = now.MTU

@@ -86,12 +86,12 @@ func (c *collector) ofPodFiles(ctx context.Context, to *doctor.Pod, r *ledger.Re
 
 // inPod calls f with the namespace of the records' pod.
 func inPod[T any](records []*ledger.Record, f func(sp *space) (T, error)) (T, error) {
-	at := spaces{}
-	defer at.close()
+	at := &spaces{}
+	defer at.Close()
 	sp := at.of(records[0])
-	if sp.err != nil {
+	if sp.Err != nil {
 		var none T
-		return none, sp.err
+		return none, sp.Err
 	}
 	return f(sp)
 }
@@ -116,11 +116,11 @@ const linkTries = 5
 func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
 	of := map[int]*ledger.Record{}
 	for _, r := range records {
-		if l := r.InterfaceIn(sp.ns); l != nil {
+		if l := r.InterfaceIn(sp.Netns); l != nil {
 			of[l.Index] = r
 		}
 	}
-	links, err := sp.ns.SomeLinks(mostInterfaces, func(index int) bool { return of[index] != nil })
+	links, err := sp.Netns.SomeLinks(mostInterfaces, func(index int) bool { return of[index] != nil })
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 // orGone returns err, about a link of the namespace, or an error that wraps [link.ErrNotFound] if
 // the link has left or has another name: its files are not where they were.
 func (sp *space) orGone(err error, l *link.Link) error {
-	now, there := sp.ns.ByIndex(l.Index)
+	now, there := sp.Netns.ByIndex(l.Index)
 	switch {
 	case errors.Is(there, link.ErrNotFound):
 		return there
@@ -194,7 +194,7 @@ func (sp *space) podInterface(l *link.Link, r *ledger.Record, devices []rdma.Dev
 		}
 		return value, nil
 	}
-	err = sp.ns.Do(func() error {
+	err = sp.Netns.Do(func() error {
 		var ignore, filter error
 		i.ARPIgnore, ignore = read("arp_ignore")
 		i.RPFilter, filter = read("rp_filter")
@@ -223,7 +223,7 @@ func podDevices(records []*ledger.Record) ([]doctor.Port, error) {
 			own := slices.IndexFunc(records, func(r *ledger.Record) bool { return recordHas(r, d) })
 			mtu := 0
 			if own >= 0 {
-				if l := records[own].InterfaceIn(sp.ns); l != nil {
+				if l := records[own].InterfaceIn(sp.Netns); l != nil {
 					mtu = l.MTU
 				}
 			}

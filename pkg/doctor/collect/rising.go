@@ -42,8 +42,8 @@ type counters struct {
 
 // sample reads the counters of all targets.
 func sample(targets []target) []counters {
-	at := spaces{}
-	defer at.close()
+	at := &spaces{}
+	defer at.Close()
 	all := make([]counters, len(targets))
 	for i := range targets {
 		all[i].values, all[i].err = targets[i].read(at)
@@ -52,14 +52,14 @@ func sample(targets []target) []counters {
 }
 
 // read returns the counters of a NIC, added over its ports.
-func (t *target) read(at spaces) (map[string]uint64, error) {
+func (t *target) read(at *spaces) (map[string]uint64, error) {
 	found := map[string]uint64{}
 	if t.name != "" {
 		sp := at.of(t.record)
 		if err := sp.count(found, "class", "net", t.name, "statistics"); err != nil {
 			return nil, err
 		}
-		driver, err := sp.ns.Driver(t.name)
+		driver, err := sp.Netns.Driver(t.name)
 		if errors.Is(err, link.ErrNotFound) {
 			return nil, errMoving
 		}
@@ -81,7 +81,7 @@ func (t *target) read(at spaces) (map[string]uint64, error) {
 }
 
 // read adds the port's counters. A driver has only some of them.
-func (p *portAt) read(at spaces, to map[string]uint64) error {
+func (p *portAt) read(at *spaces, to map[string]uint64) error {
 	sp := at.of(p.record)
 	for _, group := range []string{"counters", "hw_counters"} {
 		if err := sp.count(to, "class", "infiniband", p.device, "ports", strconv.Itoa(int(p.port)), group); err != nil {

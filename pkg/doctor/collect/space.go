@@ -9,70 +9,33 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// space is a network namespace, with what was asked in it.
-type space struct {
-	ns   *link.Netns
-	err  error // why ns is nil
-	core *rdma.Core
-	// devices are its RDMA devices, and unread is why they are not known.
-	devices []rdma.Device
-	unread  error
-	asked   bool
-}
+// spaces are the network namespaces of the host and of pods.
+type spaces struct{ inventory.Namespaces }
 
-// spaces are the namespaces of the host and of pods, each opened once. They must be closed
-// soon: an open namespace keeps the NICs in it from returning.
-type spaces map[string]*space
-
-func (s spaces) close() {
-	for _, sp := range s {
-		sp.core.Close()
-		if sp.ns != nil {
-			sp.ns.Close()
-		}
-	}
-}
+// space is one of them.
+type space struct{ *inventory.Namespace }
 
 // of returns the namespace of the record's pod, or with nil that of the calling thread.
-func (s spaces) of(r *ledger.Record) *space {
-	key := "host"
-	if r != nil {
-		key = r.Netns.NetnsID.String()
-	}
-	if sp := s[key]; sp != nil {
-		return sp
-	}
-	sp := &space{}
+func (s *spaces) of(r *ledger.Record) *space {
 	if r == nil {
-		sp.ns, sp.err = link.CurrentNetns()
-	} else if sp.ns = r.OpenPod(); sp.ns == nil {
-		sp.err = fmt.Errorf("%s: its netns is gone", r.Holder())
+		return &space{s.Host()}
 	}
-	s[key] = sp
-	return sp
+	return &space{s.Pod(r)}
 }
 
 // rdma returns the RDMA devices of the namespace, none without an RDMA core.
 func (sp *space) rdma() ([]rdma.Device, error) {
-	if sp.err != nil {
-		return nil, sp.err
+	devices, err := sp.Devices()
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return nil, nil
 	}
-	if !sp.asked {
-		sp.asked = true
-		if sp.core, sp.unread = rdma.Open(sp.ns); sp.unread == nil {
-			sp.devices, sp.unread = sp.core.Devices()
-		}
-		if errors.Is(sp.unread, rdma.ErrNoRDMA) {
-			sp.unread = nil
-		}
-	}
-	return sp.devices, sp.unread
+	return devices, err
 }
 
 // file returns the text of a file in the sysfs of the namespace. A part of the path may be a
@@ -91,10 +54,10 @@ func (sp *space) file(parts ...string) (string, error) {
 
 // dir returns the root of the sysfs of the namespace.
 func (sp *space) dir() (string, error) {
-	if sp.err != nil {
-		return "", sp.err
+	if sp.Err != nil {
+		return "", sp.Err
 	}
-	fd, err := sp.ns.Sysfs()
+	fd, err := sp.Netns.Sysfs()
 	return "/proc/self/fd/" + strconv.Itoa(fd), err
 }
 
@@ -110,7 +73,7 @@ func within(dir string, parts []string) (string, error) {
 
 // port returns the facts of a port. mtu is that of its interface, 0 if it has none.
 func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.Port, error) {
-	p, err := sp.core.Port(d, number)
+	p, err := sp.Core.Port(d, number)
 	if err != nil {
 		return doctor.Port{}, err
 	}
@@ -121,7 +84,7 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 	source := fmt.Sprintf("class/infiniband/%s/ports/%d/", d.Name, number)
 	if p.LinkLayer == "InfiniBand" {
 		found.LID, found.SMLID = doctor.Known(p.LID, "RDMA netlink"), doctor.Known(p.SMLID, "RDMA netlink")
-		keys, err := sp.core.PKeys(d, number)
+		keys, err := sp.Core.PKeys(d, number)
 		table := []doctor.PKey{}
 		for _, k := range keys {
 			table = append(table, doctor.PKey{Index: k.Index, Key: fmt.Sprintf("%#04x", k.Key)})
@@ -131,7 +94,7 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 	if !gids {
 		return found, nil
 	}
-	table, err := sp.core.GIDs(d, number)
+	table, err := sp.Core.GIDs(d, number)
 	found.TableSize = table.Size
 	list := []doctor.GID{}
 	for _, e := range table.Entries {
@@ -143,7 +106,7 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 
 // addresses returns those of a link, with their prefix lengths.
 func (sp *space) addresses(index int) ([]string, error) {
-	nets, err := sp.ns.SomeAddresses(index, mostAddresses)
+	nets, err := sp.Netns.SomeAddresses(index, mostAddresses)
 	found := []string{}
 	for _, n := range nets {
 		found = append(found, n.String())
