@@ -14,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
@@ -195,7 +196,7 @@ func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
 		for i, id := range list {
 			list[i] = strings.ToUpper(strings.TrimSpace(id))
 			if !slices.Contains(ids, list[i]) {
-				return nil, fmt.Errorf("there is no rule %s; \"railctl doctor -v\" lists the rules", printable(id))
+				return nil, fmt.Errorf("there is no rule %s; \"railctl doctor -v\" lists the rules", cell.Printable(id))
 			}
 		}
 	}

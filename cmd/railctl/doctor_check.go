@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
@@ -147,12 +148,12 @@ func (c *checked) notes() []string {
 		total, kinds := 0, slices.Sorted(maps.Keys(c.others))
 		for i, kind := range kinds {
 			total += c.others[kind]
-			kinds[i] = printable(kind)
+			kinds[i] = cell.Printable(kind)
 		}
 		all = append(all, fmt.Sprintf("not judged: %d object(s) of other kinds (%s)", total, strings.Join(kinds, ", ")))
 	}
 	if len(c.empty) > 0 {
-		all = append(all, fmt.Sprintf("not judged: %d file(s) without a configuration (%s)", len(c.empty), printable(strings.Join(c.empty, ", "))))
+		all = append(all, fmt.Sprintf("not judged: %d file(s) without a configuration (%s)", len(c.empty), cell.Printable(strings.Join(c.empty, ", "))))
 	}
 	return all
 }

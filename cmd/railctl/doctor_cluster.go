@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
@@ -62,7 +63,7 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string) (*doctor.Fa
 	if d.facts != "" {
 		f, err := d.read(cmd)
 		if err == nil && f.Cluster == nil {
-			err = fmt.Errorf("%s has the facts of one node; judge them by railctl doctor --facts", printable(d.facts))
+			err = fmt.Errorf("%s has the facts of one node; judge them by railctl doctor --facts", cell.Printable(d.facts))
 		}
 		return f, err
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
@@ -89,9 +90,9 @@ func noSuchPod(f *doctor.Facts, name string) error {
 	namespace, pod, ok := strings.Cut(name, "/")
 	switch {
 	case !ok || namespace == "" || pod == "" || strings.Contains(pod, "/"):
-		return fmt.Errorf("%s: write it as NAMESPACE/NAME, for example default/%s", printable(name), strings.ReplaceAll(printable(name), "/", "-"))
+		return fmt.Errorf("%s: write it as NAMESPACE/NAME, for example default/%s", cell.Printable(name), strings.ReplaceAll(cell.Printable(name), "/", "-"))
 	case f.Ledger != nil && f.Ledger.Attachments.Error != "":
-		return fmt.Errorf("pod %s: the pods of the node are unknown: %s", printable(name), printable(f.Ledger.Attachments.Error))
+		return fmt.Errorf("pod %s: the pods of the node are unknown: %s", cell.Printable(name), cell.Printable(f.Ledger.Attachments.Error))
 	}
-	return fmt.Errorf("pod %s holds no NIC on this node; \"railctl show\" lists the attachments", printable(name))
+	return fmt.Errorf("pod %s holds no NIC on this node; \"railctl show\" lists the attachments", cell.Printable(name))
 }

@@ -93,7 +93,7 @@ func printEndings(cmd *cobra.Command, output *format, endings []inventory.Ending
 		if e.Error != "" {
 			outcome += ": " + strings.ReplaceAll(e.Error, "\n", "; ")
 		}
-		rows = append(rows, []string{who(&e.Attachment), e.IfName, e.Plugin, e.NIC, strings.Join(e.Addresses, ","), e.Why, outcome})
+		rows = append(rows, []string{e.Attachment.Holder(), e.IfName, e.Plugin, e.NIC, strings.Join(e.Addresses, ","), e.Why, outcome})
 	}
 	return output.print(cmd.OutOrStdout(), endings, rows)
 }

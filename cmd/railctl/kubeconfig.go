@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/util/homedir"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -46,7 +47,7 @@ func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "how long one request may take; 10s when missing")
 	f.Find, f.Access.SilentTries = k.find, silentTries
 	f.Access.Waiting = func(server string) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: waiting for %s, which does not answer\n", printable(server))
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: waiting for %s, which does not answer\n", cell.Printable(server))
 	}
 }
 

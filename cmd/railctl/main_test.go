@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -106,16 +105,5 @@ func TestWithoutRootTheCureIsNamed(t *testing.T) {
 			t.Errorf("%s: exit code %d, not 1", verb, r.code)
 		}
 		contains(t, "stderr", r.stderr, "run railctl as root")
-	}
-}
-
-func TestAge(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2m", 119 * time.Minute: "119m",
-		2 * time.Hour: "2h", 47 * time.Hour: "47h", 48 * time.Hour: "2d", 240 * time.Hour: "10d",
-	} {
-		if have := age(d); have != want {
-			t.Errorf("age of %s is %s, not %s", d, have, want)
-		}
 	}
 }

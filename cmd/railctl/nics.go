@@ -5,10 +5,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -81,9 +81,9 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
 // problemLine returns a problem of the node file for stderr.
 func problemLine(p resource.Problem) string {
 	if p.Resource == "" {
-		return fmt.Sprintf("railctl: %s: %s", p.Reason, printable(p.Message))
+		return fmt.Sprintf("railctl: %s: %s", p.Reason, cell.Printable(p.Message))
 	}
-	return fmt.Sprintf("railctl: resource %s: %s: %s", printable(p.Resource), p.Reason, printable(p.Message))
+	return fmt.Sprintf("railctl: resource %s: %s: %s", cell.Printable(p.Resource), p.Reason, cell.Printable(p.Message))
 }
 
 func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string {
@@ -95,11 +95,11 @@ func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string 
 	for i := range list {
 		n := &list[i]
 		row := []string{
-			printable(n.Name), n.PCI, numberCell(n.Rail), numberCell(n.NUMA), n.Driver, speedCell(n.Mbps), n.Link,
-			portCell(n, nameOfPort), portCell(n, stateOfPort), gpuCell(n, wide), holderCell(n),
+			cell.Printable(n.Name), n.PCI, cell.Number(n.Rail), cell.Number(n.NUMA), n.Driver, cell.Speed(n.Mbps), n.Link,
+			n.PortNames(), n.PortStates(), gpuCell(n, wide), n.Holder(),
 		}
 		if wide {
-			row = append(row, idCell(n), n.MAC, mtuCell(n.MTU), printable(n.Firmware), resourceCell(n, pools))
+			row = append(row, n.PCIID(), n.MAC, mtuCell(n.MTU), cell.Printable(n.Firmware), resourceCell(n, pools))
 		}
 		rows = append(rows, row)
 	}
@@ -114,51 +114,7 @@ func resourceCell(n *inventory.NIC, pools []resource.Pool) string {
 			names = append(names, p.Resource)
 		}
 	}
-	return cell(names)
-}
-
-// printable returns a name that a pod may have given to its NIC, quoted if it has
-// characters for the terminal.
-func printable(name string) string {
-	if !strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
-		return name
-	}
-	return strconv.QuoteToASCII(name)
-}
-
-// numberCell returns the number, "" for none.
-func numberCell(n *int) string {
-	if n == nil {
-		return ""
-	}
-	return strconv.Itoa(*n)
-}
-
-func speedCell(mbps uint32) string {
-	switch {
-	case mbps == 0:
-		return ""
-	case mbps%1000 == 0:
-		return fmt.Sprintf("%dG", mbps/1000)
-	}
-	return fmt.Sprintf("%dM", mbps)
-}
-
-func nameOfPort(p inventory.Port) string {
-	if p.Port == 0 {
-		return p.Device
-	}
-	return fmt.Sprintf("%s/%d", p.Device, p.Port)
-}
-
-func stateOfPort(p inventory.Port) string { return p.State }
-
-func portCell(n *inventory.NIC, text func(inventory.Port) string) string {
-	var parts []string
-	for _, p := range n.Ports {
-		parts = append(parts, text(p))
-	}
-	return cell(parts)
+	return cell.List(names)
 }
 
 // gpuCell returns the nearest GPU, or all at its distance.
@@ -173,23 +129,6 @@ func gpuCell(n *inventory.NIC, all bool) string {
 		return ""
 	}
 	return n.GPUs[0].Distance.String() + " " + strings.Join(nearest, ",")
-}
-
-func holderCell(n *inventory.NIC) string {
-	switch {
-	case n.Lent != nil:
-		return who(&inventory.Attachment{Pod: n.Lent.Pod, ContainerID: n.Lent.ContainerID})
-	case n.Macvlans > 0:
-		return fmt.Sprintf("%d macvlan(s)", n.Macvlans)
-	}
-	return ""
-}
-
-func idCell(n *inventory.NIC) string {
-	if n.Vendor == "" {
-		return ""
-	}
-	return n.Vendor + ":" + n.Device
 }
 
 // mtuCell returns the MTU, "" if it is not known.

@@ -9,11 +9,12 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/rail-cni/rail-cni/pkg/cell"
 )
 
 // format is the value of the flag --output.
@@ -108,8 +109,8 @@ func (f *format) print(w io.Writer, list any, rows [][]string) error {
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		for i, cell := range row {
-			if row[i] = printable(cell); cell == "" {
+		for i, text := range row {
+			if row[i] = cell.Printable(text); text == "" {
 				row[i] = "-"
 			}
 		}
@@ -205,17 +206,4 @@ func plain(n *yaml.Node) {
 	for _, c := range n.Content {
 		plain(c)
 	}
-}
-
-// age returns a duration in a table's short form.
-func age(d time.Duration) string {
-	switch {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }

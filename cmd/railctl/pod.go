@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/publish"
@@ -119,8 +120,8 @@ func railRows(r *publish.Rails) [][]string {
 			gpu = l.GPUs[0].Level.String() + " " + l.GPUs[0].PCI
 		}
 		rows = append(rows, []string{
-			numberCell(l.Rail), printable(l.IfName), printable(rdma), l.State, speedCell(l.SpeedMbps), mtu, numberCell(l.GIDIndexV2),
-			strings.Join(l.Addresses, ","), l.Gateway, l.PCI, numberCell(l.NUMA), gpu,
+			cell.Number(l.Rail), cell.Printable(l.IfName), cell.Printable(rdma), l.State, cell.Speed(l.SpeedMbps), mtu, cell.Number(l.GIDIndexV2),
+			strings.Join(l.Addresses, ","), l.Gateway, l.PCI, cell.Number(l.NUMA), gpu,
 		})
 	}
 	return rows

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/resource"
@@ -151,7 +152,7 @@ func noteOf(n *resource.NIC) string {
 		words = []string{n.Names[0]}
 	}
 	for i := range words {
-		words[i] = printable(words[i])
+		words[i] = cell.Printable(words[i])
 	}
 	return strings.Join(append(words, n.RDMA...), ", ")
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 )
@@ -90,7 +91,7 @@ func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Resu
 	seen := map[string]bool{}
 	for _, n := range nodes {
 		if seen[n.Node] {
-			return nil, nil, fmt.Errorf("there are two facts of node %s; name one file for each node", printable(n.Node))
+			return nil, nil, fmt.Errorf("there are two facts of node %s; name one file for each node", cell.Printable(n.Node))
 		}
 		seen[n.Node] = true
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
@@ -109,7 +110,7 @@ type pageHolder struct {
 }
 
 // legible returns a text of the facts for the page.
-func legible(text string) string { return fit(printable(text), mostOfText) }
+func legible(text string) string { return cell.Cut(cell.Printable(text), mostOfText) }
 
 // newPage returns the page of the nodes. picture is an SVG, or nil.
 func newPage(nodes []*doctor.Facts, results []doctor.Result, picture []byte) *page {
@@ -250,7 +251,7 @@ func nodeOnPage(f *doctor.Facts) pageNode {
 
 func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
 	row := pageNIC{
-		sign: stateOnPage(n), Rail: numberCell(n.Rail), Name: legible(n.Name), PCI: legible(n.PCI), Errors: errorsOnPage(n), Note: legible(n.Protected), rail: n.Rail,
+		sign: stateOnPage(n), Rail: cell.Number(n.Rail), Name: legible(n.Name), PCI: legible(n.PCI), Errors: errorsOnPage(n), Note: legible(n.Protected), rail: n.Rail,
 	}
 	if n.Kind == "vf" || n.Kind == "sf" {
 		row.Kind = strings.ToUpper(n.Kind)
@@ -263,13 +264,9 @@ func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
 	if !n.Ports.OK() {
 		row.RDMA = "?"
 	}
-	switch {
-	case !n.Mbps.OK():
+	row.Speed = cell.Speed(n.Mbps.Value)
+	if !n.Mbps.OK() {
 		row.Speed = "?"
-	case n.Mbps.Value > 0 && n.Mbps.Value%1000 == 0:
-		row.Speed = fmt.Sprintf("%dG", n.Mbps.Value/1000)
-	case n.Mbps.Value > 0:
-		row.Speed = fmt.Sprintf("%dM", n.Mbps.Value)
 	}
 	row.Near = nearestOnPage(f.NICs.GPUs.Value, n.Distances)
 	holders := holdersOnPage(f, n)
@@ -312,7 +309,7 @@ func errorsOnPage(n *doctor.NIC) sign {
 		found = append(found[:mostCounters], fmt.Sprintf("and %d more", more))
 	}
 	if flaps := n.Flaps.Value; n.Flaps.OK() && flaps.Count > 0 {
-		found = append(found, fmt.Sprintf("carrier lost %d times in %s", flaps.Count, age(time.Duration(flaps.Seconds*float64(time.Second)))))
+		found = append(found, fmt.Sprintf("carrier lost %d times in %s", flaps.Count, cell.Age(time.Duration(flaps.Seconds*float64(time.Second)))))
 	}
 	switch {
 	case len(found) > 0:
@@ -354,7 +351,7 @@ func holdersOnPage(f *doctor.Facts, n *doctor.NIC) (holders []pageHolder) {
 			}
 			h := pageHolder{Pod: legible(cmp.Or(a.Pod, a.ContainerID)), Gone: !a.Alive}
 			if !a.Created.IsZero() && !f.Taken.IsZero() {
-				h.Age = age(max(0, f.Taken.Sub(a.Created)))
+				h.Age = cell.Age(max(0, f.Taken.Sub(a.Created)))
 			}
 			holders = append(holders, h)
 		}

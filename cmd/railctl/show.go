@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
@@ -106,19 +106,6 @@ func tellReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	}
 }
 
-// who returns the pod or, if the runtime named none, the container, shortened
-// for a table.
-func who(a *inventory.Attachment) string {
-	if a.Pod != "" {
-		return a.Pod
-	}
-	const room = 28
-	if len(a.ContainerID) > room {
-		return a.ContainerID[:12] + "…"
-	}
-	return a.ContainerID
-}
-
 func (s *shown) print(cmd *cobra.Command, list []inventory.Attachment) error {
 	if len(list) == 0 && *s.format == asTable {
 		fmt.Fprintln(cmd.OutOrStdout(), "no attachments")
@@ -148,11 +135,11 @@ func (s *shown) header(hasRDMA bool) []string {
 }
 
 func (s *shown) row(a *inventory.Attachment, hasRDMA bool) []string {
-	row := []string{who(a), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtuCell(a.MTU), a.Link, strings.Join(a.Addresses, ",")}
+	row := []string{a.Holder(), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtuCell(a.MTU), a.Link, strings.Join(a.Addresses, ",")}
 	if hasRDMA {
 		row = append(row, rdmaCells(a.RDMA, s.wide)...)
 	}
-	row = append(row, age(time.Since(a.Created)), string(a.Phase), a.State)
+	row = append(row, cell.Age(time.Since(a.Created)), string(a.Phase), a.State)
 	if s.all {
 		row = append(row, a.HostNetns)
 	}
@@ -180,21 +167,9 @@ func rdmaCells(p *inventory.RDMA, wide bool) []string {
 			}
 		}
 	}
-	cells := []string{cell(names), cell(states), cell(indexes)}
+	cells := []string{cell.List(names), cell.List(states), cell.List(indexes)}
 	if wide {
-		cells = append(cells, cell(values), cell(uverbs), mode)
+		cells = append(cells, cell.List(values), cell.List(uverbs), mode)
 	}
 	return cells
-}
-
-// cell joins the values of one cell. An empty value among several is shown as "-".
-func cell(parts []string) string {
-	if !slices.ContainsFunc(parts, func(s string) bool { return s != "" }) {
-		return ""
-	}
-	text := make([]string, len(parts))
-	for i, s := range parts {
-		text[i] = cmp.Or(s, "-")
-	}
-	return strings.Join(text, ",")
 }

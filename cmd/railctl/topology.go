@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 )
 
@@ -82,10 +83,10 @@ const toStdout = "-"
 
 // checkHolds returns an error if the pod holds no NIC. The pod "" is none, and no error.
 func checkHolds(list *inventory.NICList, pod string) error {
-	if pod == "" || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return holds(pod, &n) }) {
+	if pod == "" || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return n.LentTo(pod) }) {
 		return nil
 	}
-	return fmt.Errorf("--pod %s: no pod with this NAMESPACE/NAME holds a NIC of this node; \"railctl show\" lists the attachments", printable(pod))
+	return fmt.Errorf("--pod %s: no pod with this NAMESPACE/NAME holds a NIC of this node; \"railctl show\" lists the attachments", cell.Printable(pod))
 }
 
 // writeSVG writes the picture of the node to a file or to stdout.
@@ -115,17 +116,17 @@ func places(list *inventory.NICList, pod string) []place {
 	}
 	for i := range list.NICs {
 		n := &list.NICs[i]
-		if n.PCI == "" || pod != "" && !holds(pod, n) {
+		if n.PCI == "" || pod != "" && !n.LentTo(pod) {
 			continue
 		}
 		legend := n.PCI
 		if n.Name != "" {
-			legend += " " + printable(n.Name)
+			legend += " " + cell.Printable(n.Name)
 		}
-		if names := portCell(n, nameOfPort); names != "" {
+		if names := n.PortNames(); names != "" {
 			legend += " " + names
 		}
-		if holder := holderCell(n); holder != "" {
+		if holder := n.Holder(); holder != "" {
 			legend += " (" + holder + ")"
 		}
 		all = append(all, place{fmt.Sprintf("NIC%d", len(all)-len(list.GPUs)), n.PCI, legend})

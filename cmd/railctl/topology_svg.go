@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 )
@@ -84,7 +85,7 @@ func topologySVG(list *inventory.NICList, title, pod string) []byte {
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" font-family="sans-serif" font-size="11">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, "<style>%s</style>\n", topologyStyle)
 	fmt.Fprintln(&b, `<rect class="page" width="100%" height="100%"/>`)
-	fmt.Fprintf(&b, `<text class="title" x="%g" y="%g">%s</text>`+"\n", pad, pad+16, html.EscapeString(fit(printable(title), int((width-2*pad)/(letterWidth*1.55)))))
+	fmt.Fprintf(&b, `<text class="title" x="%g" y="%g">%s</text>`+"\n", pad, pad+16, html.EscapeString(cell.Cut(cell.Printable(title), int((width-2*pad)/(letterWidth*1.55)))))
 	y := pad + 34
 	for _, inner := range root.boxes {
 		inner.draw(&b, point{pad, y})
@@ -124,7 +125,7 @@ func tree(list *inventory.NICList, pod string) *box {
 			numa = *n.NUMA
 		}
 		c := nicCard(n)
-		if holds(pod, n) {
+		if n.LentTo(pod) {
 			c.own = true
 			c.lines = append(c.lines, nearest(list, n.PCI))
 		}
@@ -240,17 +241,9 @@ func (c card) draw(out *bytes.Buffer, at point) {
 		if i == 0 {
 			class, letter = ` class="name"`, letterWidth*1.25
 		}
-		fmt.Fprintf(out, `<text%s x="%g" y="%g">%s</text>`, class, at.x+cardPad, at.y+cardPad+11+cardLine*float64(i), html.EscapeString(fit(line, int((cardWidth-2*cardPad)/letter))))
+		fmt.Fprintf(out, `<text%s x="%g" y="%g">%s</text>`, class, at.x+cardPad, at.y+cardPad+11+cardLine*float64(i), html.EscapeString(cell.Cut(line, int((cardWidth-2*cardPad)/letter))))
 	}
 	fmt.Fprintln(out, "</g>")
-}
-
-// fit returns the text, shortened to that many characters. The tooltip has all of it.
-func fit(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most-1]) + "…"
-	}
-	return text
 }
 
 const gpuClass = "gpu"
@@ -266,7 +259,7 @@ func gpuCard(list *inventory.NICList, i int) card {
 // nicCard returns the card of a NIC: its name and rail, address, RDMA devices with their
 // state, link, and holder.
 func nicCard(n *inventory.NIC) card {
-	name := printable(n.Name)
+	name := cell.Printable(n.Name)
 	if name == "" {
 		name = "no netdev"
 	}
@@ -279,9 +272,9 @@ func nicCard(n *inventory.NIC) card {
 	}
 	c := card{class: "nic", key: "1 " + n.PCI + n.Name, lines: []string{name, address}}
 	if len(n.Ports) > 0 {
-		c.lines = append(c.lines, printable(portCell(n, nameOfPort))+" "+portCell(n, stateOfPort))
+		c.lines = append(c.lines, cell.Printable(n.PortNames())+" "+n.PortStates())
 	}
-	state := []string{speedCell(n.Mbps)}
+	state := []string{cell.Speed(n.Mbps)}
 	switch {
 	case n.AdminDown:
 		state = append(state, "set down")
@@ -299,19 +292,16 @@ func nicCard(n *inventory.NIC) card {
 	if n.Lent != nil {
 		c.class += " lent"
 	}
-	if holder := printable(holderCell(n)); holder != "" {
+	if holder := cell.Printable(n.Holder()); holder != "" {
 		c.lines = append(c.lines, "→ "+holder)
 	}
-	more := []string{strings.Join(n.Path, " → "), n.Driver, idCell(n), n.Firmware, n.MAC}
+	more := []string{strings.Join(n.Path, " → "), n.Driver, n.PCIID(), n.Firmware, n.MAC}
 	if n.Protected != "" {
 		more = append(more, "protected: "+n.Protected)
 	}
 	c.tooltip = strings.Join(slices.DeleteFunc(append(slices.Clone(c.lines), more...), func(s string) bool { return s == "" }), "\n")
 	return c
 }
-
-// holds reports whether the pod holds the NIC. The pod "" holds none.
-func holds(pod string, n *inventory.NIC) bool { return pod != "" && n.Lent != nil && n.Lent.Pod == pod }
 
 // nearest returns the distance of the GPUs that are nearest to a PCI function, and their
 // names.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 	"github.com/rail-cni/rail-cni/pkg/verify/probe"
@@ -169,7 +170,7 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if err != nil { // what is found already is not lost
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", printable(err.Error()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", cell.Printable(err.Error()))
 	}
 	return v.report(cmd.OutOrStdout(), result)
 }
@@ -197,7 +198,7 @@ func (v *verifyFlags) checkNamespaces() error {
 	for _, ns := range v.netns {
 		name, _ := namespaceOf(ns)
 		if seen[name] {
-			return fmt.Errorf("--netns has %s twice", printable(name))
+			return fmt.Errorf("--netns has %s twice", cell.Printable(name))
 		}
 		seen[name] = true
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -61,7 +62,7 @@ func (c *verifyCluster) check(level int) error {
 	}
 	for i, n := range c.nodes {
 		if slices.Contains(c.nodes[:i], n) {
-			return fmt.Errorf("--nodes has %s twice", printable(n))
+			return fmt.Errorf("--nodes has %s twice", cell.Printable(n))
 		}
 	}
 	return nil
@@ -89,7 +90,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	if fleet != nil {
 		defer func() {
 			if err := fleet.Close(); err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", printable(err.Error()))
+				fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", cell.Printable(err.Error()))
 			}
 		}()
 	}
@@ -98,7 +99,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	}
 	found := <-fabric
 	if v.Fabric = found.value; found.err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", printable(found.err.Error()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())
@@ -129,7 +130,7 @@ func (c *verifyCluster) options(ctx context.Context, client *kube.Client) (*pods
 		o.Nodes = o.Agents.Nodes()
 	}
 	if len(o.Nodes) < 2 {
-		return nil, fmt.Errorf("a rail has two ends, and %s is the only node; name two nodes or more by --nodes", printable(o.Nodes[0]))
+		return nil, fmt.Errorf("a rail has two ends, and %s is the only node; name two nodes or more by --nodes", cell.Printable(o.Nodes[0]))
 	}
 	return o, nil
 }
