@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -11,6 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/page"
 )
 
 func newReport(stateDir *string) *cobra.Command {
@@ -59,7 +59,11 @@ The exit code is 0 if the page was written, even if it has findings.`,
 		if err != nil {
 			return err
 		}
-		return writePage(cmd.OutOrStdout(), file, newPage(nodes, results, picture))
+		text, err := page.Report(nodes, results, picture, version)
+		if err != nil {
+			return err
+		}
+		return writeTo(cmd.OutOrStdout(), file, text)
 	}
 	return cmd
 }
@@ -71,7 +75,7 @@ func (d *doctorFlags) picture(stderr io.Writer) []byte {
 	if err == nil {
 		var list *inventory.NICList
 		if list, err = inventory.NICs(*d.stateDir); err == nil {
-			return topologySVG(list, "GPUs and NICs of this node", "")
+			return page.Topology(list, "GPUs and NICs of this node", "")
 		}
 	}
 	fmt.Fprintf(forPeople{stderr}, "railctl: the page has no picture of the node: %v\n", err)
@@ -104,17 +108,4 @@ func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Resu
 		results = doctor.Judge(doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope, doctor.ConfigScope), nodes[0])
 	}
 	return nodes, results, nil
-}
-
-// writePage writes the page to a file or to stdout.
-func writePage(stdout io.Writer, file string, p *page) error {
-	text, err := p.html()
-	if err != nil {
-		return err
-	}
-	if file == toStdout {
-		_, err := stdout.Write(text)
-		return err
-	}
-	return os.WriteFile(file, text, 0o644)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/page"
 )
 
 func newTopology(stateDir *string) *cobra.Command {
@@ -95,12 +96,16 @@ func writeSVG(stdout io.Writer, file string, list *inventory.NICList, pod string
 	if err != nil {
 		host = "this node"
 	}
-	picture := topologySVG(list, "GPUs and NICs of "+host, pod)
+	return writeTo(stdout, file, page.Topology(list, "GPUs and NICs of "+host, pod))
+}
+
+// writeTo writes a page or a picture to a file or to stdout.
+func writeTo(stdout io.Writer, file string, text []byte) error {
 	if file == toStdout {
-		_, err := stdout.Write(picture)
+		_, err := stdout.Write(text)
 		return err
 	}
-	return os.WriteFile(file, picture, 0o644)
+	return os.WriteFile(file, text, 0o644)
 }
 
 // place is a row and a column of the matrix.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/page"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 	"github.com/rail-cni/rail-cni/pkg/verify/probe"
 )
@@ -265,11 +265,11 @@ func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
 		return err
 	}
 	if v.html != "" {
-		var page bytes.Buffer
-		if err := result.WriteHTML(&page); err != nil {
+		text, err := page.Measured(result)
+		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(v.html, page.Bytes(), 0o644); err != nil {
+		if err := os.WriteFile(v.html, text, 0o644); err != nil {
 			return err
 		}
 	}

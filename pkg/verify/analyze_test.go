@@ -224,45 +224,15 @@ func TestReportsHaveNoControlCharactersOfNames(t *testing.T) {
 			r.Ends[i].Node, r.Ends[i].Interface.Name = name, name
 		}
 	}
-	var text, page, document bytes.Buffer
-	if err := errors.Join(r.WriteText(&text), r.WriteHTML(&page), r.WriteJSON(&document)); err != nil {
+	var text, document bytes.Buffer
+	if err := errors.Join(r.WriteText(&text), r.WriteJSON(&document)); err != nil {
 		t.Fatal(err)
 	}
 	if strings.ContainsAny(text.String(), "\x1b\u202e") {
 		t.Errorf("%q", &text)
 	}
-	if strings.Contains(page.String(), "<script") || strings.ContainsAny(page.String(), "\x1b\u202e") {
-		t.Errorf("%q", &page)
-	}
 	var back Result
 	if err := json.Unmarshal(document.Bytes(), &back); err != nil || back.Schema != ResultSchema || !slices.Equal(told(&back), told(r)) {
 		t.Errorf("%v\n%s", err, &document)
-	}
-}
-
-func TestPageNeedsNoOtherFileAndNoColor(t *testing.T) {
-	f := newFabric(3, 4, 1)
-	f.defects[End{"n2", 1}] = defect{delay: 5000}
-	f.defects[End{"n0", 3}] = defect{mtu: 1500}
-	r, err := f.run(Options{Fabric: Isolated})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var page bytes.Buffer
-	if err := r.WriteHTML(&page); err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range []string{"src=", "href=", "url(", "@import", "http"} {
-		if strings.Contains(page.String(), s) {
-			t.Errorf("the page has %q", s)
-		}
-	}
-	if n := strings.Count(page.String(), `<td class="bad"`); n != 2 {
-		t.Errorf("%d cells are bad", n)
-	}
-	for _, s := range []string{"✗ 5.0 ms", "✗ mtu 1500", "<b>latency</b> n2 rail 1 (net2): ", "· "} {
-		if !strings.Contains(page.String(), s) {
-			t.Errorf("the page lacks %q\n%s", s, &page)
-		}
 	}
 }

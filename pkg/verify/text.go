@@ -9,30 +9,32 @@ import (
 	"unicode/utf8"
 )
 
-// cell is an end in the matrix of nodes and rails.
-type cell struct {
-	sign  string // one character, for those who see no colors
-	text  string
-	class string
-	title string
+// Cell is an end in the matrix of nodes and rails. Its texts may be of a pod.
+type Cell struct {
+	Sign  Sign
+	Text  string // its measurement, or its worst finding
+	Title string // the end, with the evidence of all its findings
 }
+
+// Sign is the state of an end, as one character.
+type Sign string
 
 // The signs of cells.
 const (
-	signOK      = "·"
-	signMaybe   = "?" // it, or another one
-	signBad     = "✗"
-	signUnknown = "-"
+	SignOK      Sign = "·"
+	SignMaybe   Sign = "?" // it, or another one
+	SignBad     Sign = "✗"
+	SignUnknown Sign = "-"
 )
 
-// cellOf returns the cell of an end: its worst finding, or the median round trip of its paths.
-func (r *Result) cellOf(e End) cell {
-	c := cell{signUnknown, "", "unknown", e.String()}
+// Cell returns the cell of an end: its worst finding, or the median round trip of its paths.
+func (r *Result) Cell(e End) Cell {
+	c := Cell{Sign: SignUnknown, Title: e.String()}
 	state := r.end(e)
 	if state == nil {
 		return c
 	}
-	c.title += ", " + printable(state.Interface.Name)
+	c.Title += ", " + printable(state.Interface.Name)
 	var rtt, rate []float64
 	sent, received := 0, 0
 	for i := range r.Paths {
@@ -47,25 +49,25 @@ func (r *Result) cellOf(e End) cell {
 		}
 	}
 	if sent > 0 {
-		c.sign, c.class, c.text = signOK, "ok", duration(median(rtt))
+		c.Sign, c.Text = SignOK, duration(median(rtt))
 		if len(rate) > 0 {
-			c.text += fmt.Sprintf(", %.1f Gb/s", median(rate))
+			c.Text += fmt.Sprintf(", %.1f Gb/s", median(rate))
 		}
-		c.title += fmt.Sprintf(": %d of %d short packets answered", received, sent)
+		c.Title += fmt.Sprintf(": %d of %d short packets answered", received, sent)
 	}
 	for _, f := range r.Findings {
 		if !slices.Contains(f.Ends, e) {
 			continue
 		}
 		if f.Either {
-			if c.sign != signBad {
-				c.sign, c.class = signMaybe, "maybe"
+			if c.Sign != SignBad {
+				c.Sign = SignMaybe
 			}
 		} else {
-			c.sign, c.class = signBad, "bad"
+			c.Sign = SignBad
 		}
-		c.text = f.short()
-		c.title += "; " + f.Evidence
+		c.Text = f.short()
+		c.Title += "; " + f.Evidence
 	}
 	return c
 }
@@ -89,8 +91,8 @@ func (f *Finding) short() string {
 	return string(f.Kind)
 }
 
-// where returns the ends as a text: "node-b rail 3 (net4)".
-func (r *Result) where(f *Finding) string {
+// Where returns the ends of a finding as a text: "node-b rail 3 (net4)".
+func (r *Result) Where(f *Finding) string {
 	const most = 6
 	join := ", "
 	if f.Either {
@@ -123,21 +125,23 @@ func (r *Result) WriteText(w io.Writer) error {
 	var b strings.Builder
 	for i := range r.Findings {
 		f := &r.Findings[i]
-		fmt.Fprintf(&b, "%s  %s: %s\n", strings.ToUpper(string(f.Kind)), r.where(f), printable(f.Evidence))
+		fmt.Fprintf(&b, "%s  %s: %s\n", strings.ToUpper(string(f.Kind)), r.Where(f), printable(f.Evidence))
 	}
-	for _, u := range r.Unknown {
+	for _, u := range r.Unmeasured() {
 		fmt.Fprintf(&b, "UNKNOWN  %s\n", printable(u))
-	}
-	for _, p := range r.unmeasured() {
-		fmt.Fprintf(&b, "UNKNOWN  %s\n", printable(p))
 	}
 	if b.Len() > 0 {
 		b.WriteString("\n")
 	}
 	r.matrix(&b)
-	b.WriteString("\n" + r.summary() + "\n")
+	b.WriteString("\n" + r.Summary() + "\n")
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Unmeasured returns what could not be measured, and why.
+func (r *Result) Unmeasured() []string {
+	return append(slices.Clone(r.Unknown), r.unmeasured()...)
 }
 
 // unmeasured returns why paths could not be measured, each reason once.
@@ -166,8 +170,8 @@ func (r *Result) matrix(b *strings.Builder) {
 	for _, n := range r.Nodes {
 		row := []string{printable(n)}
 		for k := range r.Rails {
-			c := r.cellOf(End{n, k})
-			row = append(row, strings.TrimSpace(c.sign+" "+c.text))
+			c := r.Cell(End{n, k})
+			row = append(row, strings.TrimSpace(string(c.Sign)+" "+c.Text))
 		}
 		rows = append(rows, row)
 	}
@@ -186,8 +190,8 @@ func (r *Result) matrix(b *strings.Builder) {
 	}
 }
 
-// summary returns what was measured, and the outcome.
-func (r *Result) summary() string {
+// Summary returns what was measured, and the outcome.
+func (r *Result) Summary() string {
 	crossings := ""
 	if r.Fabric == Isolated {
 		crossings = fmt.Sprintf(", %s between different rails", plural(r.Tested, "path"))

@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"bytes"
@@ -53,9 +53,9 @@ type card struct {
 
 func (c card) height() float64 { return 2*cardPad + cardLine*float64(len(c.lines)) }
 
-// topologySVG returns the picture as an SVG that needs nothing else. title names the node.
+// Topology returns the picture of a node's GPUs and NICs as an SVG that needs nothing else. title names the node.
 // The NICs of the pod, "namespace/name", have a second border; "" is no pod.
-func topologySVG(list *inventory.NICList, title, pod string) []byte {
+func Topology(list *inventory.NICList, title, pod string) []byte {
 	root := tree(list, pod)
 	for _, b := range root.boxes {
 		b.arrange(mostWidth)

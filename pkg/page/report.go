@@ -1,7 +1,6 @@
-package main
+package page
 
 import (
-	"bytes"
 	"cmp"
 	_ "embed"
 	"fmt"
@@ -24,13 +23,7 @@ const (
 	mostCounters = 3   // error counters in a cell
 )
 
-// sign is a state with a sign for readers who cannot tell the colors apart.
-type sign struct {
-	Class string // of the style sheet, names the color
-	Sign  string
-	Text  string
-}
-
+// signs are the signs of the doctor's results.
 var signs = map[doctor.Status]sign{
 	doctor.Status(doctor.Fail): {"bad", "✕", "fail"},
 	doctor.Status(doctor.Warn): {"poor", "!", "warn"},
@@ -39,9 +32,9 @@ var signs = map[doctor.Status]sign{
 	doctor.OK:                  {"good", "✓", "ok"},
 }
 
-// page is what the template shows. All its texts are printable, and the template escapes
+// report is what the template shows. All its texts are printable, and the template escapes
 // them.
-type page struct {
+type report struct {
 	Title   string
 	Version string
 	Status  sign // of the whole
@@ -112,12 +105,17 @@ type pageHolder struct {
 // legible returns a text of the facts for the page.
 func legible(text string) string { return cell.Cut(cell.Printable(text), mostOfText) }
 
-// newPage returns the page of the nodes. picture is an SVG, or nil.
-func newPage(nodes []*doctor.Facts, results []doctor.Result, picture []byte) *page {
-	p := &page{
+// Report returns the page of the nodes, with the results of rules about them. picture is of
+// [Topology], or nil. version is that of the program that has judged them.
+func Report(nodes []*doctor.Facts, results []doctor.Result, picture []byte, version string) ([]byte, error) {
+	return render(reportTemplate, newReport(nodes, results, picture, version))
+}
+
+func newReport(nodes []*doctor.Facts, results []doctor.Result, picture []byte, version string) *report {
+	p := &report{
 		Title: "Rails of " + fmt.Sprintf("%d nodes", len(nodes)), Version: version,
 		Status: signs[doctor.Worst(results)], Counts: countsOf(results),
-		Picture: template.HTML(picture), //nolint:gosec // topologySVG escapes all names
+		Picture: template.HTML(picture), //nolint:gosec // Topology escapes all names
 	}
 	byNode := map[string][]doctor.Result{}
 	for i := range results {
@@ -161,7 +159,7 @@ func countsOf(results []doctor.Result) (counts []pageCount) {
 }
 
 // add adds the rules with the status. Findings name their node if there are several.
-func (p *page) add(status doctor.Status, results []doctor.Result, several bool) {
+func (p *report) add(status doctor.Status, results []doctor.Result, several bool) {
 	var rules []pageRule
 	for _, group := range doctor.ByRule(results, status) {
 		rule := pageRule{sign: signs[status], Result: *group[0]}
@@ -199,7 +197,7 @@ func (p *page) add(status doctor.Status, results []doctor.Result, several bool) 
 }
 
 // matrix fills the cells of all nodes.
-func (p *page) matrix(rails []int) {
+func (p *report) matrix(rails []int) {
 	p.Left = max(0, len(rails)-mostColumns)
 	p.Rails = rails[:len(rails)-p.Left]
 	column := map[int]int{}
@@ -251,7 +249,8 @@ func nodeOnPage(f *doctor.Facts) pageNode {
 
 func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
 	row := pageNIC{
-		sign: stateOnPage(n), Rail: cell.Number(n.Rail), Name: legible(n.Name), PCI: legible(n.PCI), Errors: errorsOnPage(n), Note: legible(n.Protected), rail: n.Rail,
+		sign: stateOnPage(n), Rail: cell.Number(n.Rail), Name: legible(n.Name), PCI: legible(n.PCI),
+		Errors: errorsOnPage(n), Note: legible(n.Protected), rail: n.Rail,
 	}
 	if n.Kind == "vf" || n.Kind == "sf" {
 		row.Kind = strings.ToUpper(n.Kind)
@@ -369,10 +368,4 @@ func holdersOnPage(f *doctor.Facts, n *doctor.NIC) (holders []pageHolder) {
 //go:embed report.html
 var reportHTML string
 
-var reportTemplate = template.Must(template.New("report.html").Parse(reportHTML))
-
-func (p *page) html() ([]byte, error) {
-	var out bytes.Buffer
-	err := reportTemplate.Execute(&out, p)
-	return out.Bytes(), err
-}
+var reportTemplate = newTemplate(reportHTML)

@@ -1,4 +1,4 @@
-package main
+package page
 
 import (
 	"bufio"
@@ -196,13 +196,12 @@ func complaints(events []map[string]any, address string) (all []string) {
 // the picture are wider than the screen. RAIL_CNI_SCREENSHOTS=DIR keeps the pictures.
 func TestBrowserOpensPagesWithoutAComplaint(t *testing.T) {
 	b := newBrowser(t)
-	nodes, results, err := judgeAll([]*doctor.Facts{evilFacts(evilName), factsOfTraining("node-2")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	nodes := []*doctor.Facts{evilFacts(evilName), factsOfTraining("node-2")}
+	results := judged(nodes...)
 	all := pages(t)
-	all["hostile"] = pageText(t, newPage(nodes, results, nil))
-	all["hostile-node"] = pageText(t, newPage(nodes[:1], results, topologySVG(trainingNode(t), evilName, "")))
+	all["hostile"] = reportOf(t, nodes, results, nil)
+	all["hostile-node"] = reportOf(t, nodes[:1], results, Topology(trainingNode(t), evilName, ""))
+	all["measured"], all["hostile-measured"] = measuredPage(t, ""), measuredPage(t, evilName)
 	dir := t.TempDir()
 	for name, text := range all {
 		file := filepath.Join(dir, name+".html")
