@@ -25,8 +25,8 @@ const sriovJSON = `{"resourceList": [
   {"resourceName": "all", "excludeTopology": true, "selectors": [{"rootDevices": ["0000:1a:00.0"]}]}
 ]}`
 
-// manifest returns a ConfigMap with these values.
-func manifest(values map[string]string) string {
+// configMapOf returns a ConfigMap with these values.
+func configMapOf(values map[string]string) string {
 	text := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: rdma-devices\n  namespace: kube-system\ndata:\n"
 	for key, value := range values {
 		text += "  " + key + ": |\n    " + strings.ReplaceAll(value, "\n", "\n    ") + "\n"
@@ -55,12 +55,12 @@ func TestMigratedResourcesAreEqual(t *testing.T) {
 		steps []string
 	}{
 		"shared, bare":              {sharedJSON, nil, sharedJSON, parseShared, []string{"k8s-rdma-shared-dev-plugin", "rdma-devices", "devicePlugin.enabled=true"}},
-		"shared, in a ConfigMap":    {manifest(map[string]string{"config.json": sharedJSON, "other": "x: y"}), nil, sharedJSON, parseShared, []string{"delete daemonset"}},
+		"shared, in a ConfigMap":    {configMapOf(map[string]string{"config.json": sharedJSON, "other": "x: y"}), nil, sharedJSON, parseShared, []string{"delete daemonset"}},
 		"SR-IOV, bare":              {sriovJSON, nil, sriovJSON, parseSRIOV, []string{"sriov-network-device-plugin", "sriovdp-config"}},
-		"SR-IOV, in a ConfigMap":    {manifest(map[string]string{"config.json": sriovJSON}), nil, sriovJSON, parseSRIOV, nil},
-		"behind another document":   {"kind: ServiceAccount\n---\n" + manifest(map[string]string{"config.json": sharedJSON}), nil, sharedJSON, parseShared, nil},
-		"in a list, as kubectl get": {"kind: List\nitems:\n- " + strings.ReplaceAll(manifest(map[string]string{"config.json": sriovJSON}), "\n", "\n  "), nil, sriovJSON, parseSRIOV, nil},
-		"by key":                    {manifest(map[string]string{"node-a": sriovJSON, "node-b": sharedJSON}), []string{"--key", "node-b"}, sharedJSON, parseShared, nil},
+		"SR-IOV, in a ConfigMap":    {configMapOf(map[string]string{"config.json": sriovJSON}), nil, sriovJSON, parseSRIOV, nil},
+		"behind another document":   {"kind: ServiceAccount\n---\n" + configMapOf(map[string]string{"config.json": sharedJSON}), nil, sharedJSON, parseShared, nil},
+		"in a list, as kubectl get": {"kind: List\nitems:\n- " + strings.ReplaceAll(configMapOf(map[string]string{"config.json": sriovJSON}), "\n", "\n  "), nil, sriovJSON, parseSRIOV, nil},
+		"by key":                    {configMapOf(map[string]string{"node-a": sriovJSON, "node-b": sharedJSON}), []string{"--key", "node-b"}, sharedJSON, parseShared, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, errOut, code := migrated(t, c.text, c.args...)
@@ -103,7 +103,7 @@ func TestMigrateNamesWhatHasNoEqual(t *testing.T) {
 		"nothing":                  {"", []string{"no configuration of a device plugin", "configList", "resourceList"}},
 		"another object":           {"kind: Pod\nmetadata: {name: x}\n", []string{"no configuration"}},
 		"no YAML":                  {"\x00", []string{"neither YAML nor JSON"}},
-		"two configurations":       {manifest(map[string]string{"a": sharedJSON, "b": sriovJSON}), []string{"rdma-devices/a", "rdma-devices/b", "--key"}},
+		"two configurations":       {configMapOf(map[string]string{"a": sharedJSON, "b": sriovJSON}), []string{"rdma-devices/a", "rdma-devices/b", "--key"}},
 		"both in one":              {`{"configList": [], "resourceList": []}`, []string{"one of the keys"}},
 		"each refused key":         {`{"resourceList": [{"resourceName": "a", "selectors": {"needVhostNet": true}}, {"resourceName": "b", "selectors": {"pKeys": ["0x1"]}}, {"resourceName": "c", "selectors": {"vendors": ["15b3"]}}]}`, []string{"needVhostNet", "pKeys"}},
 		"several selectors":        {`{"resourceList": [{"resourceName": "a", "selectors": [{"vendors": ["15b3"]}, {"vendors": ["8086"]}]}]}`, []string{"intel.com/a", "several", "sriovConfigFile"}},
