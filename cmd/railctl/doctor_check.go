@@ -21,6 +21,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/migrate/deviceplugin"
 )
 
 func newCheck() *cobra.Command {
@@ -275,9 +276,9 @@ func configOf(name, source, text string) (found []doctor.Config, others []string
 	switch {
 	case has("apiVersion", "kind"):
 		return objectConfigs(name, source, &document)
-	case has(sharedKey):
+	case has(deviceplugin.SharedKey):
 		return one(doctor.SharedConfig)
-	case has(sriovKey):
+	case has(deviceplugin.SRIOVKey):
 		return one(doctor.SRIOVConfig)
 	case has("plugins", "type", "cniVersion"):
 		if !json.Valid([]byte(text)) {

@@ -1,22 +1,14 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/resource"
+	"github.com/rail-cni/rail-cni/pkg/migrate/deviceplugin"
 )
 
 func newMigrate(stateDir *string) *cobra.Command {
@@ -57,20 +49,20 @@ warning on stderr. It changes nothing.`,
 		if err != nil {
 			return err
 		}
-		found, err := findDevicePlugin(text, key)
+		found, err := deviceplugin.Find(text, key)
 		if err != nil {
 			return err
 		}
-		if err := found.print(cmd.OutOrStdout()); err != nil {
+		if err := found.Write(cmd.OutOrStdout()); err != nil {
 			return err
 		}
-		warnings := found.config.Warnings
+		warnings := found.Warnings()
 		if _, err := os.Stat(kubeletDir); err == nil && os.Geteuid() == 0 {
 			list, err := inventory.NICs(*stateDir)
 			if err != nil {
 				return err
 			}
-			warnings = found.problems(list.Resource())
+			warnings = found.Problems(list.Resource())
 		}
 		for _, w := range warnings {
 			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "railctl: warning: %s\n", w.Message)
@@ -98,198 +90,4 @@ func readInput(stdin io.Reader, name string) ([]byte, error) {
 		err = fmt.Errorf("%s is larger than %d MiB; give the ConfigMap only", name, mostInput>>20)
 	}
 	return text, err
-}
-
-// devicePlugin is the configuration of another device plugin.
-type devicePlugin struct {
-	shared bool // k8s-rdma-shared-dev-plugin; else sriov-network-device-plugin
-	config *resource.Config
-}
-
-// The keys by which the two are told apart.
-const (
-	sharedKey = "configList"
-	sriovKey  = "resourceList"
-)
-
-// findDevicePlugin finds the one configuration in the text: it is the JSON itself, or a
-// value of a ConfigMap. key is the ConfigMap's, "" for any.
-func findDevicePlugin(text []byte, key string) (*devicePlugin, error) {
-	if isConfiguration(text) {
-		return parseDevicePlugin(text)
-	}
-	found := map[string]string{}
-	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
-		var document configMap
-		err := decoder.Decode(&document)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("the input is neither YAML nor JSON: %w", err)
-		}
-		for _, m := range append(document.Items, document) {
-			m.collect(found, key)
-		}
-	}
-	names := slices.Sorted(maps.Keys(found))
-	switch len(names) {
-	case 0:
-		return nil, fmt.Errorf("the input has no configuration of a device plugin: no JSON with the key %q (k8s-rdma-shared-dev-plugin) or %q (sriov-network-device-plugin); give the ConfigMap, or its config.json", sharedKey, sriovKey)
-	case 1:
-		return parseDevicePlugin([]byte(found[names[0]]))
-	}
-	return nil, fmt.Errorf("the input has several configurations: %s; give one ConfigMap, or choose its key by --key", strings.Join(names, ", "))
-}
-
-// configMap is a ConfigMap, or a list of them.
-type configMap struct {
-	Metadata struct {
-		Name string `yaml:"name"`
-	} `yaml:"metadata"`
-	Data  map[string]string `yaml:"data"`
-	Items []configMap       `yaml:"items"`
-}
-
-// collect adds the configurations of the ConfigMap, by its name and key. With a key it adds
-// what that key has.
-func (m *configMap) collect(found map[string]string, key string) {
-	for name, text := range m.Data {
-		if key == name || key == "" && isConfiguration([]byte(text)) {
-			found[m.Metadata.Name+"/"+name] = text
-		}
-	}
-}
-
-// isConfiguration reports whether the text is JSON with one of the keys.
-func isConfiguration(text []byte) bool {
-	var keys map[string]json.RawMessage
-	return json.Unmarshal(text, &keys) == nil && (keys[sharedKey] != nil || keys[sriovKey] != nil)
-}
-
-// parseDevicePlugin reads the JSON. Of several mistakes the error has the first of each
-// resource.
-func parseDevicePlugin(text []byte) (*devicePlugin, error) {
-	var keys map[string]json.RawMessage
-	if err := json.Unmarshal(text, &keys); err != nil {
-		return nil, fmt.Errorf("the configuration is not JSON: %w", err)
-	}
-	if (keys[sharedKey] != nil) == (keys[sriovKey] != nil) {
-		return nil, fmt.Errorf("the configuration must have one of the keys %q and %q", sharedKey, sriovKey)
-	}
-	p, list, parse := &devicePlugin{shared: keys[sharedKey] != nil}, sriovKey, resource.ParseSRIOVDevicePlugin
-	if p.shared {
-		list, parse = sharedKey, resource.ParseSharedDevicePlugin
-	}
-	var err error
-	if p.config, err = parse(text); err == nil {
-		return p, nil
-	}
-	var resources []json.RawMessage
-	if json.Unmarshal(keys[list], &resources) != nil || len(resources) < 2 {
-		return nil, err
-	}
-	var each []error
-	for i, r := range resources {
-		alone, _ := json.Marshal(map[string][]json.RawMessage{list: {r}}) // of JSON
-		if _, err := parse(alone); err != nil {
-			each = append(each, fmt.Errorf("resource %d: %w", i, err))
-		}
-	}
-	if len(each) == 0 { // the mistake is between them
-		return nil, err
-	}
-	return nil, errors.Join(each...)
-}
-
-// nativePool is a pool in the node file.
-type nativePool struct {
-	Name     string           `yaml:"name"`
-	Mode     resource.Mode    `yaml:"mode"`
-	Max      int              `yaml:"max,omitempty"`
-	Select   *resource.Select `yaml:"select"`
-	Topology *bool            `yaml:"topology,omitempty"`
-}
-
-// nodeResources is the key of the node file.
-type nodeResources struct {
-	Resources struct {
-		Pools []nativePool `yaml:"pools"`
-	} `yaml:"resources"`
-}
-
-// native returns the pools in the node file's form. It is an error if that would not
-// be read as the same pools.
-func (p *devicePlugin) native() (string, error) {
-	var node nodeResources
-	var refused []error
-	for i := range p.config.PoolConfigs {
-		pool := &p.config.PoolConfigs[i]
-		switch {
-		case len(pool.Select) != 1:
-			refused = append(refused, fmt.Errorf("%s: the node file cannot express a list of several selectors", pool.Name))
-			continue
-		case len(pool.AdditionalInfo) > 0:
-			refused = append(refused, fmt.Errorf("%s: the node file has no additionalInfo", pool.Name))
-			continue
-		}
-		n := nativePool{Name: pool.Name, Mode: pool.Mode, Max: pool.Max, Select: &pool.Select[0]}
-		if pool.Topology != (pool.Mode != resource.Shared) { // the default
-			n.Topology = &pool.Topology
-		}
-		node.Resources.Pools = append(node.Resources.Pools, n)
-	}
-	if err := errors.Join(refused...); err != nil {
-		return "", p.verbatim(err)
-	}
-	var out bytes.Buffer
-	e := yaml.NewEncoder(&out)
-	e.SetIndent(2)
-	if err := e.Encode(node); err != nil {
-		return "", err
-	}
-	if _, err := netconf.ParseNodeFile(out.Bytes()); err != nil {
-		return "", p.verbatim(err)
-	}
-	return out.String(), nil
-}
-
-// verbatim adds to an error that the file can be used as it is.
-func (p *devicePlugin) verbatim(err error) error {
-	key := "sriovConfigFile"
-	if p.shared {
-		key = "sharedConfigFile"
-	}
-	return fmt.Errorf("%w\nto use the file unchanged, name it by resources.%s in the node file", err, key)
-}
-
-// print prints the resources, and the steps as comments.
-func (p *devicePlugin) print(out io.Writer) error {
-	text, err := p.native()
-	if err != nil {
-		return err
-	}
-	name, daemonSet, configMap := "sriov-network-device-plugin", "kube-sriov-device-plugin", "sriovdp-config"
-	if p.shared {
-		name, daemonSet, configMap = "k8s-rdma-shared-dev-plugin", "rdma-shared-dp-ds", "rdma-devices"
-	}
-	_, err = fmt.Fprintf(out, `%s
-# What to do:
-# 1. Put these lines into the node file: below "nodeFile:" in the values of the Helm chart, or, for one node, into
-#    %s there.
-# 2. Remove %s: "kubectl -n kube-system delete daemonset %s". The name may differ in
-#    your cluster. With NVIDIA's network-operator remove the plugin from the NicClusterPolicy instead. Only one device
-#    plugin may serve a resource on a node. Pods that run keep their devices.
-# 3. Start the device plugin of rail-agent at once: "helm upgrade … --set devicePlugin.enabled=true". The kubelet keeps
-#    the resources for five minutes without a device plugin.
-# 4. Compare: "kubectl get node NODE -o jsonpath={.status.allocatable}", and "railctl nics -o wide" on the node.
-#    Then the ConfigMap (%s) is no longer needed.
-`, text, netconf.DefaultNodeFile, name, daemonSet, configMap)
-	return err
-}
-
-// problems returns what the administrator should know about the pools on this node.
-func (p *devicePlugin) problems(nics []resource.NIC) []resource.Problem {
-	_, problems := p.config.Pools(nics, nil)
-	return problems
 }
