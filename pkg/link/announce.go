@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 
+	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
@@ -21,22 +22,76 @@ import (
 // address whose duplicate address detection has not ended: the kernel announces it at the
 // end of the detection (addrconf_dad_completed).
 func (n *Netns) Announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) error {
-	if l.Encap != "ether" || len(mac) != 6 || l.Flags&unix.IFF_NOARP != 0 {
+	if !l.hasARP(mac) {
+		return nil
+	}
+	return n.announce(l, mac, n.announceable(l, addresses))
+}
+
+// AnnounceNew is [Netns.Announce] for an interface that nobody but the caller has given an
+// address. The kernel sends the announcement of a single IPv4 address itself: a packet socket
+// costs some 10 ms, because its close waits for an RCU grace period (packet_release).
+//
+// The kernel's request goes through the queueing discipline, which drops it until the link is
+// active. That it is once the operational state is up: the kernel sets both in one section of
+// the RTNL (linkwatch_do_dev). Before that a packet socket is used, as for all other addresses.
+func (n *Netns) AnnounceNew(l *Link, mac net.HardwareAddr, addresses []netip.Addr) error {
+	if !l.hasARP(mac) {
+		return nil
+	}
+	addresses = n.announceable(l, addresses)
+	if l.OperUp && len(addresses) == 1 && addresses[0].Is4() && n.requestOwn(l.Index, addresses[0]) == nil {
+		return nil
+	}
+	return n.announce(l, mac, addresses)
+}
+
+// announceable returns the addresses that can be announced now.
+func (n *Netns) announceable(l *Link, addresses []netip.Addr) []netip.Addr {
+	var found []netip.Addr
+	for _, ip := range addresses {
+		if ip = ip.Unmap(); ip.Is4() || n.usable(l.Index, ip) {
+			found = append(found, ip)
+		}
+	}
+	return found
+}
+
+// announce sends an announcement of each address by a packet socket.
+func (n *Netns) announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) error {
+	if len(addresses) == 0 {
 		return nil
 	}
 	var frames [][]byte
 	for _, ip := range addresses {
-		switch ip = ip.Unmap(); {
-		case ip.Is4():
+		if ip.Is4() {
 			frames = append(frames, gratuitousARP(mac, ip))
-		case n.usable(l.Index, ip):
+		} else {
 			frames = append(frames, neighborAdvertisement(mac, ip))
 		}
 	}
-	if len(frames) == 0 {
-		return nil
-	}
 	return wrap(n.ifGone(n.Do(func() error { return send(l.Index, frames) }), l.Index), "announce the addresses of %s", l.Name)
+}
+
+// requestOwn has the kernel send a gratuitous ARP: the request for a neighbor with the address
+// of the link itself (NTF_USE; neigh_event_send, arp_solicit). The sender is the first address of the
+// link in whose subnet the neighbor is (inet_select_addr), so the link must have no other.
+func (n *Netns) requestOwn(index int, ip netip.Addr) error {
+	header := netlink.Ndmsg{Family: unix.AF_INET, Index: uint32(index), Flags: netlink.NTF_USE}
+	neighbor := nlattr.Attrs{{Type: unix.NDA_DST, Value: ip.AsSlice()}}
+	err := n.replay(unix.RTM_NEWNEIGH, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header.Serialize(), neighbor)
+	if err != nil {
+		return err
+	}
+	header.Flags = 0
+	// The request is sent. Without an entry the kernel does not repeat it; that of a failed deletion ends by itself.
+	_ = n.replay(unix.RTM_DELNEIGH, 0, header.Serialize(), neighbor)
+	return nil
+}
+
+// hasARP reports whether neighbors on the link are found by ARP or NDP, and mac is an address of it.
+func (l *Link) hasARP(mac net.HardwareAddr) bool {
+	return l.Encap == "ether" && len(mac) == 6 && l.Flags&unix.IFF_NOARP == 0
 }
 
 // send sends Ethernet frames by a link of the calling thread's namespace.

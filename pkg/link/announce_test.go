@@ -45,6 +45,57 @@ func TestAnnounceCorrectsTheNeighbors(t *testing.T) {
 	}
 }
 
+// Of one IPv4 address the kernel sends the announcement, of others a packet socket does. Each is
+// sent once, whatever the state of the link.
+func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		addresses []string
+		notYet    bool // the operational state is not up in what the caller read
+	}{
+		"one address":               {addresses: []string{"10.9.0.1/24"}},
+		"of a host":                 {addresses: []string{"10.9.0.1/32"}},
+		"right after the carrier":   {addresses: []string{"10.9.0.1/24"}, notYet: true},
+		"two of one subnet":         {addresses: []string{"10.9.0.1/24", "10.9.0.2/24"}},
+		"a subnet within the other": {addresses: []string{"10.9.0.1/16", "10.9.0.2/24"}},
+		"both families":             {addresses: []string{"10.9.0.1/24", "fd09::1/64"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRail(t, "ens1")
+			r.host.Sysctl("ipv6/conf/ens1/ndisc_notify", "0")
+			var ips []netip.Addr
+			var want []string
+			l := byName(t, r.host, "ens1")
+			r.wire.IP("neigh", "add", "10.9.0.1", "lladdr", "02:00:00:00:00:99", "nud", "reachable", "dev", "ens1-sw")
+			heard := r.wire.Announced("ens1-sw")
+			for _, text := range c.addresses {
+				r.host.IP("addr", "add", text, "dev", "ens1", "nodad")
+				ip := netip.MustParsePrefix(text).Addr()
+				ips = append(ips, ip)
+				want = append(want, ip.String()+" is at "+l.MAC.String())
+			}
+			l.OperUp = !c.notYet
+			if err := r.host.AnnounceNew(l, l.MAC, ips); err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(30 * time.Second); len(heard()) < len(want) && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+			time.Sleep(20 * time.Millisecond) // for more than that
+			got := heard()
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("announced %q, want %q", got, want)
+			}
+			if entries := r.host.IP("neigh", "show", "dev", "ens1"); strings.Contains(entries, "10.9.0") {
+				t.Errorf("the link keeps an entry for its own address: %s", entries)
+			}
+			if entry := r.wire.IP("neigh", "show", "10.9.0.1"); !strings.Contains(entry, l.MAC.String()) {
+				t.Errorf("the neighbor still has %s", entry)
+			}
+		})
+	}
+}
+
 // The kernel announces the address at the end of its duplicate address detection.
 func TestAnnounceLeavesOutWhatIsTentative(t *testing.T) {
 	r, _ := detects(t)

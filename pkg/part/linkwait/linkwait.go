@@ -72,9 +72,8 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 // does, and then announces the addresses, because the kernel's own announcement is lost if
 // there is no carrier, and is not made for addresses of an interface that was up before
 // (inetdev_event). It does not announce if the interface was down and had a carrier before it
-// was set up (tx.Link), as a macvlan has from its parent device: closing the socket of an
-// announcement waits for an RCU grace period, some 10 ms (packet_release). tx.Link is nil
-// for an interface that another plugin has set up.
+// was set up (tx.Link), as a macvlan has from its parent device: the kernel's own was sent. tx.Link
+// is nil for an interface that another plugin has set up.
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
 	return carrier(ctx, tx, conf, index, tx.Link == nil || tx.Link.IsUp() || !tx.Link.Carrier)
 }
@@ -92,7 +91,11 @@ func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 	if err != nil || !tx.Record.Link.Up || !announce {
 		return err
 	}
-	if err := tx.Pod.Announce(l, l.MAC, tx.Layer3.Addresses()); err != nil {
+	send := tx.Pod.Announce
+	if tx.Link != nil { // otherwise the interface may have addresses that are not in the result
+		send = tx.Pod.AnnounceNew
+	}
+	if err := send(l, l.MAC, tx.Layer3.Addresses()); err != nil {
 		tx.Node.Log.Warn("addresses not announced to neighbors", "err", err)
 	}
 	return nil
