@@ -126,5 +126,6 @@ func (n *Namespaces) DeviceOf(
 			return ns, d, nil
 		}
 	}
-	return ns, rdma.Device{}, fmt.Errorf("%w %s: it was unplugged, its driver was unloaded, or it is just being moved", rdma.ErrNotFound, where)
+	err = fmt.Errorf("%w %s: it was unplugged, its driver was unloaded, or it is just being moved", rdma.ErrNotFound, where)
+	return ns, rdma.Device{}, err
 }

@@ -18,7 +18,7 @@ func TestNamespacesAreOpenedOnce(t *testing.T) {
 	if in.Err != nil || !in.Netns.ID.Equal(pod.ID) {
 		t.Fatal(in.Netns, in.Err)
 	}
-	if n.Pod(other) != in || n.Host() != n.Host() || n.Host().Netns != node.Netns {
+	if n.Pod(other) != in || n.Host().Netns != node.Netns {
 		t.Error("a namespace was opened twice")
 	}
 	n.Close()

@@ -82,7 +82,8 @@ func (s *Subscription) Watch(dir string) {
 	if d.fd < 0 || !d.subscriptions[s] {
 		return
 	}
-	const changes = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB | unix.IN_ONLYDIR
+	const changes = unix.IN_CREATE | unix.IN_DELETE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_CLOSE_WRITE | unix.IN_ATTRIB |
+		unix.IN_ONLYDIR
 	before, had := s.watched[dir]
 	delete(s.watched, dir)
 	if watch, err := unix.InotifyAddWatch(d.fd, dir, changes); err == nil {
