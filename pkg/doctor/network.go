@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -432,8 +433,8 @@ func nicsForConfigs(f *Facts, r *Report) (byName map[string][]*NIC, ok bool) {
 
 // span is the addresses from the first to the last of a range.
 type span struct {
-	first, last netip.Addr
-	prefix      netip.Prefix
-	space       string // the address space: only ranges in one are compared
-	owner       string
+	iprange.Range
+	prefix netip.Prefix
+	space  string // the address space: only ranges in one are compared
+	owner  string
 }

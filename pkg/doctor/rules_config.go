@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -652,7 +653,7 @@ func spans(f *Facts, r *Report) []span {
 	eachPool(f, r, func(n *network, _ *plugin, p *pool) {
 		ranges, _ := p.ranges() // IPAM-EMPTY has the error
 		for _, one := range ranges {
-			s := span{first: one.First(), last: one.Last(), prefix: one.Prefix(), space: p.conf.NetworkName}
+			s := span{Range: iprange.Range{First: one.First(), Last: one.Last()}, prefix: one.Prefix(), space: p.conf.NetworkName}
 			if !seen[s] {
 				seen[s] = true
 				s.owner = n.config.Object()
@@ -661,7 +662,7 @@ func spans(f *Facts, r *Report) []span {
 		}
 	})
 	slices.SortStableFunc(all, func(a, b span) int {
-		return cmp.Or(cmp.Compare(a.space, b.space), a.first.Compare(b.first), b.last.Compare(a.last))
+		return cmp.Or(cmp.Compare(a.space, b.space), a.First.Compare(b.First), b.Last.Compare(a.Last))
 	})
 	return all
 }
@@ -674,15 +675,15 @@ func checkOverlaps(f *Facts, r *Report) {
 	var furthest *span // of those before, which overlaps with the next one if any does
 	for i := range all {
 		s := &all[i]
-		if furthest == nil || furthest.space != s.space || furthest.first.BitLen() != s.first.BitLen() {
+		if furthest == nil || furthest.space != s.space || furthest.First.BitLen() != s.First.BitLen() {
 			furthest = s
 			continue
 		}
 		// Ranges with one prefix are in one pool, which assigns an address once.
-		if furthest.prefix != s.prefix && s.first.Compare(furthest.last) <= 0 {
-			r.Find(s.owner, "its addresses %s-%s overlap with %s-%s of %s", s.first, s.last, furthest.first, furthest.last, furthest.owner)
+		if furthest.prefix != s.prefix && s.Overlaps(furthest.Range) {
+			r.Find(s.owner, "its addresses %s-%s overlap with %s-%s of %s", s.First, s.Last, furthest.First, furthest.Last, furthest.owner)
 		}
-		if furthest.last.Less(s.last) {
+		if furthest.Last.Less(s.Last) {
 			furthest = s
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 )
 
 // HostNode takes the place of the node in the name of a [HostPool].
@@ -43,7 +44,7 @@ func MovePrefix(p, to netip.Prefix) netip.Prefix {
 // r's network are left out.
 func (r *Range) Moved(to netip.Prefix) *Range {
 	moved := &Range{prefix: to, first: Move(r.first, to), last: Move(r.last, to), spec: r.spec}
-	lowest, highest := r.prefix.Addr(), lastAddr(r.prefix)
+	lowest, highest := r.prefix.Addr(), iprange.Last(r.prefix)
 	for _, b := range r.closed {
 		if b.lo.BitLen() != lowest.BitLen() || b.hi.Less(lowest) || highest.Less(b.lo) {
 			continue

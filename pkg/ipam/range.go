@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 )
 
 // RangeSpec is a range as configured.
@@ -73,11 +74,11 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	r := &Range{
 		prefix: prefix,
 		first:  prefix.Addr().Next(),
-		last:   lastAddr(prefix).Prev(),
+		last:   iprange.Last(prefix).Prev(),
 		spec:   spec,
 	}
 	if small {
-		r.first, r.last = prefix.Addr(), lastAddr(prefix)
+		r.first, r.last = prefix.Addr(), iprange.Last(prefix)
 	}
 	if r.inBounds(spec.Start) {
 		r.first = spec.Start
@@ -86,7 +87,7 @@ func NewRange(spec RangeSpec) (*Range, error) {
 		r.last = spec.End
 	}
 	for _, e := range spec.Exclude {
-		r.closed = append(r.closed, block{e.Masked().Addr(), lastAddr(e)})
+		r.closed = append(r.closed, block{e.Masked().Addr(), iprange.Last(e)})
 	}
 	for _, a := range spec.Avoid {
 		r.closed = append(r.closed, block{a, a})
@@ -106,12 +107,12 @@ func (r *Range) Within(blocks []netip.Prefix) (*Range, bool) {
 	if first := blocks[0].Masked().Addr(); part.first.Less(first) {
 		part.first = first
 	}
-	if last := lastAddr(blocks[len(blocks)-1]); last.Less(part.last) {
+	if last := iprange.Last(blocks[len(blocks)-1]); last.Less(part.last) {
 		part.last = last
 	}
 	part.closed = slices.Clone(r.closed)
 	for i, b := range blocks[1:] {
-		if from, to := lastAddr(blocks[i]).Next(), b.Masked().Addr().Prev(); !to.Less(from) {
+		if from, to := iprange.Last(blocks[i]).Next(), b.Masked().Addr().Prev(); !to.Less(from) {
 			part.closed = append(part.closed, block{from, to})
 		}
 	}
@@ -230,14 +231,4 @@ func merge(blocks []block) []block {
 		merged = append(merged, b)
 	}
 	return merged
-}
-
-// lastAddr returns the highest address of p.
-func lastAddr(p netip.Prefix) netip.Addr {
-	a := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < 8*len(a); bit++ {
-		a[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(a)
-	return last
 }

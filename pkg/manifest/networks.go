@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -77,16 +77,16 @@ func (g *Networks) YAML() (string, error) {
 		return "", err
 	}
 	var documents []string
-	var taken []addressRange
+	var taken []iprange.Range // of the rails before
 	for _, rail := range rails {
 		config, own, err := g.network(rail)
 		if err != nil {
 			return "", err
 		}
-		for _, other := range taken {
-			if own.overlaps(other) {
+		for i, other := range taken {
+			if own.Overlaps(other) {
 				return "", fmt.Errorf("--range %s: the addresses of rail %d and rail %d overlap; put %s where it makes them differ",
-					g.Range, other.rail, rail, railWord)
+					g.Range, rails[i], rail, railWord)
 			}
 		}
 		taken = append(taken, own)
@@ -177,19 +177,9 @@ func parseRails(list string) ([]int, error) {
 	return rails, nil
 }
 
-// addressRange has the addresses of a rail's network, both included.
-type addressRange struct {
-	rail        int
-	first, last netip.Addr
-}
-
-func (r addressRange) overlaps(other addressRange) bool {
-	return r.first.BitLen() == other.first.BitLen() && r.first.Compare(other.last) <= 0 && other.first.Compare(r.last) <= 0
-}
-
 // network returns the configuration of a rail's network, and its addresses. The plugins'
 // own parsers have read it.
-func (g *Networks) network(rail int) (config []byte, own addressRange, err error) {
+func (g *Networks) network(rail int) (config []byte, own iprange.Range, err error) {
 	of := func(text string) string { return strings.ReplaceAll(text, railWord, strconv.Itoa(rail)) }
 	n := network{CNIVersion: "1.0.0", Name: g.nameOf(rail), Type: g.Type, Rail: rail, MTU: g.MTU, RDMA: g.RDMA}
 	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway = "whereabouts", of(g.Range), of(g.Gateway)
@@ -215,14 +205,7 @@ func (g *Networks) network(rail int) (config []byte, own addressRange, err error
 	if g.Gateway != "" && !r.Prefix.Contains(addresses.Gateway) {
 		return nil, own, fmt.Errorf("rail %d: the gateway %s is not in %s; correct --gateway or --range", rail, addresses.Gateway, r.Prefix)
 	}
-	own = addressRange{rail: rail, first: r.Start, last: r.End}
-	if !own.first.IsValid() {
-		own.first = r.Prefix.Addr()
-	}
-	if !own.last.IsValid() {
-		own.last = lastOf(r.Prefix)
-	}
-	return config, own, nil
+	return config, r.Bounds(), nil
 }
 
 // networkOfAll returns the configuration of one network for all rails. The plugin's own parser
@@ -251,16 +234,6 @@ func (g *Networks) networkOfAll(rails []int) (config []byte, err error) {
 		}
 	}
 	return config, nil
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	bytes := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(bytes) // as long as an address
-	return last
 }
 
 func (g *Networks) nameOf(rail int) string { return fmt.Sprintf("%s-%d", g.Name, rail) }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 )
 
 // addressesOf are the addresses that an expanded object hands out on one rail.
@@ -100,7 +101,7 @@ func (t *template) compare(own, theirs addressesOf, varying []bool) error {
 		if !varying[i] {
 			continue
 		}
-		if mine.overlaps(other) {
+		if mine.Bounds().Overlaps(other.Bounds()) {
 			return failure.New(failure.InvalidConfig, "the ranges %s and %s overlap", mine.text(), other.text()).
 				Cure("put ${rail} where it makes them differ, within the length of the prefix")
 		}
@@ -131,49 +132,32 @@ func (a addressesOf) checkGateway() error {
 	return failure.New(failure.InvalidConfig, "the gateway %s is not in the range %s", a.gateway, outside.Prefix).Cure(`correct "gateway" or "range"`)
 }
 
-// bounds returns the first and the last address of the range, both included. A bound that is
-// missing, or outside of the prefix, does not count.
-func (r *WhereaboutsRange) bounds() (first, last netip.Addr) {
-	first, last = r.Prefix.Addr(), lastOf(r.Prefix)
+// Bounds returns the addresses of the range. A bound that is missing, or outside of the prefix, does
+// not count.
+func (r *WhereaboutsRange) Bounds() iprange.Range {
+	all := iprange.Of(r.Prefix)
 	if r.Prefix.Contains(r.Start) {
-		first = r.Start
+		all.First = r.Start
 	}
 	if r.Prefix.Contains(r.End) {
-		last = r.End
+		all.Last = r.End
 	}
-	return first, last
-}
-
-// overlaps reports whether the ranges share an address.
-func (r *WhereaboutsRange) overlaps(other WhereaboutsRange) bool {
-	first, last := r.bounds()
-	otherFirst, otherLast := other.bounds()
-	return first.BitLen() == otherFirst.BitLen() && first.Compare(otherLast) <= 0 && otherFirst.Compare(last) <= 0
+	return all
 }
 
 // text returns the range as "start-end/length", or as "network/length" if it is the whole.
 func (r *WhereaboutsRange) text() string {
-	first, last := r.bounds()
-	if first == r.Prefix.Addr() && last == lastOf(r.Prefix) {
+	own := r.Bounds()
+	if own == iprange.Of(r.Prefix) {
 		return r.Prefix.String()
 	}
-	return first.String() + "-" + netip.PrefixFrom(last, r.Prefix.Bits()).String()
+	return own.First.String() + "-" + netip.PrefixFrom(own.Last, r.Prefix.Bits()).String()
 }
 
 // place returns where the range is in its prefix, in a form to compare.
 func (r *WhereaboutsRange) place() string {
-	first, last := r.bounds()
-	return fmt.Sprint(r.Prefix.Bits(), hostBits(first, r.Prefix.Bits()), hostBits(last, r.Prefix.Bits()))
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	bits := slices.Clone(p.Masked().Addr().AsSlice())
-	for bit := p.Bits(); bit < len(bits)*8; bit++ {
-		bits[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(bits) // as long as an address
-	return last
+	own := r.Bounds()
+	return fmt.Sprint(r.Prefix.Bits(), hostBits(own.First, r.Prefix.Bits()), hostBits(own.Last, r.Prefix.Bits()))
 }
 
 // unexpanded returns an error if a string of the "ipam" object has a variable: the plugin that
