@@ -39,6 +39,8 @@ type Common struct {
 
 	// Raw is the whole configuration, unchanged.
 	Raw []byte `json:"-"`
+
+	parsed *parsedTemplate // of Raw
 }
 
 // IPAM is the part of the "ipam" object that the calling plugin needs. Without
@@ -154,6 +156,7 @@ func checkMTU(mtu int) error {
 
 func (c *Common) complete(stdin []byte) error {
 	c.Raw = stdin
+	c.parsed = parseTemplate(c)
 	if c.CNIVersion == "" {
 		c.CNIVersion = "0.1.0" // CNI SPEC: a configuration without a version
 	}

@@ -49,9 +49,23 @@ type template struct {
 	nodePrefix bool // "prefix" is "node"
 }
 
+// parsedTemplate is the result of parsing a template, which nobody changes.
+type parsedTemplate struct {
+	template *template
+	err      error
+}
+
 // template returns the configuration's "ipam" object. It is an error if a string of it has an
-// unknown variable.
+// unknown variable. The object is parsed once, with the configuration.
 func (c *Common) template() (*template, error) {
+	p := c.parsed
+	if p == nil { // no parser has made it, or the parser has removed the IPAM plugin
+		p = parseTemplate(c)
+	}
+	return p.template, p.err
+}
+
+func parseTemplate(c *Common) *parsedTemplate {
 	t := &template{plugin: c.IPAM.Type}
 	var keys struct {
 		IPAM json.RawMessage `json:"ipam"`
@@ -60,7 +74,7 @@ func (c *Common) template() (*template, error) {
 	d := json.NewDecoder(bytes.NewReader(keys.IPAM))
 	d.UseNumber() // a number stays as it is written
 	if err := d.Decode(&t.ipam); err != nil {
-		return &template{}, nil //nolint:nilerr // it is missing or no object: the same
+		return &parsedTemplate{template: &template{}} // it is missing or no object: the same
 	}
 	t.sameHost = t.get(keySameHost) == true
 	t.nodePrefix = t.get(keyPrefix) == prefixOfNode
@@ -78,7 +92,7 @@ func (c *Common) template() (*template, error) {
 	if err != nil && !t.whereabouts() { // the text has a meaning for that plugin
 		t.rail, t.node, err = false, false, nil
 	}
-	return t, err
+	return &parsedTemplate{t, err}
 }
 
 // whereabouts reports whether the IPAM plugin is whereabouts, installed with or without a

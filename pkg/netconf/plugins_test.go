@@ -57,7 +57,7 @@ func TestHostDeviceKeys(t *testing.T) {
 			if string(got.Raw) != config {
 				t.Error("Raw is not what came")
 			}
-			got.Raw = nil
+			got.Raw, got.parsed = nil, nil
 			got.PrevResult = bytes.ToLower(got.PrevResult)
 			want.PrevResult = bytes.ToLower(want.PrevResult)
 			if !reflect.DeepEqual(*got, want) {
@@ -330,7 +330,7 @@ func TestLenient(t *testing.T) {
 			if string(got.Raw) != c.config {
 				t.Errorf("Raw is %q", got.Raw)
 			}
-			got.Raw = nil
+			got.Raw, got.parsed = nil, nil
 			if !reflect.DeepEqual(*got, c.want) {
 				t.Errorf("got  %+v\nwant %+v", *got, c.want)
 			}

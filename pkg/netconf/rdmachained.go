@@ -45,7 +45,7 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 		return nil, err
 	}
 	// The plugin that made the interface handles the addresses.
-	c.IPAM = IPAM{}
+	c.IPAM, c.parsed = IPAM{}, nil
 	if string(c.PrevResult) == "null" {
 		c.PrevResult = nil
 	}
