@@ -146,6 +146,12 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 			return nil, err
 		}
 	}
+	return d.SubExisting(name)
+}
+
+// SubExisting opens the directory name below d like [Dir.Sub], but does not create it: a
+// missing directory is an error that wraps [fs.ErrNotExist].
+func (d *Dir) SubExisting(name string) (*Dir, error) {
 	path := filepath.Join(d.path, name)
 	// OpenRoot follows a link, and blocks on a FIFO.
 	if info, err := d.root.Lstat(name); err == nil && !info.IsDir() {

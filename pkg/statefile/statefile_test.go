@@ -119,6 +119,9 @@ func TestOpenMakesADirectoryOnlyForItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
+	if _, err := d.SubExisting("sub"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("SubExisting of nothing: %v", err)
+	}
 	sub, err := d.Sub("sub")
 	if err != nil {
 		t.Fatal(err)

@@ -91,17 +91,16 @@ func (s *Store) openPool(ctx context.Context, id ipam.Pool, create bool) (*pool,
 
 func (p *pool) openDirs(root *statefile.Dir, create bool) error {
 	var err error
+	open := (*statefile.Dir).SubExisting
+	if create {
+		open = (*statefile.Dir).Sub
+	}
 	sub := func(parent *statefile.Dir, name string) *statefile.Dir {
 		if err != nil {
 			return nil
 		}
 		var d *statefile.Dir
-		if create {
-			d, err = parent.Sub(name)
-		} else if d, err = statefile.OpenExisting(filepath.Join(parent.Path(), name)); err == nil {
-			d.Volatile()
-		}
-		if err == nil {
+		if d, err = open(parent, name); err == nil {
 			p.open = append(p.open, d)
 		}
 		return d
