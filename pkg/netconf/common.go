@@ -40,7 +40,7 @@ type Common struct {
 	// Raw is the whole configuration, unchanged.
 	Raw []byte `json:"-"`
 
-	parsed *parsedTemplate // of Raw
+	parsed func() (*template, error) // returns what Raw was parsed to
 }
 
 // IPAM is the part of the "ipam" object that the calling plugin needs. Without
@@ -156,7 +156,8 @@ func checkMTU(mtu int) error {
 
 func (c *Common) complete(stdin []byte) error {
 	c.Raw = stdin
-	c.parsed = parseTemplate(c)
+	t, mistake := parseTemplate(c)
+	c.parsed = func() (*template, error) { return t, mistake }
 	if c.CNIVersion == "" {
 		c.CNIVersion = "0.1.0" // CNI SPEC: a configuration without a version
 	}

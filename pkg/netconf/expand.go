@@ -49,23 +49,16 @@ type template struct {
 	nodePrefix bool // "prefix" is "node"
 }
 
-// parsedTemplate is the result of parsing a template, which nobody changes.
-type parsedTemplate struct {
-	template *template
-	err      error
-}
-
 // template returns the configuration's "ipam" object. It is an error if a string of it has an
 // unknown variable. The object is parsed once, with the configuration.
 func (c *Common) template() (*template, error) {
-	p := c.parsed
-	if p == nil { // no parser has made it, or the parser has removed the IPAM plugin
-		p = parseTemplate(c)
+	if c.parsed == nil { // no parser has made it, or the parser has removed the IPAM plugin
+		return parseTemplate(c)
 	}
-	return p.template, p.err
+	return c.parsed()
 }
 
-func parseTemplate(c *Common) *parsedTemplate {
+func parseTemplate(c *Common) (*template, error) {
 	t := &template{plugin: c.IPAM.Type}
 	var keys struct {
 		IPAM json.RawMessage `json:"ipam"`
@@ -74,7 +67,7 @@ func parseTemplate(c *Common) *parsedTemplate {
 	d := json.NewDecoder(bytes.NewReader(keys.IPAM))
 	d.UseNumber() // a number stays as it is written
 	if err := d.Decode(&t.ipam); err != nil {
-		return &parsedTemplate{template: &template{}} // it is missing or no object: the same
+		return &template{}, nil //nolint:nilerr // it is missing or no object: the same
 	}
 	t.sameHost = t.get(keySameHost) == true
 	t.nodePrefix = t.get(keyPrefix) == prefixOfNode
@@ -92,7 +85,7 @@ func parseTemplate(c *Common) *parsedTemplate {
 	if err != nil && !t.whereabouts() { // the text has a meaning for that plugin
 		t.rail, t.node, err = false, false, nil
 	}
-	return &parsedTemplate{t, err}
+	return t, err
 }
 
 // whereabouts reports whether the IPAM plugin is whereabouts, installed with or without a
