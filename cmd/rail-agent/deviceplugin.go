@@ -61,7 +61,7 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 			}
 			return convert(list), nil
 		},
-		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Dirs: h.dirs, Tell: h.notify, Log: h.log,
+		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Dirs: h.dirs, Notify: h.notify, Log: h.log,
 	})
 	reporter := component.NewReporter("inventory", h.log, h.notify)
 	watching := func(ctx context.Context) { // ns is open until the process ends

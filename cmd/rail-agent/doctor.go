@@ -34,8 +34,8 @@ func (f *doctorFlags) add(flags *pflag.FlagSet) {
 // errNoRights is the reason why facts of the cluster are missing.
 var errNoRights = errors.New("rail-agent has no right to read it; railctl doctor cluster does")
 
-// mostInterval bounds --doctor-interval: after 30 minutes the alert RailDoctorSilent fires.
-const mostInterval = 15 * time.Minute
+// maxInterval bounds --doctor-interval: after 30 minutes the alert RailDoctorSilent fires.
+const maxInterval = 15 * time.Minute
 
 // components returns the doctor. The socket serves the node's facts in any case. status returns the
 // status of the agent.
@@ -43,10 +43,10 @@ func (f *doctorFlags) components(h *host, confDir, record string, status func() 
 	if f.doctor != on && f.doctor != off {
 		return nil, fmt.Errorf("--doctor is %q; it must be %s or %s", f.doctor, on, off)
 	}
-	if f.interval < time.Second || f.interval > mostInterval {
-		return nil, fmt.Errorf("--doctor-interval %v: it must be between 1s and %v", f.interval, mostInterval)
+	if f.interval < time.Second || f.interval > maxInterval {
+		return nil, fmt.Errorf("--doctor-interval %v: it must be between 1s and %v", f.interval, maxInterval)
 	}
-	options := keeper.Options{Log: h.log, Tell: h.notify, Every: f.interval, Status: status, Collect: collect.Options{
+	options := keeper.Options{Log: h.log, Notify: h.notify, Every: f.interval, Status: status, Collect: collect.Options{
 		StateDir: h.stateDirs[0], Node: h.name, Version: version, Root: collect.NodeRoot(), ConfDir: confDir, InstallDir: record,
 		Socket: h.socket, NoClient: errNoRights,
 	}}

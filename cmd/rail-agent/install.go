@@ -127,7 +127,7 @@ func (f *installFlags) install(ctx context.Context, h *host, plugins node.Plugin
 		components[i].Ready = nil
 	}
 	reporter := component.NewReporter("uninstaller", h.log, h.notify)
-	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Force: f.force, Stop: stop, Tell: func(n component.Notice) { reporter.Report(n) }}
+	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Force: f.force, Stop: stop, Notify: func(n component.Notice) { reporter.Report(n) }}
 	return append(components, component.Component{Name: "uninstaller", Reporter: reporter, Run: u.Run, Ready: u.Ready}), nil
 }
 
@@ -157,7 +157,7 @@ func (f *installFlags) keepCredential(h *host, put func(context.Context, install
 	k := credential.New(credential.Options{
 		Client: h.client, ConfDir: of.confDir, Node: h.name, Account: of.account, Namespace: h.client.Namespace(), Lifetime: of.lifetime,
 		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(),
-		Dirs: h.dirs, Log: h.log, Tell: h.notify,
+		Dirs: h.dirs, Log: h.log, Notify: h.notify,
 	})
 	return []component.Component{k.Component()}, nil
 }

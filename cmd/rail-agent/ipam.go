@@ -86,7 +86,7 @@ full the pools are, as of its last look.`,
 		ctx, cancel := context.WithTimeout(cmd.Context(), of.grace+onceTime)
 		defer cancel()
 		found, err := r.Once(ctx)
-		r.Tell(found)
+		r.Report(found)
 		if failed := reconcile.Count(found, reconcile.Failed); failed > 0 {
 			err = errors.Join(err, fmt.Errorf("%d of %d could not be freed or repaired", failed, len(found)))
 		}

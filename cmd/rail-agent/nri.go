@@ -26,6 +26,6 @@ func (f *nriFlags) components(h *host, publisher *publish.Keeper) ([]component.C
 	if !filepath.IsAbs(f.socket) {
 		return nil, fmt.Errorf("--nri-socket %q is not an absolute path; give one, or %s", f.socket, off)
 	}
-	plugin := nri.New(nri.Options{Socket: f.socket, Lookup: publisher.Lookup, Root: hostRoot, Dirs: h.dirs, Tell: h.notify, Log: h.log})
+	plugin := nri.New(nri.Options{Socket: f.socket, Lookup: publisher.Lookup, Root: hostRoot, Dirs: h.dirs, Notify: h.notify, Log: h.log})
 	return []component.Component{plugin.Component()}, nil
 }

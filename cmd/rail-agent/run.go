@@ -198,7 +198,7 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 		return err
 	}
 	publisher := publish.NewKeeper(publish.Options{
-		StateDirs: h.stateDirs, Node: h.name, Client: h.client, NodeFile: &h.nodeFile, Dirs: h.dirs, Log: h.log, Tell: h.notify,
+		StateDirs: h.stateDirs, Node: h.name, Client: h.client, NodeFile: &h.nodeFile, Dirs: h.dirs, Log: h.log, Notify: h.notify,
 	})
 	containers, err := f.nri.components(h, publisher)
 	if err != nil {
@@ -255,7 +255,7 @@ func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
 		return h, nil, err
 	}
 	recorder := events.New(h.client, h.name, a.log)
-	h.notify = recorder.Tell
+	h.notify = recorder.Notify
 	return h, []component.Component{{Name: "events", Run: recorder.Run}}, nil
 }
 

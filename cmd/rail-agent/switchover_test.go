@@ -206,7 +206,7 @@ func TestNodeThatIsSwitchedOverFromWhereabouts(t *testing.T) {
 	await(t, "the agent to replace it", 3*time.Minute, func() bool { return len(a.said("reason=KubeconfigReplaced")) == 1 })
 	await(t, "the agent to be ready", time.Minute, func() bool { code, _ := a.get("/readyz"); return code == http.StatusOK })
 	w.wantAddress("saved", "10.0.0.3")
-	if k := used(a); k != (local.Kubeconfig{Path: path, Ours: true, Accepted: true}) {
+	if k := used(a); k != (local.Kubeconfig{Path: path, Owned: true, Accepted: true}) {
 		t.Errorf("the agent says %+v", k)
 	}
 	if value, lines := a.metric("rail_cni_kubeconfig_accepted", `path="`+path+`"`, `ours="true"`); value != 1 || lines != 1 {

@@ -227,9 +227,9 @@ func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []docto
 // exitCode is the error of a command that has printed everything: railctl exits with it.
 type exitCode int
 
-func (exitCode) Error() string { return errSaid.Error() }
+func (exitCode) Error() string { return errReported.Error() }
 
-func (exitCode) Unwrap() error { return errSaid }
+func (exitCode) Unwrap() error { return errReported }
 
 // judges is the annotation of a command that judges: for it and its subcommands, exit code 1
 // means that a rule failed, and an error of the command itself has [doctor.ExitUnknown].

@@ -169,8 +169,8 @@ func harmless(err error) string {
 	}, err.Error())
 }
 
-// mostDocuments bounds the documents of a file.
-const mostDocuments = 10000
+// maxDocuments bounds the documents of a file.
+const maxDocuments = 10000
 
 // errNothing is the error of a file with nothing to judge.
 var errNothing = errors.New(`it has nothing to judge: no NetworkAttachmentDefinition, CNI configuration ("type" or "plugins"), node file ("rails", "resources", "nics", ...), or configuration of a device plugin ("configList" or "resourceList")`)
@@ -197,8 +197,8 @@ func documentsIn(name string, text []byte) (found []doctor.Config, others []stri
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if len(documents) == mostDocuments {
-			return nil, nil, fmt.Errorf("it has more than %d documents; split it", mostDocuments)
+		if len(documents) == maxDocuments {
+			return nil, nil, fmt.Errorf("it has more than %d documents; split it", maxDocuments)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("it is neither YAML nor JSON: %w", err)

@@ -266,7 +266,7 @@ func TestCheckKnowsFilesByTheirContent(t *testing.T) {
 			{Kind: doctor.NodeFile, Name: "kube-system/nodes/gpu", Source: "f", Text: "rails: auto"},
 		}, ""},
 		"objects of others":    {"apiVersion: opentelemetry.io/v1beta1\nkind: OpenTelemetryCollector\nspec: {config: {receivers: {}}}\n---\napiVersion: apps/v1\nkind: ControllerRevision\ndata: {spec: {template: {}}}\n---\n" + goodNAD, []doctor.Config{at(nad, "f, document 3")}, ""},
-		"too many documents":   {strings.Repeat("---\na: b\n", mostDocuments+1), nil, "more than"},
+		"too many documents":   {strings.Repeat("---\na: b\n", maxDocuments+1), nil, "more than"},
 		"another ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n", nil, "nothing to judge"},
 		"a pod":                {"apiVersion: v1\nkind: Pod\n", nil, "nothing to judge"},
 		"nothing":              {"", nil, "nothing to judge"},

@@ -22,8 +22,8 @@ func init() { runtime.LockOSThread() }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// errSaid is returned by a command that has printed its errors itself.
-var errSaid = errors.New("said already")
+// errReported is returned by a command that has printed its errors itself.
+var errReported = errors.New("said already")
 
 // run runs railctl with its arguments. It returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
@@ -36,7 +36,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
-	if !errors.Is(err, errSaid) {
+	if !errors.Is(err, errReported) {
 		fmt.Fprintf(forPeople{stderr}, "railctl: %v\n", err)
 	}
 	if exit := exitCode(0); errors.As(err, &exit) {
@@ -88,7 +88,7 @@ func reportErrors(stderr io.Writer, errs []error) error {
 		fmt.Fprintf(forPeople{stderr}, "railctl: %v\n", err)
 	}
 	if len(errs) > 0 {
-		return errSaid
+		return errReported
 	}
 	return nil
 }

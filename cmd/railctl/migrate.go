@@ -72,8 +72,8 @@ warning on stderr. It changes nothing.`,
 	return cmd
 }
 
-// mostInput bounds what is read. An object of the API server has less than 1.5 MiB.
-const mostInput = 4 << 20
+// maxInput bounds what is read. An object of the API server has less than 1.5 MiB.
+const maxInput = 4 << 20
 
 // readInput reads the file with this name, or stdin.
 func readInput(stdin io.Reader, name string) ([]byte, error) {
@@ -85,9 +85,9 @@ func readInput(stdin io.Reader, name string) ([]byte, error) {
 		defer f.Close()
 		stdin = f
 	}
-	text, err := io.ReadAll(io.LimitReader(stdin, mostInput+1))
-	if err == nil && len(text) > mostInput {
-		err = fmt.Errorf("%s is larger than %d MiB; give the ConfigMap only", name, mostInput>>20)
+	text, err := io.ReadAll(io.LimitReader(stdin, maxInput+1))
+	if err == nil && len(text) > maxInput {
+		err = fmt.Errorf("%s is larger than %d MiB; give the ConfigMap only", name, maxInput>>20)
 	}
 	return text, err
 }

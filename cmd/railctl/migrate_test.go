@@ -46,7 +46,7 @@ func TestMigrateReadsStdin(t *testing.T) {
 	if got, err := readInput(in, "-"); err != nil || string(got) != text {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := readInput(strings.NewReader(strings.Repeat("x", mostInput+1)), "-"); err == nil {
+	if _, err := readInput(strings.NewReader(strings.Repeat("x", maxInput+1)), "-"); err == nil {
 		t.Error("an endless input is read")
 	}
 }

@@ -180,7 +180,7 @@ func (m *modeRun) set(mode rdma.Mode) []error {
 	var errs []error
 	switch {
 	case c.AtBoot:
-		m.tellAtBoot(mode, c.Written)
+		m.printBootMode(mode, c.Written)
 	case c.AtBootErr != nil:
 		errs = append(errs, c.AtBootErr)
 	}
@@ -208,9 +208,9 @@ func (m *modeRun) warnOfSharedPlugin() {
 	}
 }
 
-// tellAtBoot prints that the node boots with the mode, and the steps left to
+// printBootMode prints that the node boots with the mode, and the steps left to
 // the user.
-func (m *modeRun) tellAtBoot(mode rdma.Mode, written bool) {
+func (m *modeRun) printBootMode(mode rdma.Mode, written bool) {
 	argument := m.boot.ByArgument(mode)
 	switch {
 	case !written:

@@ -73,7 +73,7 @@ func railsOf(stateDir, name string) (rails *publish.Rails, s publish.Settings, m
 	if ref.Node == "" {
 		ref.Node, _ = os.Hostname()
 	}
-	rails, err = publish.Of(list, records, ref)
+	rails, err = publish.Describe(list, records, ref)
 	if rails == nil {
 		return nil, s, m, nil, err
 	}

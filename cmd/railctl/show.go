@@ -90,12 +90,12 @@ func (s *shown) run(cmd *cobra.Command) error {
 	if list.Others > 0 {
 		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachment(s) of other host network namespaces not shown; --all shows them\n", list.Others)
 	}
-	tellReturned(cmd, list.Returned)
+	printReturned(cmd, list.Returned)
 	return reportErrors(cmd.ErrOrStderr(), list.Errors)
 }
 
-// tellReturned prints the NICs that were not returned as they were.
-func tellReturned(cmd *cobra.Command, changed []*ledger.Returned) {
+// printReturned prints the NICs that were not returned as they were.
+func printReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	out := forPeople{cmd.ErrOrStderr()}
 	for _, r := range changed {
 		fmt.Fprintf(out, "railctl: %s was returned, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)

@@ -45,7 +45,7 @@ stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 		if err != nil {
 			return err
 		}
-		u.Client, u.Say = client, func(line string) { fmt.Fprintln(cmd.OutOrStdout(), line) }
+		u.Client, u.Report = client, func(line string) { fmt.Fprintln(cmd.OutOrStdout(), line) }
 		ctx := cmd.Context()
 		if ctx == nil {
 			ctx = context.Background()

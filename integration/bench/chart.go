@@ -51,7 +51,7 @@ func newAxis(log bool, values []float64) axis {
 	return a
 }
 
-func (a axis) at(v float64) float64 {
+func (a axis) position(v float64) float64 {
 	if a.log {
 		return (math.Log(v) - math.Log(a.from)) / (math.Log(a.to) - math.Log(a.from))
 	}
@@ -97,8 +97,8 @@ func (c chart) svg() []byte {
 		}
 	}
 	ax, ay := newAxis(c.logX, xs), newAxis(c.logY, ys)
-	px := func(v float64) float64 { return chartLeft + ax.at(v)*plotWidth }
-	py := func(v float64) float64 { return chartTop + (1-ay.at(v))*plotHeight }
+	px := func(v float64) float64 { return chartLeft + ax.position(v)*plotWidth }
+	py := func(v float64) float64 { return chartTop + (1-ay.position(v))*plotHeight }
 
 	var b bytes.Buffer
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" font-family="sans-serif" font-size="12">`+"\n", c.width(), chartHeight)

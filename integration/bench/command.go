@@ -32,11 +32,11 @@ func always(c command) step {
 
 // scratch holds the stdin and stdout of measured processes in plain files on
 // tmpfs: with pipes, goroutines of ours would be part of the measurement.
-type scratch struct{ in, out, errOut *os.File }
+type scratch struct{ stdin, out, errOut *os.File }
 
 func newScratch(dir string) (*scratch, error) {
 	s := &scratch{}
-	for name, f := range map[string]**os.File{"stdin": &s.in, "stdout": &s.out, "stderr": &s.errOut} {
+	for name, f := range map[string]**os.File{"stdin": &s.stdin, "stdout": &s.out, "stderr": &s.errOut} {
 		var err error
 		if *f, err = os.Create(filepath.Join(dir, name)); err != nil {
 			return nil, err
@@ -47,7 +47,7 @@ func newScratch(dir string) (*scratch, error) {
 
 // load puts stdin before a process, and empties what the last one printed.
 func (s *scratch) load(stdin []byte) error {
-	for _, f := range []*os.File{s.in, s.out, s.errOut} {
+	for _, f := range []*os.File{s.stdin, s.out, s.errOut} {
 		if err := f.Truncate(0); err != nil {
 			return err
 		}
@@ -55,10 +55,10 @@ func (s *scratch) load(stdin []byte) error {
 			return err
 		}
 	}
-	if _, err := s.in.Write(stdin); err != nil {
+	if _, err := s.stdin.Write(stdin); err != nil {
 		return err
 	}
-	_, err := s.in.Seek(0, io.SeekStart)
+	_, err := s.stdin.Seek(0, io.SeekStart)
 	return err
 }
 
@@ -108,7 +108,7 @@ func (s *scratch) time(c command) (took, []byte, error) {
 	}
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Env = c.env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.in, s.out, s.errOut
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.stdin, s.out, s.errOut
 
 	var t took
 	run := func() error {

@@ -49,7 +49,7 @@ func main() {
 	flag.BoolVar(&o.pods, "pods", false, "measure pods of a real cluster")
 	flag.StringVar(&o.scenes, "scenes", "", "with -pods: measure only the scenes with these `names`, of "+sceneNames()+" (default all)")
 	flag.BoolVar(&o.scale, "scale", false, "measure addresses of many nodes that start at once")
-	flag.StringVar(&o.nodes, "nodes", "10,50,200,1000", fmt.Sprintf("with -scale: the `numbers` of nodes; more than %d with blocks only", mostWithEntries))
+	flag.StringVar(&o.nodes, "nodes", "10,50,200,1000", fmt.Sprintf("with -scale: the `numbers` of nodes; more than %d with blocks only", maxWithEntries))
 	flag.StringVar(&o.lines, "lines", kindEntries+","+kindBlocks, "with -scale: what is measured, `names` of "+kindEntries+", "+kindBlocks+", "+lineNames())
 	flag.StringVar(&o.shares, "shares", strconv.Itoa(chartShares),
 		"with -scale, entry by entry: the `numbers` of concurrency shares of the chart's priority level, apiPriority.shares")

@@ -29,7 +29,7 @@ func (r *podReport) has(sc scene) bool {
 // podVerb is one of the two directions: start or deletion.
 type podVerb struct {
 	name, note string
-	of         func(*podResult) *podTimes
+	times      func(*podResult) *podTimes
 }
 
 var podVerbs = []podVerb{
@@ -38,7 +38,7 @@ var podVerbs = []podVerb{
 }
 
 func (r *podReport) times(sc scene, s suite, v podVerb) *podTimes {
-	return v.of(r.results[sc.id][s.id])
+	return v.times(r.results[sc.id][s.id])
 }
 
 // added returns what the rails add to the median of the floor.

@@ -99,7 +99,7 @@ func guest(o options) error {
 	}
 	found := outcome{Results: map[string]*result{}, Failures: map[string]string{}}
 	for _, mode := range []string{modeShared, modeExclusive} {
-		m, err := measureMode(s, rdmaContenders(p, mode), mode, pace{o.rounds, o.settle, tell(mode, o.rounds)})
+		m, err := measureMode(s, rdmaContenders(p, mode), mode, pace{o.rounds, o.settle, printsProgress(mode, o.rounds)})
 		if err != nil {
 			return fmt.Errorf("%s mode: %w", mode, err)
 		}
@@ -156,8 +156,8 @@ func setMode(mode string) error {
 	}
 }
 
-// tell returns a function that prints the progress now and then.
-func tell(mode string, rounds int) func(int) {
+// printsProgress returns a function that prints the progress now and then.
+func printsProgress(mode string, rounds int) func(int) {
 	return func(round int) {
 		if round%5 == 0 && round > 0 {
 			fmt.Fprintf(os.Stderr, "  %s mode: round %d of %d\n", mode, round, rounds)

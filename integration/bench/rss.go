@@ -26,7 +26,7 @@ func (s *scratch) peakRSS(c command) (int64, error) {
 	}
 	cmd := exec.Command(c.path, c.args...)
 	cmd.Env = c.env
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.in, s.out, s.errOut
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = s.stdin, s.out, s.errOut
 	cmd.SysProcAttr = &syscall.SysProcAttr{Ptrace: true}
 
 	// Only the thread that started a traced process may command it.

@@ -51,9 +51,9 @@ var scaleLines = []scaleLine{
 }
 
 const (
-	// mostWithEntries is the largest number of nodes that is measured entry by entry: on
+	// maxWithEntries is the largest number of nodes that is measured entry by entry: on
 	// one pool not even these end within [scaleLimit].
-	mostWithEntries = 200
+	maxWithEntries = 200
 	// chartShares is the chart's apiPriority.shares.
 	chartShares = 1
 )
@@ -78,7 +78,7 @@ func scaleCases(o options) (cases []scaleCase, err error) {
 			switch {
 			case line.kind == kindBlocks:
 				cases = append(cases, c)
-			case n <= mostWithEntries:
+			case n <= maxWithEntries:
 				for _, c.Shares = range shares {
 					cases = append(cases, c)
 				}
@@ -86,7 +86,7 @@ func scaleCases(o options) (cases []scaleCase, err error) {
 		}
 	}
 	if len(cases) == 0 {
-		return nil, fmt.Errorf("-nodes %s -lines %s: entry by entry no more than %d nodes are measured", o.nodes, o.lines, mostWithEntries)
+		return nil, fmt.Errorf("-nodes %s -lines %s: entry by entry no more than %d nodes are measured", o.nodes, o.lines, maxWithEntries)
 	}
 	return cases, nil
 }

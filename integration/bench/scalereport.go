@@ -28,7 +28,7 @@ const (
 	moreLoad = 4
 	// A line that has both is judged between these two: they are the largest that every line
 	// is measured with, so lines can be compared.
-	fewNodes, manyNodes = 50, mostWithEntries
+	fewNodes, manyNodes = 50, maxWithEntries
 	// modelRuns are the fewest runs that a model may predict from: its two costs fit two
 	// runs exactly, which confirms nothing.
 	modelRuns = 3

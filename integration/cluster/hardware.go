@@ -32,7 +32,7 @@ func (n *Node) fallHome(ctx context.Context, home *link.Netns, rails map[string]
 	for ctx.Err() == nil {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			n.tell(err)
+			n.logError(err)
 		}
 		named := map[string]bool{}
 		for _, e := range entries {
@@ -47,7 +47,7 @@ func (n *Node) fallHome(ctx context.Context, home *link.Netns, rails map[string]
 		for name, pod := range pods {
 			if !named[name] && !inUse(pod.ID) {
 				if err := n.takeHome(pod, home, rails); err != nil {
-					n.tell(fmt.Errorf("NICs in the ended %s: %w", name, err))
+					n.logError(fmt.Errorf("NICs in the ended %s: %w", name, err))
 				}
 				pod.Close()
 				delete(pods, name)
@@ -95,8 +95,8 @@ func inUse(id link.NetnsID) bool {
 	return false
 }
 
-// tell writes an error to one of the node's logs.
-func (n *Node) tell(err error) {
+// logError writes an error to one of the node's logs.
+func (n *Node) logError(err error) {
 	file, openErr := os.OpenFile(filepath.Join(n.dir, "hardware.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if openErr == nil {
 		fmt.Fprintln(file, time.Now().Format(time.RFC3339), err)

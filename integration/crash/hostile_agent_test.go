@@ -25,8 +25,8 @@ import (
 // The bounds of an agent under attack: it is killed at 256 MiB in a cluster, and has some
 // dozen files otherwise.
 const (
-	mostMemory = 128 << 10 // KiB
-	mostFiles  = 256
+	maxMemory = 128 << 10 // KiB
+	maxFiles  = 256
 )
 
 // resident is an innocent pod that lives as long as the attack. It has a NIC, and a macvlan
@@ -179,7 +179,7 @@ func (a *life) look() {
 		return
 	}
 	memory, _ := strconv.Atoi(string(m[1])) // digits
-	if memory > mostMemory || len(files) > mostFiles {
+	if memory > maxMemory || len(files) > maxFiles {
 		a.l.violation(nil, "rail-agent has had %d KiB of memory, and has %d files open", memory, len(files))
 	}
 	a.l.mu.Lock()

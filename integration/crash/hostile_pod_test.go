@@ -118,7 +118,7 @@ func (h *hostile) start(p attacker.Plan) {
 		l.t.Fatalf("the attacker did not begin: %v: %s", h.cmd.Wait(), h.said.Bytes())
 	}
 	if !p.Plain {
-		h.pod = testnet.Of(l.t, h.cmd.Process.Pid)
+		h.pod = testnet.OfProcess(l.t, h.cmd.Process.Pid)
 		h.pod.IP("link", "set", "lo", "up")
 	}
 	go func() {

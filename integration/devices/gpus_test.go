@@ -90,9 +90,9 @@ func TestNICsAreNearThePodsGPUs(t *testing.T) {
 		if err != nil || !asked {
 			t.Fatalf("%s: the GPU plugin was asked: %v, %v", name, asked, err)
 		}
-		cost, best := leastSum(tree, got.gpus, got.nics), math.MaxInt
+		cost, best := minSum(tree, got.gpus, got.nics), math.MaxInt
 		for _, nics := range subsets(free, len(got.nics)) {
-			best = min(best, leastSum(tree, got.gpus, nics))
+			best = min(best, minSum(tree, got.gpus, nics))
 		}
 		which := &known
 		if nicFirst {
@@ -181,9 +181,9 @@ func fixtureTree(t testing.TB) *pcie.Tree {
 	return tree
 }
 
-// leastSum returns the least sum of the distances of the NICs to a GPU each, where no GPU
+// minSum returns the least sum of the distances of the NICs to a GPU each, where no GPU
 // has more NICs than there must be. It tries all ways.
-func leastSum(tree *pcie.Tree, gpus, nics []string) int {
+func minSum(tree *pcie.Tree, gpus, nics []string) int {
 	each := (len(nics) + len(gpus) - 1) / len(gpus)
 	used := make([]int, len(gpus))
 	var try func(i int) int

@@ -359,7 +359,7 @@ func (l *installing) prefixed(t *testing.T) {
 	if ip, err := n.Exec(t.Context(), "cat", "/run/rail-cni/node-ip"); err != nil || strings.TrimSpace(ip) != n.Address {
 		t.Errorf("the agent stored %q as the node's address in the cluster: %v", ip, err)
 	}
-	host := testnet.Of(t, n.Pid())
+	host := testnet.OfProcess(t, n.Pid())
 	host.Sysctl("ipv4/conf/ens18np0/arp_notify", "1") // the kernel resets it when the NIC moves
 	before := host.State()
 	if _, err := n.Exec(t.Context(), "ip", "netns", "add", "dies"); err != nil {

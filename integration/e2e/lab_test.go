@@ -50,7 +50,7 @@ func begin(t *testing.T, o cluster.Options) *lab {
 	l.run(t, pod{name: "first-1", node: 0}, pod{name: "first-2", node: 1})
 	l.delete(t, "first-1", "first-2")
 	for _, n := range l.Nodes() {
-		netns := testnet.Of(t, n.Pid())
+		netns := testnet.OfProcess(t, n.Pid())
 		l.nodes, l.before = append(l.nodes, netns), append(l.before, netns.State())
 	}
 	return l

@@ -47,7 +47,7 @@ func TestNodeWithAReadOnlyEtcAndUsr(t *testing.T) {
 	if _, err := os.Stat(n.Path(netconf.InstalledNodeFile)); err != nil {
 		t.Error(err)
 	}
-	host := testnet.Of(t, n.Pid())
+	host := testnet.OfProcess(t, n.Pid())
 	l.run(t, pod{name: "open", networks: "roce-net-1"})
 	if mtu := l.interfaces(t, "open")["net1"].MTU; mtu != 9000 {
 		t.Errorf("net1 has the MTU %d", mtu)

@@ -211,16 +211,16 @@ func (c *comparison) round(t *testing.T, trials []trial) {
 	}
 }
 
-// mostLag is how long rail-agent may take to see what no message reports, such as the
+// maxLag is how long rail-agent may take to see what no message reports, such as the
 // state of a link (docs/reference/rails-json.md).
-const mostLag = 40 * time.Second
+const maxLag = 40 * time.Second
 
 // compare compares one pod.
 func (c *comparison) compare(t *testing.T, p *trial) {
 	t.Helper()
 	var told []string
 	for began := time.Now(); ; time.Sleep(300 * time.Millisecond) {
-		if told = c.differ(t, p); len(told) == 0 || time.Since(began) > mostLag {
+		if told = c.differ(t, p); len(told) == 0 || time.Since(began) > maxLag {
 			break
 		}
 	}

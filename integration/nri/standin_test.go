@@ -43,7 +43,7 @@ func standIn(node string) {
 	keeper := publish.NewKeeper(publish.Options{
 		StateDirs: []string{"/run/rail-cni"}, Node: node, NodeFile: &netconf.NodeFileReader{}, Dirs: dirs, Log: log,
 	})
-	lookup := func(ctx context.Context, sandboxID string) (*publish.Told, error) {
+	lookup := func(ctx context.Context, sandboxID string) (*publish.Publication, error) {
 		told, err := keeper.Lookup(ctx, sandboxID)
 		if told == nil || err != nil {
 			return told, err
@@ -55,7 +55,7 @@ func standIn(node string) {
 			k := strings.TrimPrefix(r.IfName, "net")
 			r.RDMA, r.Port, r.LinkLayer, r.CharDevices = "mlx5_"+k, 1, "Ethernet", []string{uverbs + k}
 		}
-		return &publish.Told{Rails: &rails, Settings: told.Settings, Dir: told.Dir}, nil
+		return &publish.Publication{Rails: &rails, Settings: told.Settings, Dir: told.Dir}, nil
 	}
 	nri.New(nri.Options{Socket: nriSocket, Lookup: lookup, Dirs: dirs, Log: log}).Run(ctx)
 }

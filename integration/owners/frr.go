@@ -36,7 +36,7 @@ func (r *Router) start(name string) *Daemon {
 	r.t.Helper()
 	d := r.Start("usr/lib/frr/"+name, "-f", filepath.Join(r.dir, name+".conf"), "-i", "/run/frr/"+name+".pid", "-z", "/run/frr/zserv.api",
 		"--vty_socket", "/run/frr", "-u", "root", "-g", "root", "--log", "stdout")
-	d.await(name, func() bool { return r.tell(name, "show version") == nil })
+	d.await(name, func() bool { return r.command(name, "show version") == nil })
 	return d
 }
 
@@ -49,14 +49,14 @@ func (r *Router) Stop() {
 // Configure sends bgpd these lines of configuration.
 func (r *Router) Configure(lines ...string) {
 	r.t.Helper()
-	if err := r.tell("bgpd", append([]string{"enable", "configure terminal"}, lines...)...); err != nil {
+	if err := r.command("bgpd", append([]string{"enable", "configure terminal"}, lines...)...); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// tell sends a daemon commands by its socket, as vtysh does: a command ends with a zero, the
+// command sends a daemon commands by its socket, as vtysh does: a command ends with a zero, the
 // answer with three and a status.
-func (r *Router) tell(name string, commands ...string) error {
+func (r *Router) command(name string, commands ...string) error {
 	c, err := net.DialTimeout("unix", filepath.Join(r.dir, "run/frr", name+".vty"), Patience)
 	if err != nil {
 		return err

@@ -172,8 +172,8 @@ func (d *Daemon) await(what string, done func() bool) {
 	}
 }
 
-// said reports whether the daemon's log has the text.
-func (d *Daemon) said(text string) bool {
+// logged reports whether the daemon's log has the text.
+func (d *Daemon) logged(text string) bool {
 	log, _ := os.ReadFile(d.log)
 	return slices.ContainsFunc(strings.Split(string(log), "\n"), func(line string) bool { return strings.Contains(line, text) })
 }

@@ -41,7 +41,7 @@ func TestVirtualAddressIsKeepaliveds(t *testing.T) {
 			}
 			r.HasAddress(r.StartVRRP(here), c.address)
 			other := peer.StartVRRP(there)
-			other.await("its start", func() bool { return other.said("Entering BACKUP STATE") })
+			other.await("its start", func() bool { return other.logged("Entering BACKUP STATE") })
 			out := r.MustRun(r.call("ADD", nicName, c.more))
 			if in := r.pod.IP("addr"); strings.Contains(in, "10.1.0.100") || strings.Contains(string(out), "10.1.0.100") {
 				t.Errorf("the pod has the address: %s, %s", in, out)

@@ -50,8 +50,8 @@ func qemu(onKVM string, args []string) int {
 		_, _ = io.WriteString(os.NewFile(console, "console"), "WARNING: CPU: 0 PID: 1\n")
 	}
 	w := wire.NewWriter(os.Stdout)
-	_ = w.Tell(wire.Event{Name: wire.Booted})
-	_ = w.Tell(wire.Event{Name: wire.Ended})
+	_ = w.Send(wire.Event{Name: wire.Booted})
+	_ = w.Send(wire.Event{Name: wire.Ended})
 	return 0
 }
 

@@ -237,7 +237,7 @@ func (s *session) follow(line io.Reader) error {
 		case wire.Stderr:
 			_, err = s.m.ErrOut.Write(f.Bytes)
 		case wire.News:
-			if done, err := s.hear(f.Event); done || err != nil {
+			if done, err := s.handle(f.Event); done || err != nil {
 				return err
 			}
 		}
@@ -247,7 +247,7 @@ func (s *session) follow(line io.Reader) error {
 	}
 }
 
-func (s *session) hear(e wire.Event) (done bool, err error) {
+func (s *session) handle(e wire.Event) (done bool, err error) {
 	switch e.Name {
 	case wire.Booted:
 		s.alive = true

@@ -16,12 +16,12 @@ import (
 // asked, by gratuitous ARP or unsolicited neighbor advertisements: "ADDRESS is at MAC".
 func (n *Netns) Announced(name string) func() []string {
 	n.t.Helper()
-	return n.Heard(name, announcement)
+	return n.Capture(name, announcement)
 }
 
-// Heard listens on an interface, which may be down, until the test ends. The function that it
+// Capture listens on an interface, which may be down, until the test ends. The function that it
 // returns lists the texts that text has returned for the Ethernet frames, without empty ones.
-func (n *Netns) Heard(name string, text func(frame []byte) string) func() []string {
+func (n *Netns) Capture(name string, text func(frame []byte) string) func() []string {
 	n.t.Helper()
 	l, err := n.ByName(name)
 	if err != nil {

@@ -55,15 +55,15 @@ func (n *Netns) Dump(name string) string {
 		return err.Error() // the interface is being moved
 	}
 	d.ethtool(n)
-	if n.mine() {
+	if n.current() {
 		d.sysfs()
 	}
 	slices.Sort(d.lines)
 	return strings.Join(d.lines, "\n") + "\n"
 }
 
-// mine reports whether /sys shows this namespace.
-func (n *Netns) mine() bool {
+// current reports whether /sys shows this namespace.
+func (n *Netns) current() bool {
 	var st unix.Stat_t
 	return unix.Stat("/proc/self/ns/net", &st) == nil && st.Ino == n.ID.Inode
 }

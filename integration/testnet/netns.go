@@ -72,11 +72,11 @@ func NewNetns(t testing.TB, role string) *Netns {
 // whose host netns is the machine's own, in the rig.
 func Here(t testing.TB) *Netns {
 	t.Helper()
-	return Of(t, os.Getpid())
+	return OfProcess(t, os.Getpid())
 }
 
-// Of names the namespace of a process for the time of the test.
-func Of(t testing.TB, pid int) *Netns {
+// OfProcess names the namespace of a process for the time of the test.
+func OfProcess(t testing.TB, pid int) *Netns {
 	t.Helper()
 	name := newName(t, "of")
 	command(t, "ip", "netns", "attach", name, strconv.Itoa(pid))

@@ -6,12 +6,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// The pauses between two calls of done in [Within] double from leastPause to callPause. After a slow
-// call they are longer, up to longestPause.
+// The pauses between two calls of done in [Within] double from minPause to callPause. After a slow
+// call they are longer, up to maxPause.
 const (
-	leastPause   = 2 * time.Millisecond
-	callPause    = 50 * time.Millisecond
-	longestPause = 500 * time.Millisecond
+	minPause  = 2 * time.Millisecond
+	callPause = 50 * time.Millisecond
+	maxPause  = 500 * time.Millisecond
 )
 
 // Within calls done until it returns true or the limit has passed, and reports whether it returned
@@ -19,7 +19,7 @@ const (
 // times as long as the call took, so that what it waits for gets the CPUs.
 func Within(limit time.Duration, done func() bool) bool {
 	deadline := time.Now().Add(limit)
-	for pause := leastPause; ; pause = min(2*pause, callPause) {
+	for pause := minPause; ; pause = min(2*pause, callPause) {
 		began := time.Now()
 		if done() {
 			return true
@@ -27,7 +27,7 @@ func Within(limit time.Duration, done func() bool) bool {
 		if began.After(deadline) {
 			return false
 		}
-		rest := min(wait.Rest(time.Since(began)), longestPause, time.Until(deadline)+leastPause)
+		rest := min(wait.Rest(time.Since(began)), maxPause, time.Until(deadline)+minPause)
 		time.Sleep(max(pause, rest))
 	}
 }

@@ -73,7 +73,7 @@ func theLab(t *testing.T) *lab {
 		}
 	})
 	need.NoError(t, shared.err)
-	l := &lab{Cluster: shared.cluster, t: t, fabric: testnet.Of(t, shared.cluster.Fabric())}
+	l := &lab{Cluster: shared.cluster, t: t, fabric: testnet.OfProcess(t, shared.cluster.Fabric())}
 	networks, err := examples.Networks("roce-nads.yaml")
 	l.must(err)
 	for _, n := range networks {
@@ -82,7 +82,7 @@ func theLab(t *testing.T) *lab {
 		l.rails = append(l.rails, config.Device)
 	}
 	for _, n := range l.Nodes() {
-		netns := testnet.Of(t, n.Pid())
+		netns := testnet.OfProcess(t, n.Pid())
 		l.nodes, l.before = append(l.nodes, netns), append(l.before, netns.State())
 	}
 	t.Cleanup(func() {
@@ -291,7 +291,7 @@ func (l *lab) pods() (found []*testnet.Netns) {
 		return len(pids) == len(l.nodes)
 	})
 	for i := range l.nodes {
-		found = append(found, testnet.Of(l.t, pids[i]))
+		found = append(found, testnet.OfProcess(l.t, pids[i]))
 	}
 	return found
 }

@@ -26,7 +26,7 @@ func TestHealthyRailsOfAClusterAreHealthy(t *testing.T) {
 		}
 	}
 	for _, e := range r.Ends {
-		if e.Interface.Deaf != "" || len(e.HeardOn) != 1 {
+		if e.Interface.Deaf != "" || len(e.ReceivedOn) != 1 {
 			t.Errorf("%+v", e)
 		}
 	}

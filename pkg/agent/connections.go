@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// mostConnections bounds the open connections of a listener. Each takes 20 kB.
-const mostConnections = 64
+// maxConnections bounds the open connections of a listener. Each takes 20 kB.
+const maxConnections = 64
 
 // connections are those of a server. Above the bound the oldest that is not being answered is
 // closed, so that idle ones keep nobody from an answer. netutil.LimitListener would let a
@@ -59,7 +59,7 @@ func (c *connections) add(conn net.Conn) *connection {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := &connection{since: time.Now()}
-	if len(c.open) >= mostConnections {
+	if len(c.open) >= maxConnections {
 		oldest, since := conn, k.since
 		for other, o := range c.open {
 			if !o.answers.Load() && o.since.Before(since) {

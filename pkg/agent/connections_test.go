@@ -52,7 +52,7 @@ func TestIdleConnectionsAreBoundedAndKeepNobodyFromAnAnswer(t *testing.T) {
 	s := &server{listener: l, handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })}
 	go func() { _ = s.serve(t.Context()) }()
 	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
-	for i := range 3 * mostConnections {
+	for i := range 3 * maxConnections {
 		c, err := net.Dial("tcp", tcp.Addr().String())
 		if err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestIdleConnectionsAreBoundedAndKeepNobodyFromAnAnswer(t *testing.T) {
 	_ = answer.Body.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.most > mostConnections+1 { // one is closed when the next one has come
+	if l.most > maxConnections+1 { // one is closed when the next one has come
 		t.Errorf("%d connections were open", l.most)
 	}
 }

@@ -24,7 +24,7 @@ const (
 	lockWait   = 60 * time.Second // for another process that works on the same attachment
 	returnWait = 5 * time.Second  // at least, for a device that returns to the host when its pod netns ends
 
-	longestReturn = 45 * time.Second // at most, also if others return before it; see waitFor and Releasing.Await
+	maxReturn = 45 * time.Second // at most, also if others return before it; see waitFor and Releasing.Await
 
 	endWait    = 10 * time.Second // for ending one attachment of another pod in passing, if it has no slow device
 	retryAfter = 30 * time.Second // until an ADD asks a failed IPAM plugin again

@@ -55,7 +55,7 @@ func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 // the wait ended. The kernel returns the devices of dead pods one after another, and a
 // driver may take seconds to stop each (ndo_stop, under the RTNL). So Wait, if it is
 // conclusive, starts over as long as away, the number of devices that are still to return,
-// gets smaller. All waits of one release end after [longestReturn].
+// gets smaller. All waits of one release end after [maxReturn].
 func (r *Releasing) Await(ctx context.Context, away func() int, done func() (bool, error)) (came bool, err error) {
 	if ok, err := done(); ok || err != nil {
 		return true, err
@@ -91,9 +91,9 @@ func (r *Releasing) Served(ctx context.Context, least time.Duration) (context.Co
 
 // waitFor returns how long to wait for a device of the record that returns to the host:
 // three times as long as its move into the pod netns took, at least [returnWait] and at most
-// [longestReturn].
+// [maxReturn].
 func waitFor(r *ledger.Record) time.Duration {
-	return max(returnWait, min(3*time.Duration(r.MovedMS)*time.Millisecond, longestReturn))
+	return max(returnWait, min(3*time.Duration(r.MovedMS)*time.Millisecond, maxReturn))
 }
 
 // Leaving is called by the part that releases the interface, right before it sets the
@@ -189,7 +189,7 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 	}
 	defer done()
 	releasing := &Releasing{
-		Node: n, Record: r, Pod: pod, Home: home, Wait: bound, end: time.Now().Add(longestReturn), freeing: freeing,
+		Node: n, Record: r, Pod: pod, Home: home, Wait: bound, end: time.Now().Add(maxReturn), freeing: freeing,
 	}
 	if releasing.Conclusive() { // a sweep keeps its short bound
 		releasing.Wait = waitFor(r)

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	looks    = time.Minute // between checks of the files and the token
-	lookTime = 10 * time.Second
-	// longestPause bounds the pause after a check that fails. It is short because a node
+	checkInterval = time.Minute // between checks of the files and the token
+	checkTimeout  = 10 * time.Second
+	// maxPause bounds the pause after a check that fails. It is short because a node
 	// without its first token cannot serve ADDs.
-	longestPause = 30 * time.Second
+	maxPause = 30 * time.Second
 )
 
 // ShortestLifetime is the shortest that a TokenRequest may ask for (Kubernetes API
@@ -45,7 +45,7 @@ type Options struct {
 	// Put installs a file, and backs up another's.
 	Put       func(context.Context, install.File) (install.Outcome, error)
 	Dirs      *notify.Dirs           // the process's, which reports changes of the files
-	Tell      func(component.Notice) // passes a notice on; nil = nobody
+	Notify    func(component.Notice) // passes a notice on; nil = nobody
 	UserAgent string
 	Log       *slog.Logger
 }
@@ -82,8 +82,8 @@ var (
 func New(o Options) *Keeper {
 	k := &Keeper{Options: o, outcomes: map[string]install.Outcome{}, surely: surely, err: errNotYet}
 	k.reporter = component.NewReporter("credential", o.Log, func(n component.Notice) {
-		if k.Tell != nil {
-			k.Tell(n)
+		if k.Notify != nil {
+			k.Notify(n)
 		}
 	})
 	return k
@@ -97,8 +97,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	failed := 0 // checks in a row that failed
 	var last error
 	for ctx.Err() == nil {
-		bounded, cancel := context.WithTimeout(ctx, lookTime)
-		err := k.look(bounded)
+		bounded, cancel := context.WithTimeout(ctx, checkTimeout)
+		err := k.sync(bounded)
 		cancel()
 		if ctx.Err() != nil {
 			return
@@ -129,7 +129,7 @@ func (k *Keeper) report(err, last error) {
 		k.Log.Warn("kubeconfig of the plugin is not in order", "err", err)
 	case errors.As(last, &refused):
 		k.reporter.Report(component.Notice{Reason: "KubeconfigAccepted", Summary: "kubeconfig of the plugin is accepted again", Message: "the API server accepts " + k.used.path + " again"})
-	case k.used.ours:
+	case k.used.owned:
 		k.Log.Info("kubeconfig of the plugin is up to date", "path", k.used.path, "renewAt", k.fresh.Format(time.RFC3339))
 	default:
 		k.Log.Info("kubeconfig of another installer is used", "path", k.used.path, "accepted", k.Use().Accepted)
@@ -137,7 +137,7 @@ func (k *Keeper) report(err, last error) {
 }
 
 // wait waits for the pause. It ends early if the plugins use another kubeconfig than at the last
-// look, but not before a second: its writer may not be done.
+// check, but not before a second: its writer may not be done.
 func (k *Keeper) wait(ctx context.Context, pause time.Duration, wake *component.Trigger) {
 	early := min(pause, time.Second)
 	until := time.Now().Add(pause)
@@ -160,14 +160,14 @@ func (k *Keeper) pause(err, last error, failed int) time.Duration {
 	case errors.Is(err, errRejected) && errors.Is(last, errRejected), errors.As(err, &refused):
 		// The new token is refused as well. Otherwise each node would request a
 		// token again and again, for as long as that lasts.
-		return looks - rand.N(looks/4)
+		return checkInterval - rand.N(checkInterval/4)
 	case errors.Is(err, errDoubt):
 		return k.surely + rand.N(k.surely/2)
 	case err != nil:
-		pause := min(time.Second<<min(max(failed-1, 0), 10), longestPause)
+		pause := min(time.Second<<min(max(failed-1, 0), 10), maxPause)
 		return pause - rand.N(pause/2)
 	}
-	return min(looks, max(time.Until(k.fresh), time.Second))
+	return min(checkInterval, max(time.Until(k.fresh), time.Second))
 }
 
 func (k *Keeper) set(err error) (changed bool) {

@@ -86,14 +86,14 @@ func testTokenEndsWithItsNode(t *testing.T, plane *controlplane.Plane) {
 	t.Helper()
 	l := newLab(t, plane, "node1")
 	l.createNode("node1")
-	if err := l.c.look(t.Context()); err != nil {
+	if err := l.c.sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first := l.c.token
 	if code := l.code(first); code != http.StatusOK {
 		t.Errorf("the token: %d", code)
 	}
-	if err := l.c.look(t.Context()); err != nil || l.c.token != first {
+	if err := l.c.sync(t.Context()); err != nil || l.c.token != first {
 		t.Errorf("a second look: %v, another token: %v", err, l.c.token != first)
 	}
 	if code, answer, err := l.plane.Admin().Delete(t.Context(), "/api/v1/nodes/node1"); err != nil || code != http.StatusOK {
@@ -105,10 +105,10 @@ func testTokenEndsWithItsNode(t *testing.T, plane *controlplane.Plane) {
 	if code := l.code(first); code != http.StatusUnauthorized {
 		t.Errorf("the token of another Node of the same name: %d", code)
 	}
-	if err := l.c.look(t.Context()); err == nil {
+	if err := l.c.sync(t.Context()); err == nil {
 		t.Error("the agent did not notice")
 	}
-	if err := l.c.look(t.Context()); err != nil || l.c.token == first {
+	if err := l.c.sync(t.Context()); err != nil || l.c.token == first {
 		t.Errorf("a look after that: %v, the same token: %v", err, l.c.token == first)
 	}
 	if code := l.code(l.c.token); code != http.StatusOK {
@@ -124,7 +124,7 @@ func testTokenWithoutNode(t *testing.T, plane *controlplane.Plane) {
 	l := newLab(t, plane, "a-host-name")
 	for range 2 {
 		l.c.fresh = time.Time{}
-		if err := l.c.look(t.Context()); err != nil {
+		if err := l.c.sync(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,10 +145,10 @@ func TestTokensThatFailAgainAndAgainAreAskedForSeldom(t *testing.T) {
 		from, to  time.Duration
 	}{
 		"the first refusal":                {errRejected, nil, 1, time.Second / 2, time.Second},
-		"refused again":                    {errRejected, errRejected, 2, looks / 2, looks},
+		"refused again":                    {errRejected, errRejected, 2, checkInterval / 2, checkInterval},
 		"another error after a refusal":    {errNotYet, errRejected, 2, time.Second, 2 * time.Second},
 		"another error, the fifth":         {errNotYet, errNotYet, 5, 8 * time.Second, 16 * time.Second},
-		"another error, after a long time": {errNotYet, errNotYet, 1000, longestPause / 2, longestPause},
+		"another error, after a long time": {errNotYet, errNotYet, 1000, maxPause / 2, maxPause},
 	} {
 		pauses := map[time.Duration]bool{}
 		for range 100 {
@@ -201,12 +201,12 @@ func TestReadyOnceTheFilesAreThereUntilTheTokenEnds(t *testing.T) {
 	if err := k.Ready(); !errors.Is(err, errNotYet) {
 		t.Errorf("before the first look: %v", err)
 	}
-	k.set(k.look(t.Context()))
+	k.set(k.sync(t.Context()))
 	if err := k.Ready(); !errors.Is(err, full) {
 		t.Errorf("with a token that cannot be written: %v", err)
 	}
 	broken = false
-	k.set(k.look(t.Context()))
+	k.set(k.sync(t.Context()))
 	if err := k.Ready(); err != nil {
 		t.Errorf("with all files: %v", err)
 	}

@@ -20,7 +20,7 @@ func (k *Keeper) status() map[string]any {
 		return nil
 	}
 	return map[string]any{"kubeconfig": local.Kubeconfig{
-		Path: use.Path, Ours: use.Ours, Accepted: use.Accepted, Refused: text(use.Refused), Unasked: text(use.Unasked),
+		Path: use.Path, Owned: use.Owned, Accepted: use.Accepted, Refused: text(use.Refused), Unasked: text(use.Unasked),
 	}}
 }
 
@@ -40,5 +40,5 @@ func (k *Keeper) collect(out component.Metrics) {
 		return
 	}
 	out.Gauge("rail_cni_kubeconfig_accepted", "Whether the API server accepts the kubeconfig of the plugin whereabouts.", component.Bool(use.Refused == nil),
-		"path", use.Path, "ours", strconv.FormatBool(use.Ours))
+		"path", use.Path, "ours", strconv.FormatBool(use.Owned))
 }

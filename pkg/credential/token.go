@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// look renews the token when that is due, makes sure that the files exist, and checks
+// sync renews the token when that is due, makes sure that the files exist, and checks
 // that the server accepts the kubeconfig that the plugins use.
-func (k *Keeper) look(ctx context.Context) error {
+func (k *Keeper) sync(ctx context.Context) error {
 	ca, err := k.Client.CA()
 	if err != nil {
 		return err

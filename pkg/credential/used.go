@@ -33,20 +33,20 @@ const (
 
 // used is the kubeconfig by which the plugins reach the server, and what the server said of it.
 type used struct {
-	path string
-	ours bool
-	sum  [sha256.Size]byte // of the content that the server was asked about
+	path  string
+	owned bool
+	sum   [sha256.Size]byte // of the content that the server was asked about
 
 	client *kube.Client
 	next   time.Time // time of the next question
 	doubt  time.Time // of the first refusal in a row, zero if there is none
-	err    error     // of the last look
+	err    error     // of the last check
 }
 
 // Use is what the agent knows of the kubeconfig by which the plugins reach the server.
 type Use struct {
 	Path     string // "" before the first look
-	Ours     bool   // the agent wrote it, and renews its token
+	Owned    bool   // the agent wrote it, and renews its token
 	Accepted bool   // by the server's last answer
 	Refused  error  // why no plugin reaches the server by it
 	Unasked  error  // why nobody knows
@@ -98,7 +98,7 @@ func (k *Keeper) usedPath() (path string, ours bool) {
 	return path, false
 }
 
-// changed reports whether the kubeconfig that the plugins use is another than at the last look.
+// changed reports whether the kubeconfig that the plugins use is another than at the last check.
 func (k *Keeper) changed() bool {
 	path, _ := k.usedPath()
 	text, err := os.ReadFile(path)
@@ -127,7 +127,7 @@ func (k *Keeper) check(ctx context.Context, ca []byte) error {
 // errTake is the error of a refused kubeconfig that the agent replaces.
 var errTake = errors.New("the server refuses the kubeconfig of the plugin")
 
-// ask asks the server about the kubeconfig that the plugins use: that of this agent at each look,
+// ask asks the server about the kubeconfig that the plugins use: that of this agent at each check,
 // that of another installer when it is new or changed, and now and then.
 func (k *Keeper) ask(ctx context.Context) error {
 	path, ours := k.usedPath()
@@ -136,10 +136,10 @@ func (k *Keeper) ask(ctx context.Context) error {
 	}
 	text, err := os.ReadFile(path)
 	u := &k.used
-	if sum := sha256.Sum256(text); path != u.path || sum != u.sum || ours != u.ours {
-		*u = used{path: path, ours: ours, sum: sum}
+	if sum := sha256.Sum256(text); path != u.path || sum != u.sum || ours != u.owned {
+		*u = used{path: path, owned: ours, sum: sum}
 		k.setUse(func(use *Use) {
-			fresh := Use{Path: path, Ours: ours}
+			fresh := Use{Path: path, Owned: ours}
 			if ours { // one new token after another may be refused
 				fresh.Refused = use.Refused
 			}

@@ -62,7 +62,7 @@ func (l *lab) settle() error {
 	l.t.Helper()
 	l.c.surely = 10 * time.Millisecond
 	for range 50 {
-		err := l.c.look(l.t.Context())
+		err := l.c.sync(l.t.Context())
 		if !errors.Is(err, errDoubt) {
 			return err
 		}
@@ -86,18 +86,18 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 	t.Run("stays while the server accepts it, and is replaced when it does not", func(t *testing.T) {
 		l := newLab(t, plane, "a-host-name")
 		var told []component.Notice
-		l.c.Tell = func(n component.Notice) { told = append(told, n) }
+		l.c.Notify = func(n component.Notice) { told = append(told, n) }
 		path := l.installed(lives, unchanged)
 		theirs := l.read(path)
 		if err := l.settle(); err != nil || l.read(path) != theirs {
 			t.Fatalf("a kubeconfig that works: %v, it is there: %v", err, l.read(path) == theirs)
 		}
-		if use := l.c.Use(); use.Path != path || use.Ours || !use.Accepted || use.Refused != nil || use.Unasked != nil {
+		if use := l.c.Use(); use.Path != path || use.Owned || !use.Accepted || use.Refused != nil || use.Unasked != nil {
 			t.Errorf("%+v", use)
 		}
 		// The installer's pod is gone: the token dies, and the file does not change by that.
 		l.installed(dead, unchanged)
-		if err := l.c.look(t.Context()); !errors.Is(err, errDoubt) {
+		if err := l.c.sync(t.Context()); !errors.Is(err, errDoubt) {
 			t.Errorf("the first refusal: %v", err)
 		}
 		if l.read(path) == theirs || strings.Contains(l.read(path), "rail-agent") {
@@ -109,7 +109,7 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 		if text := l.read(path); !strings.Contains(text, l.c.token) || l.code(l.c.token) != http.StatusOK {
 			t.Errorf("the kubeconfig is\n%s", text)
 		}
-		if use := l.c.Use(); !use.Ours || !use.Accepted {
+		if use := l.c.Use(); !use.Owned || !use.Accepted {
 			t.Errorf("%+v", use)
 		}
 		if len(told) != 1 || told[0].Reason != "KubeconfigReplaced" || !strings.Contains(told[0].Message, path) || !strings.Contains(l.log.String(), "KubeconfigReplaced") {
@@ -118,7 +118,7 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 		// Another keeper, as after a restart, knows whose it is, and renews it.
 		before := l.read(path)
 		again := New(l.c.Options)
-		if err := again.look(t.Context()); err != nil || l.read(path) == before {
+		if err := again.sync(t.Context()); err != nil || l.read(path) == before {
 			t.Errorf("after a restart: %v, renewed: %v", err, l.read(path) != before)
 		}
 	})
@@ -146,7 +146,7 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 			if ready := l.c.Ready(); ready == nil || l.c.Use().Refused == nil {
 				t.Errorf("ready: %v, %+v", ready, l.c.Use())
 			}
-			if err := l.c.look(t.Context()); !errors.As(err, &refused) { // without another question
+			if err := l.c.sync(t.Context()); !errors.As(err, &refused) { // without another question
 				t.Errorf("the next look: %v", err)
 			}
 			l.installed(lives, unchanged)
@@ -215,7 +215,7 @@ func TestSilenceAndProxiesAreNoRefusal(t *testing.T) {
 			theirs := string(kubeconfigText(server.URL, ca, "theirs", "kube-system"))
 			l.write(path, theirs)
 			for range 5 {
-				_ = l.c.look(t.Context()) // what it says is tested above
+				_ = l.c.sync(t.Context()) // what it says is tested above
 				time.Sleep(2 * time.Millisecond)
 			}
 			if taken := l.read(path) != theirs; taken != c.taken {
@@ -249,14 +249,14 @@ func TestAKubeconfigThatDoesNotChangeIsAskedForSeldom(t *testing.T) {
 	l.write(path, string(kubeconfigText(server.URL, ca, "theirs", "kube-system")))
 	next := map[time.Duration]bool{}
 	for i := range 20 {
-		if err := l.c.look(t.Context()); err != nil || asked != 1 {
+		if err := l.c.sync(t.Context()); err != nil || asked != 1 {
 			t.Fatalf("look %d: %v, asked %d times", i, err, asked)
 		}
 	}
 	for i := range 10 {
 		l.write(path, string(kubeconfigText(server.URL, ca, "theirs", fmt.Sprint("kube-", i))))
 		began := time.Now()
-		if err := l.c.look(t.Context()); err != nil || asked != i+2 {
+		if err := l.c.sync(t.Context()); err != nil || asked != i+2 {
 			t.Fatalf("change %d: %v, asked %d times", i, err, asked)
 		}
 		pause := l.c.used.next.Sub(began)
@@ -289,7 +289,7 @@ func TestKeeperSeesAnotherKubeconfigAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, "another one", func() bool { _, err := os.Stat(path); return err == nil })
-	if took := time.Since(began); took > looks/2 {
+	if took := time.Since(began); took > checkInterval/2 {
 		t.Errorf("it took %v", took)
 	}
 }

@@ -101,7 +101,7 @@ func (p *Plugin) hasCDIFile() bool {
 	return p.CDIDir != "" && inodeOf(filepath.Join(p.CDIDir, cdiFile)) != inode{}
 }
 
-// lentNow reports whether the NIC with the PCI address was lent at the last look.
+// lentNow reports whether the NIC with the PCI address was lent at the last scan.
 func (p *Plugin) lentNow(pci string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -45,7 +45,7 @@ func TestDifferenceThatIsOverDoesNotCount(t *testing.T) {
 }
 
 // TestEachPodOutsideHasItsOwnTime has pods without a device from the kubelet that follow each
-// other on a NIC, without a look in between: the NIC is not unhealthy because the first one was
+// other on a NIC, without a scan in between: the NIC is not unhealthy because the first one was
 // there for long.
 func TestEachPodOutsideHasItsOwnTime(t *testing.T) {
 	t.Parallel()

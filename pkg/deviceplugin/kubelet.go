@@ -29,8 +29,8 @@ const (
 	resourcesSocket = "pod-resources/kubelet.sock"
 )
 
-// largestCheckpoint bounds what is read of the kubelet's file.
-const largestCheckpoint = 16 << 20
+// maxCheckpoint bounds what is read of the kubelet's file.
+const maxCheckpoint = 16 << 20
 
 // retryLists is a service config of gRPC that repeats a call of PodResources which the
 // kubelet refuses. The kubelet permits 100 calls a second, 10 of them at once, to all clients
@@ -44,10 +44,10 @@ const retryLists = `{"methodConfig": [{
 	}
 }]}`
 
-// largestList bounds an answer of PodResources, in bytes. The kubelet's own client has this bound
+// maxList bounds an answer of PodResources, in bytes. The kubelet's own client has this bound
 // (DefaultPodResourcesMaxSize in pkg/kubelet/apis/podresources): gRPC's 4 MiB are too few for
 // a node with many pods and devices.
-const largestList = 16 << 20
+const maxList = 16 << 20
 
 // inDir calls f with a short path of the directory: the path of a socket may have at most
 // 107 bytes (unix(7)), and that of a directory may be longer.
@@ -182,7 +182,7 @@ func readCheckpoint(kubeletDir string) (*checkpoint, error) {
 			RegisteredDevices map[string][]string
 		}
 	}
-	if err := json.NewDecoder(io.LimitReader(f, largestCheckpoint)).Decode(&file); err != nil {
+	if err := json.NewDecoder(io.LimitReader(f, maxCheckpoint)).Decode(&file); err != nil {
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
 	}
 	c := &checkpoint{registered: file.Data.RegisteredDevices}

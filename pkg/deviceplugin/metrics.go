@@ -5,7 +5,7 @@ import "github.com/rail-cni/rail-cni/pkg/component"
 // resourceCount is a number of things of one resource.
 type resourceCount struct {
 	resource string
-	of       string // the state, distance or reason
+	value    string // the state, distance or reason
 	count    float64
 }
 
@@ -26,17 +26,17 @@ func (p *Plugin) Component() component.Component {
 func (p *Plugin) collect(out component.Metrics) {
 	m := p.read()
 	for _, c := range m.devices {
-		out.Gauge("rail_cni_resource_devices", "Devices of a resource, by state.", c.count, "resource", c.resource, "state", c.of)
+		out.Gauge("rail_cni_resource_devices", "Devices of a resource, by state.", c.count, "resource", c.resource, "state", c.value)
 	}
 	for _, c := range m.served {
 		out.Gauge("rail_cni_resource_registered", "Whether the kubelet watches the devices of the resource.", c.count, "resource", c.resource)
 	}
 	for _, c := range m.problems {
-		out.Gauge("rail_cni_resource_problem", "Problems of a resource, by reason.", c.count, "resource", c.resource, "reason", c.of)
+		out.Gauge("rail_cni_resource_problem", "Problems of a resource, by reason.", c.count, "resource", c.resource, "reason", c.value)
 	}
 	for _, c := range m.allocations {
 		out.Counter("rail_cni_device_allocations_total", "Allocations of devices, by the distance of the farthest NIC and GPU.", c.count,
-			"resource", c.resource, "level", c.of)
+			"resource", c.resource, "level", c.value)
 	}
 }
 

@@ -14,10 +14,10 @@ import (
 // test may give those of another root, below /proc/<pid>/root.
 type Options struct {
 	// Config returns the node's configuration of resources and rails, both nil if it has
-	// none. It is called before each look, and must be cheap.
+	// none. It is called before each scan, and must be cheap.
 	Config func() (*resource.Config, *resource.Rails, error)
 	// Inventory returns the facts of the node's NICs, lent or not. It is called in each
-	// look, and by calls of the kubelet, from several goroutines.
+	// scan, and by calls of the kubelet, from several goroutines.
 	Inventory func() (*Inventory, error)
 	// Changed wakes the device plugin when the configuration or the inventory may have
 	// changed. It may be nil: the device plugin also looks every Interval.
@@ -30,11 +30,11 @@ type Options struct {
 	// "" for that of this process.
 	Root string
 
-	Dirs *notify.Dirs           // the process's, which reports changes of the kubelet's sockets
-	Tell func(component.Notice) // passes notices on, and does not block; nil for none
-	Log  *slog.Logger
+	Dirs   *notify.Dirs           // the process's, which reports changes of the kubelet's sockets
+	Notify func(component.Notice) // passes notices on, and does not block; nil for none
+	Log    *slog.Logger
 
-	// Interval is the time between looks without a notice, 10 s if it is zero.
+	// Interval is the time between scans without a notice, 10 s if it is zero.
 	Interval time.Duration
 	// Now returns the time, time.Now if it is nil.
 	Now func() time.Time

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// defaultInterval is the time between looks without a notice: one may be lost, and
+	// defaultInterval is the time between scans without a notice: one may be lost, and
 	// not all changes have one.
 	defaultInterval = 10 * time.Second
-	// lookRest is the least time between looks.
-	lookRest = 50 * time.Millisecond
-	// longestRest bounds the rest after a look, which may have waited for the kubelet.
-	longestRest = 2 * time.Second
+	// minScanPause is the least time between scans.
+	minScanPause = 50 * time.Millisecond
+	// maxRest bounds the rest after a scan, which may have waited for the kubelet.
+	maxRest = 2 * time.Second
 	// listTime bounds a call of PodResources.
 	listTime = 2 * time.Second
 	// The pause after a panic doubles from firstRest to lastRest. It begins anew after a
@@ -45,20 +45,20 @@ type Plugin struct {
 	reporter *component.Reporter
 	wake     *component.Trigger
 
-	// Of the look, which runs once at a time.
+	// Of the scan, which runs once at a time.
 	health   health
 	seen     map[string]NIC // in exclusive pools, by PCI address
 	servers  map[string]*running
 	config   *resource.Config
 	rails    *resource.Rails
 	problems map[resource.Problem]bool
-	unread   string // what could not be read in the last look
+	unread   string // what could not be read in the last scan
 
 	cdiMu  sync.Mutex // writers of the CDI specification
 	infoMu sync.Mutex // writers and removers of device information
 
 	mu          sync.Mutex
-	inventory   *Inventory // of the last look
+	inventory   *Inventory // of the last scan
 	pools       []resource.Pool
 	cdi         bool
 	ill         map[device]string // why devices are unhealthy
@@ -93,7 +93,7 @@ func New(o Options) *Plugin {
 	id := make([]byte, 4)
 	_, _ = rand.Read(id) // it never fails
 	return &Plugin{
-		Options: o, instance: hex.EncodeToString(id), reporter: component.NewReporter("device-plugin", o.Log, o.Tell), wake: o.Changed,
+		Options: o, instance: hex.EncodeToString(id), reporter: component.NewReporter("device-plugin", o.Log, o.Notify), wake: o.Changed,
 		health: health{nics: map[string]*nicHealth{}, outside: map[device]*outside{}},
 		seen:   map[string]NIC{}, servers: map[string]*running{}, problems: map[resource.Problem]bool{},
 		ill: map[device]string{}, states: map[[2]string]int{}, reasons: map[[2]string]int{},
@@ -128,12 +128,12 @@ func (p *Plugin) once(ctx context.Context) {
 		p.removeStale()
 		sockets := p.Dirs.Subscribe(p.kubeletChanged)
 		defer sockets.Close()
-		loop := component.Loop{Reporter: p.reporter, Trigger: p.wake, Settle: lookRest, MaxRest: longestRest, Do: func(ctx context.Context) time.Time {
+		loop := component.Loop{Reporter: p.reporter, Trigger: p.wake, Settle: minScanPause, MaxRest: maxRest, Do: func(ctx context.Context) time.Time {
 			sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))
 			sockets.Watch(filepath.Join(p.KubeletDir, registryDir))
 			now := p.Now()
-			next := p.look(ctx) // after a panic the servers go on with what they have
-			return time.Now().Add(max(lookRest, min(p.Interval, next.Sub(now))))
+			next := p.scan(ctx) // after a panic the servers go on with what they have
+			return time.Now().Add(max(minScanPause, min(p.Interval, next.Sub(now))))
 		}}
 		loop.Run(ctx)
 	})
@@ -194,7 +194,7 @@ func (p *Plugin) podResources() (*grpc.ClientConn, error) {
 	defer p.kubeletMu.Unlock()
 	if p.conn == nil {
 		var err error
-		if p.conn, err = connect(filepath.Join(p.KubeletDir, resourcesSocket), grpc.WithDefaultServiceConfig(retryLists), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largestList))); err != nil {
+		if p.conn, err = connect(filepath.Join(p.KubeletDir, resourcesSocket), grpc.WithDefaultServiceConfig(retryLists), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxList))); err != nil {
 			return nil, err
 		}
 	}

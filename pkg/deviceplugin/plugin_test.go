@@ -39,7 +39,7 @@ type node struct {
 	panics    int   // how often Inventory panics
 	told      []component.Notice
 	late      time.Duration // of the clock
-	looks     int
+	scans     int
 	running   int
 }
 
@@ -76,12 +76,12 @@ func newNode(t *testing.T, file string) *node {
 		Config: func() (*resource.Config, *resource.Rails, error) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			n.looks++
+			n.scans++
 			return n.config, n.rails, nil
 		},
 		Inventory: n.read, Changed: n.changed, KubeletDir: n.dir,
 		DevInfoDir: filepath.Join(dir, "devinfo"), CDIDir: filepath.Join(dir, "cdi"), Root: filepath.Join(dir, "root"), Dirs: dirs,
-		Tell: func(notice component.Notice) {
+		Notify: func(notice component.Notice) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.told = append(n.told, notice)
@@ -133,13 +133,13 @@ func (n *node) change(f func()) {
 	n.t.Helper()
 	n.mu.Lock()
 	f()
-	before := n.looks
+	before := n.scans
 	n.mu.Unlock()
 	await(n.t, "a look", func() bool {
 		n.changed.Fire()
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		return n.running == 0 || n.looks >= before+2 // the first one has ended
+		return n.running == 0 || n.scans >= before+2 // the first one has ended
 	})
 }
 
@@ -529,7 +529,7 @@ func TestNICThatPassedTheKubeletIsNotOffered(t *testing.T) {
 	}
 	counts := map[string]float64{}
 	for _, c := range p.read().devices {
-		counts[c.of] = c.count
+		counts[c.value] = c.count
 	}
 	if fmt.Sprint(counts) != "map[healthy:6 lent:1 outside:1 unhealthy:0]" {
 		t.Errorf("metrics: %v", counts)
@@ -854,7 +854,7 @@ func TestNICsAreChosenNearTheGPUsOfTheSameContainer(t *testing.T) {
 			if _, err := n.allocate(hca, got...); err != nil {
 				t.Fatal(err)
 			}
-			if a := p.read().allocations; len(a) != 1 || a[0].of != c.level {
+			if a := p.read().allocations; len(a) != 1 || a[0].value != c.level {
 				t.Errorf("allocations: %v, want %s", a, c.level)
 			}
 		})
@@ -1001,7 +1001,7 @@ func TestProblemsAreToldOnceAndWhenSolved(t *testing.T) {
 	n.start()
 	p, _ := n.run()
 	await(t, "the notice", func() bool { return n.saw("ResourceProblem", "eth9") })
-	if m := p.read().problems; len(m) == 0 || m[0].resource != "rdma/none" || m[0].of != resource.NothingSelected {
+	if m := p.read().problems; len(m) == 0 || m[0].resource != "rdma/none" || m[0].value != resource.NothingSelected {
 		t.Errorf("%+v", m)
 	}
 	await(t, "an empty list", func() bool { return n.healthy("rdma/none") == 0 })

@@ -21,7 +21,7 @@ const (
 	// the kubelet's socket ends it.
 	firstTry = 50 * time.Millisecond
 	lastTry  = 5 * time.Second
-	// foreignCheck is the time between looks for another device plugin of the resource.
+	// foreignCheck is the time between scans for another device plugin of the resource.
 	foreignCheck = 30 * time.Second
 )
 
@@ -67,7 +67,7 @@ func (s *server) keepRegistered(ctx context.Context, way way, path string, made 
 			return errSocketGone
 		}
 		now, was := s.plugin.Now(), s.isTaken()
-		if s.lookForOthers(ctx) != "" {
+		if s.findOthers(ctx) != "" {
 			s.pause(ctx, foreignCheck)
 			continue
 		}
@@ -122,12 +122,12 @@ func (s *server) register(ctx context.Context) error {
 	return err
 }
 
-// lookForOthers returns the socket of another device plugin that serves the resource, "" if
+// findOthers returns the socket of another device plugin that serves the resource, "" if
 // there is none, and reports a change.
-func (s *server) lookForOthers(ctx context.Context) string {
+func (s *server) findOthers(ctx context.Context) string {
 	who := s.plugin.foreign(ctx, s.resource)
 	if who == "" {
-		who = s.lookForHidden(ctx)
+		who = s.findHidden(ctx)
 	}
 	s.mu.Lock()
 	before := s.taken
@@ -152,10 +152,10 @@ func (s *server) isTaken() bool {
 	return s.taken != ""
 }
 
-// lookForHidden returns the socket of another device plugin whose devices the kubelet has
+// findHidden returns the socket of another device plugin whose devices the kubelet has
 // for this resource, below the kubelet's directory, "" if there is none. The kubelet's
 // checkpoint alone proves nothing: it may have devices of one that has ended.
-func (s *server) lookForHidden(ctx context.Context) string {
+func (s *server) findHidden(ctx context.Context) string {
 	p, now := s.plugin, s.plugin.Now()
 	s.mu.Lock()
 	hidden := s.hidden

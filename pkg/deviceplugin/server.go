@@ -94,7 +94,7 @@ func (s *server) serve(ctx context.Context) error {
 		return nil
 	}
 	// With the registry the kubelet connects as soon as the socket is there.
-	if who := s.lookForOthers(ctx); who != "" && way == wayRegistry {
+	if who := s.findOthers(ctx); who != "" && way == wayRegistry {
 		s.pause(ctx, foreignCheck)
 		return nil
 	}

@@ -258,7 +258,7 @@ type Binary struct {
 	SHA256    string `json:"sha256"`              // empty if there is no file
 	Installed string `json:"installed,omitempty"` // the sum that the agent installed, empty if it did not
 	Version   string `json:"version,omitempty"`   // of ours, empty if it could not be asked
-	Ours      bool   `json:"ours"`                // it is a program of rail-cni
+	RailCNI   bool   `json:"ours"`                // it is a program of rail-cni
 }
 
 // Kubelet are the facts of device plugins and resources.

@@ -271,8 +271,8 @@ func NotJudged(f *Facts) []string {
 			total += of.count[name]
 			names = append(names, clean(name))
 		}
-		if more := len(names) - mostShown; more > 0 {
-			names = append(names[:mostShown], fmt.Sprintf("%d more types", more))
+		if more := len(names) - maxShown; more > 0 {
+			names = append(names[:maxShown], fmt.Sprintf("%d more types", more))
 		}
 		if total > 0 {
 			all = append(all, fmt.Sprintf("not judged: %s of others (%s)", plural(total, of.what), strings.Join(names, ", ")))
@@ -320,9 +320,9 @@ func (p *pool) ranges() (all []*ipam.Range, err error) {
 // hand.
 const defaultRails = 8
 
-// mostRails bounds the rails that a network is expanded for, each of which is compared with
+// maxRails bounds the rails that a network is expanded for, each of which is compared with
 // the others. The facts may be of a stranger.
-const mostRails = 32
+const maxRails = 32
 
 // railsForConfigs returns the rails that networks can have, and the prefixes of the node file
 // by rail, nil without a node file.
@@ -362,7 +362,7 @@ func railsForConfigs(f *Facts) (rails []int, prefixes map[int]*netconf.NodePrefi
 			rails = append(rails, i)
 		}
 	}
-	return rails[:min(len(rails), mostRails)], prefixes
+	return rails[:min(len(rails), maxRails)], prefixes
 }
 
 // knownNICs returns the NICs of this node, or else of all nodes of the cluster.

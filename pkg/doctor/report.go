@@ -86,7 +86,7 @@ const (
 	textWidth  = 100 // columns
 	textIndent = 2   // columns of a rule's texts
 	bullet     = "* "
-	mostShown  = 10 // findings of a rule, unless Verbose
+	maxShown   = 10 // findings of a rule, unless Verbose
 )
 
 // WriteText writes a report for people: problems first, the worst ones before the others, then
@@ -181,14 +181,14 @@ func (t *text) problem(group []*Result) {
 				line = f.Object + ": " + line
 			}
 			findings = append(findings, t.on(r.Node)+line)
-			if fix := t.on(r.Node) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < mostShown {
+			if fix := t.on(r.Node) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < maxShown {
 				fixes = append(fixes, fix)
 			}
 		}
 	}
 	shown := findings
-	if !t.Verbose && len(shown) > mostShown {
-		shown = shown[:mostShown]
+	if !t.Verbose && len(shown) > maxShown {
+		shown = shown[:maxShown]
 	}
 	for _, line := range shown {
 		t.wrapped(bullet, line)

@@ -147,9 +147,9 @@ func (r *Report) within(part string, do func()) {
 // Found is a finding that was reported.
 type Found struct{ f *Finding }
 
-// Of sets the part of its object that the finding is about, if a rule may have findings about
+// Part sets the part of its object that the finding is about, if a rule may have findings about
 // several.
-func (f *Found) Of(part string) *Found {
+func (f *Found) Part(part string) *Found {
 	f.f.Part = clean(strings.TrimSpace(f.f.Part + " " + part))
 	return f
 }

@@ -150,8 +150,8 @@ func Notes(f *Facts) []string {
 	var notes []string
 	for _, note := range slices.Sorted(maps.Keys(of)) {
 		nodes := of[note]
-		text := strings.Join(nodes[:min(len(nodes), mostShown)], ", ")
-		if more := len(nodes) - mostShown; more > 0 {
+		text := strings.Join(nodes[:min(len(nodes), maxShown)], ", ")
+		if more := len(nodes) - maxShown; more > 0 {
 			text += fmt.Sprintf(" and %d more", more)
 		}
 		notes = append(notes, text+": "+note)
@@ -211,8 +211,8 @@ func (n *NIC) up(r *Report) bool {
 	return admin && carrier
 }
 
-// told reports whether rules of pods judge the NIC: a pod holds it whose interfaces are known.
-func (n *NIC) told(f *Facts) bool {
+// heldInKnownPod reports whether rules of pods judge the NIC: a pod holds it whose interfaces are known.
+func (n *NIC) heldInKnownPod(f *Facts) bool {
 	return n.Holder != "" && slices.ContainsFunc(f.Pods, func(p Pod) bool {
 		return p.Namespace+"/"+p.Name == n.Holder && p.Interfaces.OK()
 	})

@@ -167,8 +167,8 @@ func (m *majority) add(value string) {
 	m.total++
 }
 
-// most returns the most frequent value, the first of several.
-func (m *majority) most() string {
+// mode returns the most frequent value, the first of several.
+func (m *majority) mode() string {
 	best := ""
 	for _, v := range m.order {
 		if best == "" || m.count[v] > m.count[best] {
@@ -203,7 +203,7 @@ func skew(f *Facts, r *Report, name string, of func(*Facts) []entry) {
 			if m.total > 1 {
 				r.judged() // they are compared
 			}
-			if most := m.most(); e.value != most {
+			if most := m.mode(); e.value != most {
 				what := strings.TrimSpace(e.what + " " + name)
 				r.Find("node "+n.name, "%s: %s, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
 			}

@@ -105,7 +105,7 @@ func checkBinaries(f *Facts, r *Report) {
 			r.Find(b.Path, "rail-agent installed it, and it is missing")
 		default:
 			whose := "another program"
-			if b.Ours {
+			if b.RailCNI {
 				whose = strings.TrimSpace("rail-cni " + b.Version)
 			}
 			r.Find(b.Path, "it is %s: its sum is %.12s, that of the installed file %.12s", whose, b.SHA256, b.Installed)
@@ -207,7 +207,7 @@ var kubeletRules = []Rule{
 			}
 			for _, p := range problems {
 				if !strings.Contains(p, resource.Deprecated+": ") { // such a key still counts
-					r.Find("", "%s", p).Of(p)
+					r.Find("", "%s", p).Part(p)
 				}
 			}
 			if f.Kubelet == nil {
@@ -311,8 +311,8 @@ func checkHCAMax(f *Facts, r *Report) {
 		return
 	}
 	pools, _ := Read(r, "pools", f.Kubelet.Pools)
-	type room struct{ size, own, pods int }
-	rooms := map[string]room{}
+	type capacity struct{ size, own, pods int }
+	rooms := map[string]capacity{}
 	eachNIC(f, r, func(n *NIC) {
 		if n.Rail == nil && n.Macvlans == 0 {
 			return
@@ -321,7 +321,7 @@ func checkHCAMax(f *Facts, r *Report) {
 		for i := range ports {
 			if p := &ports[i]; p.LinkLayer != InfiniBand && p.TableSize > 1 {
 				gids, _ := Read(r, n.label()+" gids", p.GIDs)
-				free := room{size: p.TableSize}
+				free := capacity{size: p.TableSize}
 				for _, g := range gids {
 					if g.Netdev == n.Name {
 						free.own++
@@ -342,7 +342,7 @@ func checkHCAMax(f *Facts, r *Report) {
 			}
 			r.judged()
 			if p.Count > int64(room.pods) {
-				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries, %d of them its own: room for %d pods", p.Count, name, room.size, room.own, room.pods).Of(name)
+				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries, %d of them its own: room for %d pods", p.Count, name, room.size, room.own, room.pods).Part(name)
 				break
 			}
 		}

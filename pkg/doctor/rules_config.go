@@ -594,7 +594,7 @@ func checkGateways(f *Facts, r *Report) {
 	if f.CNI != nil {
 		binaries, _ := Read(r, "plugins", f.CNI.Binaries)
 		for i := range binaries {
-			if b := &binaries[i]; !b.Ours && b.Installed == "" { // CNI-BINARY has a plugin that was replaced
+			if b := &binaries[i]; !b.RailCNI && b.Installed == "" { // CNI-BINARY has a plugin that was replaced
 				foreign[path.Base(b.Path)] = true
 			}
 		}

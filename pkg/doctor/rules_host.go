@@ -45,7 +45,7 @@ var hostRules = []Rule{
 			for _, name := range []string{"ib_core", "ib_uverbs", "rdma_cm", "rdma_ucm"} {
 				r.judged()
 				if ok && !slices.Contains(loaded, name) {
-					r.Find("", "the module %s is not loaded", name).Of(name).Fix("modprobe %s", name)
+					r.Find("", "the module %s is not loaded", name).Part(name).Fix("modprobe %s", name)
 				}
 			}
 		},
@@ -147,7 +147,7 @@ var hostRules = []Rule{
 					continue
 				}
 				if kib, err := strconv.ParseInt(fields[i+1], 10, 64); err == nil && kib >= 0 && kib < enoughMemlock>>10 {
-					r.Find("", "a line bounds locked memory to %d KiB: %q", kib, line).Of(line)
+					r.Find("", "a line bounds locked memory to %d KiB: %q", kib, line).Part(line)
 				}
 			}
 		},
@@ -232,7 +232,7 @@ var hostRules = []Rule{
 			eachRail(f, r, func(*NIC) { r.judged() })
 			for _, line := range lines {
 				if t := troubleOf(line); t != nil && t.concernsRail(f, r, line) {
-					r.Find("", "%s: %q", t.meaning, line).Of(t.meaning + " " + f.nicIn(line))
+					r.Find("", "%s: %q", t.meaning, line).Part(t.meaning + " " + f.nicIn(line))
 				}
 			}
 		},
@@ -328,7 +328,7 @@ func checkRDMADriver(f *Facts, r *Report) {
 		}
 	})
 	for _, module := range slices.Sorted(maps.Keys(missing)) {
-		r.Find("", "the module %s is not loaded, which makes the RDMA devices of %s", module, strings.Join(missing[module], ", ")).Of(module).Fix("modprobe %s", module)
+		r.Find("", "the module %s is not loaded, which makes the RDMA devices of %s", module, strings.Join(missing[module], ", ")).Part(module).Fix("modprobe %s", module)
 	}
 }
 
@@ -373,7 +373,7 @@ func checkCharDevices(f *Facts, r *Report) {
 		if has[path] {
 			return
 		}
-		found := r.Find("", "there is no %s", path).Of(path)
+		found := r.Find("", "there is no %s", path).Part(path)
 		if plain(name) {
 			found.Fix("mknod -m 666 %s c $(tr : ' ' < /sys/class/%s/%s/dev)", path, class, name)
 		}

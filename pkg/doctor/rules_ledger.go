@@ -21,7 +21,7 @@ var ledgerRules = []Rule{
 				r.judged()
 			}
 			for _, record := range records {
-				r.Find("", "%s", record).Of(record)
+				r.Find("", "%s", record).Part(record)
 			}
 		},
 	},
@@ -85,7 +85,7 @@ var ledgerRules = []Rule{
 			}
 			for _, c := range changed {
 				nic, _, _ := strings.Cut(c, ":")
-				r.Find("", "%s", c).Of(nic)
+				r.Find("", "%s", c).Part(nic)
 			}
 		},
 	},

@@ -22,7 +22,7 @@ var nicRules = []Rule{
 					return // without an administrator's "up" there is no carrier to judge, and ADD waits for it
 				}
 				r.judged()
-				if n.told(f) {
+				if n.heldInKnownPod(f) {
 					return // in its pod
 				}
 				if carrier, ok := Read(r, n.label()+" carrier", n.Carrier); ok && !carrier {

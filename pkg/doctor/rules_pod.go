@@ -196,7 +196,7 @@ var podRules = []Rule{
 					}
 					r.judged()
 					if missing := withoutGID(i.Addresses, tables[i.Name]...); len(missing) > 0 {
-						r.Find(p.Object(), "%s: no GID of RoCE v2 for %s", i.Name, strings.Join(missing, ", ")).Of(i.Name)
+						r.Find(p.Object(), "%s: no GID of RoCE v2 for %s", i.Name, strings.Join(missing, ", ")).Part(i.Name)
 					}
 				}
 			})
@@ -321,7 +321,7 @@ func checkNoDevices(f *Facts, r *Report) {
 			}
 			r.judged()
 			if !slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.HasSuffix(d, "rdma_cm") }) {
-				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name).Of(c.Name)
+				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name).Part(c.Name)
 			}
 		}
 	})
@@ -348,7 +348,7 @@ func checkForeignDevices(f *Facts, r *Report) {
 			}
 			r.judged()
 			if n.Holder != p.Namespace+"/"+p.Name {
-				r.Find(p.Object(), "container %s has %s, of %s, which %s holds", c.Name, d, n.label(), n.Holder).Of(d)
+				r.Find(p.Object(), "container %s has %s, of %s, which %s holds", c.Name, d, n.label(), n.Holder).Part(d)
 			}
 		}
 	})
@@ -402,7 +402,7 @@ func checkGIDIndex(f *Facts, r *Report) {
 				}
 				r.judged()
 				if why := wrongIndex(index, gids, i.Addresses); why != "" {
-					r.Find(p.Object(), "container %s has %s=%d, and on %s (%s) %s", c.Name, name, index, i.Name, port.Device, why).Of(name)
+					r.Find(p.Object(), "container %s has %s=%d, and on %s (%s) %s", c.Name, name, index, i.Name, port.Device, why).Part(name)
 				}
 			})
 		}
@@ -432,7 +432,7 @@ func checkFirstGID(f *Facts, r *Report) {
 				return
 			}
 			r.Find(p.Object(), "container %s takes GID index %d of %s by default, the GID of %s; its interface %s has %s",
-				c.Name, gids[first].Index, port.Device, gids[first].address(), i.Name, strings.Join(i.Addresses, ", ")).Of(port.Device)
+				c.Name, gids[first].Index, port.Device, gids[first].address(), i.Name, strings.Join(i.Addresses, ", ")).Part(port.Device)
 		})
 	})
 }
@@ -469,7 +469,7 @@ func checkSocketInterface(f *Facts, r *Report) {
 				r.judged()
 				for entry := range strings.SplitSeq(list, ",") {
 					if entry != "" && (i.Name == entry || !exact && strings.HasPrefix(i.Name, entry)) {
-						r.Find(p.Object(), "container %s has %s=%s, and %s is a rail (%s)", c.Name, name, value, i.Name, i.NIC).Of(name)
+						r.Find(p.Object(), "container %s has %s=%s, and %s is a rail (%s)", c.Name, name, value, i.Name, i.NIC).Part(name)
 						return
 					}
 				}
@@ -507,7 +507,7 @@ func checkPodDistance(f *Facts, r *Report) {
 			}
 			r.judged()
 			if n != nil && own >= rank("NODE") && rank(n.Distances[gpu]) <= rank("PXB") {
-				r.Find(p.Object(), "GPU %s is %s from the pod's nearest rail, and %s from %s, which is free", gpu, distances[own], n.Distances[gpu], n.label()).Of(gpu)
+				r.Find(p.Object(), "GPU %s is %s from the pod's nearest rail, and %s from %s, which is free", gpu, distances[own], n.Distances[gpu], n.label()).Part(gpu)
 			}
 		}
 	})
@@ -561,7 +561,7 @@ func checkARPFlux(f *Facts, r *Report) {
 					continue
 				}
 				told[i] = true
-				r.Find(p.Object(), "%d rails are in %s, and %s has arp_ignore %d and rp_filter %d", len(list), network, i.Name, i.ARPIgnore, i.RPFilter).Of(i.Name)
+				r.Find(p.Object(), "%d rails are in %s, and %s has arp_ignore %d and rp_filter %d", len(list), network, i.Name, i.ARPIgnore, i.RPFilter).Part(i.Name)
 			}
 		}
 	})

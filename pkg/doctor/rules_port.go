@@ -16,7 +16,7 @@ var portRules = []Rule{
 		Cure:        "Look at the kernel's log for the driver's reason; set the NIC down and up, or reload its RDMA driver.",
 		Check: func(f *Facts, r *Report) {
 			eachPort(f, r, func(n *NIC, p *Port) {
-				if n.told(f) || p.LinkLayer == InfiniBand && (p.State == "INIT" || p.State == "ARMED") {
+				if n.heldInKnownPod(f) || p.LinkLayer == InfiniBand && (p.State == "INIT" || p.State == "ARMED") {
 					r.judged()
 					return // POD-PORT looks at it, or IB-SM has the reason
 				}

@@ -231,8 +231,8 @@ func TestGatewayInRangeWithAnotherWhereabouts(t *testing.T) {
 		want       bool
 	}{
 		{"another's", "whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}}, true},
-		{"another's beside ours with a prefix", "rail-whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}, {Path: "/opt/cni/bin/rail-whereabouts", SHA256: "2", Installed: "2", Ours: true}}, false},
-		{"ours, which may not be run", "whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1", Ours: true}}, false},
+		{"another's beside ours with a prefix", "rail-whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}, {Path: "/opt/cni/bin/rail-whereabouts", SHA256: "2", Installed: "2", RailCNI: true}}, false},
+		{"ours, which may not be run", "whereabouts", []Binary{{Path: "/opt/cni/bin/whereabouts", SHA256: "1", RailCNI: true}}, false},
 	} {
 		f.Configs.NADs.Value[0].Text = `{"type": "macvlan", "ipam": {"type": "` + c.ipam + `", "range": "10.0.0.0/24", "gateway": "10.0.0.1"}}`
 		f.CNI = &CNI{Binaries: Known(c.binaries, "test")}
@@ -244,7 +244,7 @@ func TestGatewayInRangeWithAnotherWhereabouts(t *testing.T) {
 
 // With a prefix of the names the reference plugins stay beside ours.
 func TestPluginsInTheCNIDirectory(t *testing.T) {
-	ours := Binary{Path: "/opt/cni/bin/rail-macvlan", SHA256: "aaaa", Installed: "aaaa", Version: "v1", Ours: true}
+	ours := Binary{Path: "/opt/cni/bin/rail-macvlan", SHA256: "aaaa", Installed: "aaaa", Version: "v1", RailCNI: true}
 	for _, c := range []struct {
 		name string
 		set  func(b *Binary)

@@ -34,9 +34,9 @@ const (
 	// quiet is the age that a file must have before it is backed up.
 	quiet = 2 * time.Second
 
-	// mostSums bounds the contents of one path in the record: a token is
+	// maxSums bounds the contents of one path in the record: a token is
 	// renewed again and again.
-	mostSums = 20
+	maxSums = 20
 )
 
 // File is the wanted file at a path.
@@ -72,10 +72,10 @@ func Open(dir string) *Node { return &Node{dir: dir} }
 // Entry is a path of the record.
 type Entry struct {
 	Path string `json:"path"`
-	// Ours are the SHA-256 of all our contents at the path, the last one last.
-	Ours    []string `json:"sha256"`
-	MadeDir bool     `json:"madeDirectory,omitempty"`
-	Before  *Before  `json:"before,omitempty"` // nil if nothing was there
+	// Installed are the SHA-256 of all our contents at the path, the last one last.
+	Installed []string `json:"sha256"`
+	MadeDir   bool     `json:"madeDirectory,omitempty"`
+	Before    *Before  `json:"before,omitempty"` // nil if nothing was there
 }
 
 // Before is the earlier file.
@@ -211,15 +211,15 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 	if err != nil {
 		return "", err
 	}
-	have, err := look(f.Path)
+	have, err := inspect(f.Path)
 	if err != nil {
 		return "", err
 	}
-	mine := have.isOurs(f.Path, e)
+	mine := have.isOwn(f.Path, e)
 	if have.exists && !mine && f.Yield {
 		return Yielded, nil
 	}
-	if have.sum == want && have.mode == f.Mode && e != nil && slices.Contains(e.Ours, want) {
+	if have.sum == want && have.mode == f.Mode && e != nil && slices.Contains(e.Installed, want) {
 		return Same, nil
 	}
 	if e == nil {
@@ -253,8 +253,8 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 }
 
 func (e *Entry) remember(sum string) {
-	e.Ours = append(slices.DeleteFunc(e.Ours, func(s string) bool { return s == sum }), sum)
-	e.Ours = e.Ours[max(0, len(e.Ours)-mostSums):]
+	e.Installed = append(slices.DeleteFunc(e.Installed, func(s string) bool { return s == sum }), sum)
+	e.Installed = e.Installed[max(0, len(e.Installed)-maxSums):]
 }
 
 func (f *File) sum() (string, error) {
@@ -287,12 +287,12 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		if err := e.visible(); err != nil {
 			return err
 		}
-		have, err := look(path)
+		have, err := inspect(path)
 		if err != nil {
 			return err
 		}
 		switch {
-		case have.exists && !have.isOurs(path, e):
+		case have.exists && !have.isOwn(path, e):
 			outcome = Yielded
 		case e.Before != nil:
 			outcome, err = Restored, s.restore(path, e.Before)
@@ -363,7 +363,7 @@ type found struct {
 	info   fs.FileInfo
 }
 
-func look(path string) (found, error) {
+func inspect(path string) (found, error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return found{}, nil
@@ -391,13 +391,13 @@ var module = func() string {
 	return ""
 }()
 
-// isOurs reports whether the file at path is ours, by the record or, if it was
+// isOwn reports whether the file at path is ours, by the record or, if it was
 // copied by hand, by its build information.
-func (h *found) isOurs(path string, e *Entry) bool {
+func (h *found) isOwn(path string, e *Entry) bool {
 	if h.sum == "" {
 		return false
 	}
-	if e != nil && slices.Contains(e.Ours, h.sum) {
+	if e != nil && slices.Contains(e.Installed, h.sum) {
 		return true
 	}
 	if module == "" || h.mode&0o111 == 0 {

@@ -17,11 +17,11 @@ import (
 
 // The kubelet's directories, in the node's root file system.
 const (
-	devicePlugins    = "/var/lib/kubelet/device-plugins"
-	pluginsRegistry  = "/var/lib/kubelet/plugins_registry"
-	kubeletsDevices  = devicePlugins + "/kubelet_internal_checkpoint"
-	sharedPrefix     = "rdma/" // of k8s-rdma-shared-dev-plugin's resources, unless its configuration sets another
-	mostOfCheckpoint = 16 << 20
+	devicePlugins   = "/var/lib/kubelet/device-plugins"
+	pluginsRegistry = "/var/lib/kubelet/plugins_registry"
+	kubeletsDevices = devicePlugins + "/kubelet_internal_checkpoint"
+	sharedPrefix    = "rdma/" // of k8s-rdma-shared-dev-plugin's resources, unless its configuration sets another
+	maxCheckpoint   = 16 << 20
 )
 
 // sharedNames are the parts of the names of resources in the examples of
@@ -77,7 +77,7 @@ func kubeletsResources(name string) ([]string, error) {
 			RegisteredDevices map[string]json.RawMessage
 		}
 	}
-	if err := json.NewDecoder(io.LimitReader(f, mostOfCheckpoint)).Decode(&checkpoint); err != nil {
+	if err := json.NewDecoder(io.LimitReader(f, maxCheckpoint)).Decode(&checkpoint); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return slices.Sorted(maps.Keys(checkpoint.Data.RegisteredDevices)), nil

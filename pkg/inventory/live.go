@@ -71,7 +71,7 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 	}
 	var errs []error
 	for i := range shown.GIDs {
-		err := shown.GIDs[i].look(ns.Core, d, shown.Port, r.IfName)
+		err := shown.GIDs[i].find(ns.Core, d, shown.Port, r.IfName)
 		if recorded.Netdev == "" || len(r.RDMA.Devices) == 1 { // a bond's member has no GIDs while the kernel does not use it
 			errs = append(errs, err)
 		}
@@ -88,9 +88,9 @@ func portOf(recorded *ledger.RDMADevice, d rdma.Device) uint32 {
 	return recorded.Port
 }
 
-// look finds the current index of the GID: the kernel may change it, for
+// find finds the current index of the GID: the kernel may change it, for
 // example while the interface is down for a moment.
-func (g *GID) look(core *rdma.Core, d rdma.Device, port uint32, ifName string) error {
+func (g *GID) find(core *rdma.Core, d rdma.Device, port uint32, ifName string) error {
 	address, err := netip.ParseAddr(g.Address)
 	if err != nil {
 		return err

@@ -231,7 +231,7 @@ func (m *machine) views(before []*link.Link) ([]*link.Link, map[int]*link.View, 
 // onHost returns the NIC of a link of the host.
 func (m *machine) onHost(list *NICList, l *link.Link) NIC {
 	n := NIC{
-		Name: l.Name, AltNames: l.AltNames, PCI: m.host.Of(l).PCI, MAC: l.MAC.String(), PermanentMAC: l.PermMAC.String(), MTU: l.MTU, LinkType: l.Encap,
+		Name: l.Name, AltNames: l.AltNames, PCI: m.host.NICOf(l).PCI, MAC: l.MAC.String(), PermanentMAC: l.PermMAC.String(), MTU: l.MTU, LinkType: l.Encap,
 		Link: stateOfLink(l), AdminDown: !l.IsUp(),
 		parentDev: l.ParentDev, permMAC: l.Identity().PermMAC, Representor: m.host.IsRepresentor(l),
 	}

@@ -20,9 +20,9 @@ type Pool struct {
 // BlockNode takes the place of the node in the names of IPPools that are blocks of a pool.
 const BlockNode = "rail-cni-block"
 
-// longestSpace leaves room, in the 253 characters of a Kubernetes name, for the
+// maxSpace leaves room, in the 253 characters of a Kubernetes name, for the
 // longest network.
-const longestSpace = 190
+const maxSpace = 190
 
 // Name returns the pool's name in whereabouts' form:
 // "[space-][node-]network-length", with '-' for every ':'.
@@ -68,7 +68,7 @@ func CheckSpace(space string) error {
 			return failure.New(failure.InvalidConfig, "network_name %q is that of IPPools which are blocks", space).Cure("use another name")
 		}
 	}
-	if len(space) > longestSpace || !subdomain(space) {
+	if len(space) > maxSpace || !subdomain(space) {
 		return failure.New(failure.InvalidConfig, "network_name %q cannot be part of a Kubernetes name", space).
 			Cure("use lower case letters, digits, '-' and '.', beginning and ending with a letter or digit, at most 190 characters")
 	}

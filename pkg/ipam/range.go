@@ -121,10 +121,10 @@ func (r *Range) Within(blocks []netip.Prefix) (*Range, bool) {
 	return &part, some
 }
 
-// In returns the part of the range in slice, a network within the range's:
+// Part returns the part of the range in slice, a network within the range's:
 // bounds outside of it still count. It returns a *[TooSmallError], or an error
 // of kind IPAM if the part is empty.
-func (r *Range) In(slice netip.Prefix) (*Range, error) {
+func (r *Range) Part(slice netip.Prefix) (*Range, error) {
 	spec := r.spec
 	spec.Prefix, spec.Start, spec.End = slice, netip.Addr{}, netip.Addr{}
 	part, err := NewRange(spec)

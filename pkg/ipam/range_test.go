@@ -74,7 +74,7 @@ func TestBoundsHoldInEachSliceOfTheNetwork(t *testing.T) {
 		{"10.0.0.128/25", "10.0.0.127", "10.0.0.129", "10.0.0.129", "10.0.0.129"}, // one address
 	} {
 		whole := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24"), Start: addr(tc.start), End: addr(tc.end), Exclude: prefixes("10.0.0.114/32")})
-		r, err := whole.In(netip.MustParsePrefix(tc.slice))
+		r, err := whole.Part(netip.MustParsePrefix(tc.slice))
 		if tc.first == "" {
 			if failure.KindOf(err) != failure.IPAM {
 				t.Errorf("%+v: %v, %v", tc, r, err)
@@ -94,7 +94,7 @@ func TestBoundsHoldInEachSliceOfTheNetwork(t *testing.T) {
 		}
 	}
 	var small *TooSmallError
-	if _, err := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24")}).In(netip.MustParsePrefix("10.0.0.2/31")); !errors.As(err, &small) {
+	if _, err := newRange(t, RangeSpec{Prefix: netip.MustParsePrefix("10.0.0.0/24")}).Part(netip.MustParsePrefix("10.0.0.2/31")); !errors.As(err, &small) {
 		t.Errorf("a slice of two addresses: %v", err)
 	}
 }

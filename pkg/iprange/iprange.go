@@ -5,8 +5,8 @@ import "net/netip"
 // Range has the addresses from First to Last, both included.
 type Range struct{ First, Last netip.Addr }
 
-// Of returns all addresses of a prefix.
-func Of(p netip.Prefix) Range { return Range{p.Masked().Addr(), Last(p)} }
+// OfPrefix returns all addresses of a prefix.
+func OfPrefix(p netip.Prefix) Range { return Range{p.Masked().Addr(), Last(p)} }
 
 // Last returns the last address of a prefix.
 func Last(p netip.Prefix) netip.Addr {

@@ -28,7 +28,7 @@ func TestOverlaps(t *testing.T) {
 		{"10.0.1.255/32", "10.0.1.0/24", true},
 		{"0.0.0.0/0", "::/0", false},
 	} {
-		a, b := iprange.Of(netip.MustParsePrefix(c.a)), iprange.Of(netip.MustParsePrefix(c.b))
+		a, b := iprange.OfPrefix(netip.MustParsePrefix(c.a)), iprange.OfPrefix(netip.MustParsePrefix(c.b))
 		if a.Overlaps(b) != c.want || b.Overlaps(a) != c.want {
 			t.Errorf("%s and %s: %v and %v, want %v", c.a, c.b, a.Overlaps(b), b.Overlaps(a), c.want)
 		}

@@ -56,7 +56,7 @@ func newAnnouncer(k *stateDir) *announcer {
 	}
 }
 
-// run calls look when a record changes, and at the times that look returns, until ctx
+// run calls scan when a record changes, and at the times that scan returns, until ctx
 // ends.
 func (a *announcer) run(ctx context.Context) {
 	changed := component.NewTrigger()
@@ -65,14 +65,14 @@ func (a *announcer) run(ctx context.Context) {
 	records.Watch(filepath.Join(a.ledger.Dir(), "attachments"))
 	loop := component.Loop{
 		Reporter: a.reporter, Trigger: changed, Settle: recordRest, MaxRest: slow,
-		Do: func(context.Context) time.Time { return a.look(time.Now()) },
+		Do: func(context.Context) time.Time { return a.scan(time.Now()) },
 	}
 	loop.Run(ctx)
 }
 
-// look announces the addresses of the links that are up now. It returns the time of the
-// next look.
-func (a *announcer) look(now time.Time) (next time.Time) {
+// scan announces the addresses of the links that are up now. It returns the time of the
+// next scan.
+func (a *announcer) scan(now time.Time) (next time.Time) {
 	next = now.Add(slow)
 	records, _ := a.ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // the keeper reports unreadable ones
 		return r.Phase == ledger.Lent && r.Link != nil && !r.Link.Up

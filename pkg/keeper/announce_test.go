@@ -19,7 +19,7 @@ func TestLinksThatStayDownAreLookedAtLessAndLess(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	a := newAnnouncer(k)
 	now := time.Now()
-	if next := a.look(now); next != now.Add(slow) || len(a.late) != 0 {
+	if next := a.scan(now); next != now.Add(slow) || len(a.late) != 0 {
 		t.Errorf("without such a link: next look after %v", next.Sub(now))
 	}
 	r.Phase, r.Link = ledger.Lent, &ledger.Link{}
@@ -28,12 +28,12 @@ func TestLinksThatStayDownAreLookedAtLessAndLess(t *testing.T) {
 	}
 	began, looks := now, 0
 	for ; now.Before(began.Add(time.Hour)); looks++ {
-		next := a.look(now)
+		next := a.scan(now)
 		age := now.Sub(began)
 		if pause := next.Sub(now); pause < firstLinkCheck || pause > max(firstLinkCheck, min(age/linkCheckRatio, slow)) {
 			t.Fatalf("after %v the next look is %v later", age, pause)
 		}
-		if again := a.look(now.Add(time.Millisecond)); !again.Equal(next) {
+		if again := a.scan(now.Add(time.Millisecond)); !again.Equal(next) {
 			t.Errorf("a changed record makes it look %v later", again.Sub(next))
 		}
 		now = next
@@ -44,7 +44,7 @@ func TestLinksThatStayDownAreLookedAtLessAndLess(t *testing.T) {
 	if err := k.node.Ledger.Remove(r); err != nil {
 		t.Fatal(err)
 	}
-	if a.look(now); len(a.late) != 0 {
+	if a.scan(now); len(a.late) != 0 {
 		t.Error("it remembers an attachment that has ended")
 	}
 }
@@ -72,8 +72,8 @@ func TestAgentWithoutTheCapabilityToAnnounceSaysSoOnce(t *testing.T) {
 		defer close(done)
 		runtime.LockOSThread() // and the thread ends with the goroutine
 		dropNetRaw(t)
-		a.look(now)
-		a.look(now.Add(slow))
+		a.scan(now)
+		a.scan(now.Add(slow))
 	}()
 	<-done
 	if text := said.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "NET_RAW") {

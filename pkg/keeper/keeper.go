@@ -21,9 +21,9 @@ import (
 
 const (
 	// A pod that dies causes many notices. A check waits debounce for more of them, and up to
-	// longestRest if the last check took long.
-	debounce    = 2 * time.Millisecond
-	longestRest = 100 * time.Millisecond
+	// maxRest if the last check took long.
+	debounce = 2 * time.Millisecond
+	maxRest  = 100 * time.Millisecond
 
 	maxConcurrent = 16 // concurrent ends of attachments
 
@@ -60,20 +60,20 @@ type stateDir struct {
 	node    *attachment.Node
 	log     *slog.Logger
 	noticed *component.Trigger // something may have ended
-	room    *component.Trigger // an end has ended
+	ended   *component.Trigger // an end has ended
 	ends    sync.WaitGroup
 	ending  context.Context      // of ends; only run sets it
 	paths   *notify.Subscription // of the directories of pods' netns paths
 
 	mu      sync.Mutex
-	duties  map[ledger.Key]*duty
+	duties  map[ledger.Key]*task
 	again   []time.Time // of the checks after a notice, from recheckDelays
 	running int         // ends
-	// endedSince has the attachments that have ended since the last look began.
+	// endedSince has the attachments that have ended since the last scan began.
 	endedSince map[ledger.Key]*ledger.Record
 	full       bool                 // an end waits for room
-	looked     time.Time            // time of the last check
-	away       int                  // NICs that the kernel was about to return then
+	checked    time.Time            // time of the last check
+	returning  int                  // NICs that the kernel was about to return then
 	arrived    time.Time            // when there were last fewer
 	changed    map[string]time.Time // NICs that were not returned as they were, with the time of the report
 	unreadable bool                 // there are records that cannot be read
@@ -82,8 +82,8 @@ type stateDir struct {
 	nicsMissing int // attachments of living pods without their NIC
 }
 
-// duty is an attachment to end.
-type duty struct {
+// task is an attachment to end.
+type task struct {
 	record  *ledger.Record
 	since   time.Time
 	next    time.Time // not before
@@ -93,12 +93,12 @@ type duty struct {
 	err     error // the last try's
 }
 
-func newDuty(r *ledger.Record, now time.Time) *duty {
-	return &duty{record: r, since: now, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
+func newDuty(r *ledger.Record, now time.Time) *task {
+	return &task{record: r, since: now, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
 }
 
 // endKey names a duty's problem for the reporter, which all state directories share.
-func (k *stateDir) endKey(d *duty) string { return k.key("end", d.record) }
+func (k *stateDir) endKey(d *task) string { return k.key("end", d.record) }
 
 // key names a problem of an attachment for the reporter.
 func (k *stateDir) key(what string, r *ledger.Record) string {
@@ -115,7 +115,7 @@ func newStateDir(k *Keeper, path string) (*stateDir, error) {
 	}
 	d := &stateDir{
 		Reporter: k.Reporter, options: &k.Options, stats: k.stats, node: node, log: k.Log.With("stateDir", path),
-		noticed: component.NewTrigger(), room: component.NewTrigger(), duties: map[ledger.Key]*duty{}, endedSince: map[ledger.Key]*ledger.Record{}, ending: context.Background(),
+		noticed: component.NewTrigger(), ended: component.NewTrigger(), duties: map[ledger.Key]*task{}, endedSince: map[ledger.Key]*ledger.Record{}, ending: context.Background(),
 	}
 	node.Log = d.log
 	d.paths = k.Dirs.Subscribe(d.notice)
@@ -129,8 +129,8 @@ func (k *stateDir) run(ctx context.Context) {
 	k.ending, cancel = after(ctx, endGrace)
 	defer cancel()
 	loop := component.Loop{
-		Reporter: k.Reporter, Trigger: k.noticed, Settle: debounce, MaxRest: longestRest, Now: k.room,
-		Do: func(context.Context) time.Time { return k.look(time.Now(), maxConcurrent) },
+		Reporter: k.Reporter, Trigger: k.noticed, Settle: debounce, MaxRest: maxRest, Now: k.ended,
+		Do: func(context.Context) time.Time { return k.scan(time.Now(), maxConcurrent) },
 	}
 	loop.Run(ctx)
 	k.ends.Wait()
@@ -166,16 +166,16 @@ func later(times []time.Time, now time.Time) []time.Time {
 	return times
 }
 
-// look finds the attachments to end, and starts those that are due, while at most room of them
+// scan finds the attachments to end, and starts those that are due, while at most room of them
 // run. It returns the time of the next check.
-func (k *stateDir) look(now time.Time, room int) (next time.Time) {
+func (k *stateDir) scan(now time.Time, room int) (next time.Time) {
 	k.keepFiles()
 	stale, errs := k.stale()
 	away := k.onTheirWay(stale)
 	k.watchPaths()
 	changed, changedErrs := k.node.Ledger.Returned()
-	k.sayChanged(changed)
-	k.sayUnreadable(errors.Join(append(errs, changedErrs...)...))
+	k.reportChanged(changed)
+	k.reportUnreadable(errors.Join(append(errs, changedErrs...)...))
 	return k.begin(now, stale, away, room)
 }
 
@@ -188,20 +188,20 @@ func (k *stateDir) stale() ([]*ledger.Record, []error) {
 	return k.node.Stale()
 }
 
-// begin starts the ends of stale attachments that are due, for look.
+// begin starts the ends of stale attachments that are due, for scan.
 func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.Key]bool, room int) (next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(away) < k.away {
+	if len(away) < k.returning {
 		k.arrived = now
 	}
-	k.away = len(away)
-	k.looked, next = now, now.Add(slow)
+	k.returning = len(away)
+	k.checked, next = now, now.Add(slow)
 	k.again = later(k.again, now)
 	if len(k.again) > 0 {
 		next = earlier(next, k.again[0])
 	}
-	k.stats.look()
+	k.stats.countScan()
 	found := map[ledger.Key]bool{}
 	k.full = false
 	for _, r := range stale {
@@ -298,7 +298,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	d := k.duties[key]
 	d.running = false
 	if k.full || err != nil {
-		defer k.room.Fire() // of another one, or of the next try
+		defer k.ended.Fire() // of another one, or of the next try
 	}
 	if errors.Is(err, statefile.ErrBusy) && time.Since(d.since) < lockedTimeout {
 		d.next = time.Now().Add(retryLocked)
@@ -327,15 +327,15 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 
 // settled removes a duty that this or another process did, and withdraws its
 // notice.
-func (k *stateDir) settled(d *duty) {
+func (k *stateDir) settled(d *task) {
 	delete(k.duties, d.record.Key)
 	if k.Over(k.endKey(d)) {
 		k.Report(component.Notice{Reason: "Returned", Summary: "attachment has ended", Message: fmt.Sprintf("attachment of %s on %s has ended", d.record.Holder(), d.record.NICName())})
 	}
 }
 
-// sayChanged reports once each NIC that was not returned as it was.
-func (k *stateDir) sayChanged(all []*ledger.Returned) {
+// reportChanged reports once each NIC that was not returned as it was.
+func (k *stateDir) reportChanged(all []*ledger.Returned) {
 	told := map[string]time.Time{}
 	for _, r := range all {
 		told[r.File] = r.Time
@@ -350,7 +350,7 @@ func (k *stateDir) sayChanged(all []*ledger.Returned) {
 	k.changed = told
 }
 
-func (k *stateDir) sayUnreadable(err error) {
+func (k *stateDir) reportUnreadable(err error) {
 	k.OnceErr("unreadable "+k.node.Ledger.Dir(), err, component.Notice{Reason: "UnreadableRecord", Summary: "record cannot be read", Warning: true})
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -365,10 +365,10 @@ func (k *stateDir) watchPaths() {
 }
 
 // unended returns copies of all duties.
-func (k *stateDir) unended() []duty {
+func (k *stateDir) unended() []task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	list := make([]duty, 0, len(k.duties))
+	list := make([]task, 0, len(k.duties))
 	for _, d := range k.duties {
 		list = append(list, *d)
 	}

@@ -47,7 +47,7 @@ func TestManyNotificationsCauseNoExtraTries(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	now := time.Now()
 	tries := func(now time.Time) (next time.Time) {
-		next = k.look(now, maxConcurrent)
+		next = k.scan(now, maxConcurrent)
 		k.ends.Wait()
 		return next
 	}
@@ -72,22 +72,22 @@ func TestOneEndOfAnAttachmentRunsAtATime(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	d := newDuty(r, time.Now())
 	d.running, k.running, k.duties[r.Key] = true, 1, d
-	k.look(time.Now(), maxConcurrent)
+	k.scan(time.Now(), maxConcurrent)
 	if k.ends.Wait(); k.running != 1 || d.tries != 0 || k.full {
 		t.Errorf("%d run, %d tries, full: %v", k.running, d.tries, k.full)
 	}
 	d.running = false
-	if k.look(time.Now(), 1); !k.full || k.running != 1 {
+	if k.scan(time.Now(), 1); !k.full || k.running != 1 {
 		t.Errorf("it was begun without room: %d run", k.running)
 	}
 	d.running = true
 	k.done(r.Key, nil, 0)
-	if !k.room.Wait(t.Context(), time.Minute) {
+	if !k.ended.Wait(t.Context(), time.Minute) {
 		t.Error("its end makes no room")
 	}
 }
 
-// An end may be done while a look reads the records: what it has read is not ended again.
+// An end may be done while a scan reads the records: what it has read is not ended again.
 func TestAttachmentThatEndsDuringALookIsNotEndedAgain(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	d := newDuty(r, time.Now())
@@ -101,7 +101,7 @@ func TestAttachmentThatEndsDuringALookIsNotEndedAgain(t *testing.T) {
 	if k.ends.Wait(); len(k.duties) != 0 {
 		t.Error("it is ended again")
 	}
-	k.look(time.Now(), maxConcurrent) // its record is there in this test
+	k.scan(time.Now(), maxConcurrent) // its record is there in this test
 	if k.ends.Wait(); len(k.duties) != 1 {
 		t.Error("the next look forgets it")
 	}

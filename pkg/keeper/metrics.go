@@ -15,7 +15,7 @@ var seconds = []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10}
 // stats counts the keeper's work.
 type stats struct {
 	mu     sync.Mutex
-	looks  uint64
+	scans  uint64
 	ended  map[string]*component.Histogram // by plugin
 	failed map[pluginCode]float64          // tries
 }
@@ -29,10 +29,10 @@ func newStats() *stats {
 	return &stats{ended: map[string]*component.Histogram{}, failed: map[pluginCode]float64{}}
 }
 
-func (s *stats) look() {
+func (s *stats) countScan() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.looks++
+	s.scans++
 }
 
 func (s *stats) end(plugin string, took time.Duration) {
@@ -53,7 +53,7 @@ func (s *stats) fail(plugin string, code uint) {
 func (s *stats) collect(out component.Metrics) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out.Counter("rail_cni_looks_total", "How often the agent looked for attachments without a pod.", float64(s.looks))
+	out.Counter("rail_cni_looks_total", "How often the agent looked for attachments without a pod.", float64(s.scans))
 	for plugin, h := range s.ended {
 		out.Histogram("rail_cni_end_seconds", "Time to end an attachment whose pod is gone, from when its NIC was there.", h, "plugin", plugin)
 	}

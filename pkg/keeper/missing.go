@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 )
 
-// missingRest is the time from a change of the host's links to the look for NICs that are
-// no longer in their pods, and between the two looks that a report needs: a DEL may be
+// missingRest is the time from a change of the host's links to the scan for NICs that are
+// no longer in their pods, and between the two scans that a report needs: a DEL may be
 // returning the NIC.
 const missingRest = time.Second
 
@@ -28,9 +28,9 @@ type nicWatch struct {
 
 // absent is an attachment whose NIC is not in its pod.
 type absent struct {
-	record *ledger.Record
-	since  time.Time
-	told   bool
+	record   *ledger.Record
+	since    time.Time
+	reported bool
 }
 
 func newNICWatch(k *stateDir) *nicWatch {
@@ -41,22 +41,22 @@ func newNICWatch(k *stateDir) *nicWatch {
 func (m *nicWatch) loop() *component.Loop {
 	return &component.Loop{
 		Reporter: m.dir.Reporter, Trigger: m.changed, Settle: missingRest,
-		Do: func(context.Context) time.Time { return m.look(time.Now()) },
+		Do: func(context.Context) time.Time { return m.scan(time.Now()) },
 	}
 }
 
-// look reports each missing NIC once, when it has been missing for missingRest. It returns
-// the time of the next look.
-func (m *nicWatch) look(now time.Time) (next time.Time) {
+// scan reports each missing NIC once, when it has been missing for missingRest. It returns
+// the time of the next scan.
+func (m *nicWatch) scan(now time.Time) (next time.Time) {
 	next = now.Add(slow)
-	lent, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, func(r *ledger.Record) bool { // the keeper's look reports unreadable ones
+	lent, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, func(r *ledger.Record) bool { // the keeper's scan reports unreadable ones
 		return r.Phase == ledger.Lent && r.LendsNetdev() && r.Loan.Identity.ParentDev != ""
 	})
 	missing := map[ledger.Key]string{}
 	if len(lent) > 0 {
 		var err error
 		if missing, err = m.missing(m.dir.node, lent); err != nil {
-			return next // the keeper's look reports it
+			return next // the keeper's scan reports it
 		}
 	}
 	known := map[ledger.Key]*absent{}
@@ -72,17 +72,17 @@ func (m *nicWatch) look(now time.Time) (next time.Time) {
 		}
 		known[r.Key] = l
 		switch {
-		case l.told:
+		case l.reported:
 		case now.Sub(l.since) < missingRest:
 			next = earlier(next, l.since.Add(missingRest))
 		default:
-			l.told = true
+			l.reported = true
 			m.dir.Report(component.Notice{
 				Reason: "NICMissing", Summary: "NIC is not in its pod", Warning: true,
 				Message: fmt.Sprintf("%s of %s is not in the pod: %s. Restart the pod", r.NICName(), r.Holder(), why),
 			}, "containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName())
 		}
-		if l.told {
+		if l.reported {
 			told++
 		}
 	}

@@ -42,19 +42,19 @@ func TestMissingNICIsReportedOnceAndAfterTwoLooks(t *testing.T) {
 			t.Errorf("%s: %d Events, %d NICs missing, not %d and %d", when, said["NICMissing"], w.dir.nicsMissing, events, missing)
 		}
 	}
-	if next := w.look(now); next != now.Add(missingRest) {
+	if next := w.scan(now); next != now.Add(missingRest) {
 		t.Errorf("the next look is after %v", next.Sub(now))
 	}
 	expect("at the first look", 0, 0)
-	w.look(now.Add(missingRest))
-	w.look(now.Add(2 * missingRest))
+	w.scan(now.Add(missingRest))
+	w.scan(now.Add(2 * missingRest))
 	expect("later", 1, 1)
 	away = false
-	w.look(now.Add(3 * missingRest))
+	w.scan(now.Add(3 * missingRest))
 	expect("in the pod again", 1, 0)
 	away, r.Phase = true, ledger.Returning
 	put()
-	w.look(now.Add(4 * missingRest))
-	w.look(now.Add(5 * missingRest))
+	w.scan(now.Add(4 * missingRest))
+	w.scan(now.Add(5 * missingRest))
 	expect("during its DEL", 1, 0)
 }

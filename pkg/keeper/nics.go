@@ -134,7 +134,7 @@ func each(all []func()) func() {
 func (k *Keeper) status() map[string]any {
 	var dirs []local.StateDir
 	for _, d := range k.dirs {
-		of := local.StateDir{Path: d.node.Ledger.Dir(), Looked: d.lastLook(), Ending: []local.Ending{}}
+		of := local.StateDir{Path: d.node.Ledger.Dir(), Checked: d.lastScan(), Ending: []local.Ending{}}
 		for _, u := range d.unended() {
 			e := local.Ending{Key: u.record.Key, NIC: u.record.NICName(), Pod: u.record.Pod, Since: u.since, Tries: u.tries, Next: u.next}
 			if u.err != nil {
@@ -147,16 +147,16 @@ func (k *Keeper) status() map[string]any {
 	return map[string]any{"stateDirs": dirs}
 }
 
-func (k *stateDir) lastLook() time.Time {
+func (k *stateDir) lastScan() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.looked
+	return k.checked
 }
 
 // healthy returns an error if the loop of a state directory hangs.
 func (k *Keeper) healthy() error {
 	for _, d := range k.dirs {
-		last := slices.MaxFunc([]time.Time{d.lastLook(), k.began}, time.Time.Compare)
+		last := slices.MaxFunc([]time.Time{d.lastScan(), k.began}, time.Time.Compare)
 		if since := time.Since(last); since > hung {
 			return fmt.Errorf("%s: last looked %v ago", d.node.Ledger.Dir(), since.Round(time.Second))
 		}
@@ -169,7 +169,7 @@ func (k *Keeper) ready() error {
 	var errs []error
 	for _, d := range k.dirs {
 		d.mu.Lock()
-		looked, unreadable := d.looked, d.unreadable
+		looked, unreadable := d.checked, d.unreadable
 		d.mu.Unlock()
 		switch {
 		case looked.IsZero():

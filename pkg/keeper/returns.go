@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// returnRest is the time from a change of the host's links to the look for attachments that
+	// returnRest is the time from a change of the host's links to the scan for attachments that
 	// have ended.
 	returnRest = time.Second
 	// settledAfter is the time from the end of an attachment to the second comparison of its NIC.
@@ -49,12 +49,12 @@ func newReturnWatch(k *stateDir) *returnWatch {
 func (w *returnWatch) loop() *component.Loop {
 	return &component.Loop{
 		Reporter: w.dir.Reporter, Trigger: w.changed, Settle: returnRest,
-		Do: func(context.Context) time.Time { return w.look(time.Now()) },
+		Do: func(context.Context) time.Time { return w.scan(time.Now()) },
 	}
 }
 
-// look compares the NICs that are due. It returns the time of the next look.
-func (w *returnWatch) look(now time.Time) (next time.Time) {
+// scan compares the NICs that are due. It returns the time of the next scan.
+func (w *returnWatch) scan(now time.Time) (next time.Time) {
 	next = now.Add(slow)
 	records, errs := w.records.Held(w.dir.node.Netns.ID, func(r *ledger.Record) bool { return r.LendsNetdev() && r.Loan.Snapshot != nil })
 	lent := map[ledger.Key]*ledger.Record{}

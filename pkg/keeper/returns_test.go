@@ -35,7 +35,7 @@ func TestReturnedNICIsComparedOnceAndLater(t *testing.T) {
 	now := time.Now()
 	expect := func(when string, after time.Duration, want ...string) (next time.Time) {
 		t.Helper()
-		next = w.look(now.Add(after))
+		next = w.scan(now.Add(after))
 		if !slices.Equal(compared, want) {
 			t.Errorf("%s: compared are %q, not %q", when, compared, want)
 		}
@@ -56,7 +56,7 @@ func TestReturnedNICIsComparedOnceAndLater(t *testing.T) {
 	}
 	expect("too early", settledAfter)
 	slices.Sort(compared)
-	w.look(now.Add(time.Second + settledAfter))
+	w.scan(now.Add(time.Second + settledAfter))
 	if slices.Sort(compared); !slices.Equal(compared, []string{"changed", "freeing"}) {
 		t.Errorf("compared are %q", compared)
 	}

@@ -85,7 +85,7 @@ func hasRecords(dir string) (bool, error) {
 // unreadable, and says so unless the agent has only begun.
 func (k *stateDir) keepFiles() {
 	var errs []error
-	first := k.lastLook().IsZero()
+	first := k.lastScan().IsZero()
 	if ip, err := k.node.Ledger.NodeIP(); k.options.NodeIP.IsValid() && (err != nil || ip != k.options.NodeIP) {
 		if err != nil {
 			k.Report(component.Notice{Reason: "NodeFileUnreadable", Summary: "node IP was unreadable, written again", Message: err.Error(), Warning: true})

@@ -64,14 +64,14 @@ type Config struct {
 // the kubeconfig: a token file is read again every minute, and all files when
 // the server refuses the user, or is not trusted.
 type Client struct {
-	config    Config
-	http      atomic.Pointer[http.Client]
-	base      *url.URL
-	namespace string
-	from      origin
-	heard     atomic.Pointer[heard]
-	answered  atomic.Bool // by any answer of HTTP
-	waiting   sync.Once
+	config     Config
+	http       atomic.Pointer[http.Client]
+	base       *url.URL
+	namespace  string
+	from       origin
+	serverTime atomic.Pointer[serverTime]
+	answered   atomic.Bool // by any answer of HTTP
+	waiting    sync.Once
 }
 
 // Open reads the kubeconfig (or service account) and all files that it names.

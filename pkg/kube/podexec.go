@@ -22,9 +22,9 @@ import (
 
 const (
 	execProtocol = "v4.channel.k8s.io"
-	mostInput    = 32 << 10 // bytes of stdin in one message
-	mostErrText  = 4 << 10  // bytes of stderr in an error, and of the status
-	mostMessage  = 32 << 20 // bytes of one message; the kubelet's have at most 32 KiB
+	maxInput     = 32 << 10 // bytes of stdin in one message
+	maxErrText   = 4 << 10  // bytes of stderr in an error, and of the status
+	maxMessage   = 32 << 20 // bytes of one message; the kubelet's have at most 32 KiB
 )
 
 // The channels of execProtocol: the first byte of each message.
@@ -94,7 +94,7 @@ func (c *Client) Attach(ctx context.Context, namespace, pod, container string, i
 // client's other requests use, has no upgrades.
 func (c *Client) upgrade(ctx context.Context, q request) (*websocket.Conn, *Error) {
 	// API servers take each frame for a message, so the buffer must hold one as a whole.
-	dial := &dialing{Dialer: websocket.Dialer{Subprotocols: []string{execProtocol}, WriteBufferSize: 1 + mostInput}}
+	dial := &dialing{Dialer: websocket.Dialer{Subprotocols: []string{execProtocol}, WriteBufferSize: 1 + maxInput}}
 	sent, err := c.build(ctx, q)
 	var round http.RoundTripper
 	if err == nil {
@@ -157,7 +157,7 @@ func (d *dialing) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // readExec reads messages until the server tells the program's exit.
 func readExec(conn *websocket.Conn, out io.Writer) error {
-	conn.SetReadLimit(mostMessage)
+	conn.SetReadLimit(maxMessage)
 	stderr := &tail{}
 	for {
 		kind, message, err := conn.NextReader()
@@ -183,7 +183,7 @@ func readExec(conn *websocket.Conn, out io.Writer) error {
 			_, err = io.Copy(stderr, message)
 		case statusChannel:
 			var text []byte
-			if text, err = io.ReadAll(io.LimitReader(message, mostErrText)); err == nil && len(text) > 0 {
+			if text, err = io.ReadAll(io.LimitReader(message, maxErrText)); err == nil && len(text) > 0 {
 				return exit(text, stderr)
 			}
 		}
@@ -195,7 +195,7 @@ func readExec(conn *websocket.Conn, out io.Writer) error {
 
 // feed sends what can be read as stdin, until its end.
 func feed(conn *websocket.Conn, in io.Reader) error {
-	message := make([]byte, 1+mostInput)
+	message := make([]byte, 1+maxInput)
 	message[0] = stdinChannel
 	for {
 		n, err := in.Read(message[1:])
@@ -237,7 +237,7 @@ type tail struct{ last []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.last = append(t.last, p...)
-	if more := len(t.last) - mostErrText; more > 0 {
+	if more := len(t.last) - maxErrText; more > 0 {
 		t.last = append([]byte(nil), t.last[more:]...)
 	}
 	return len(p), nil

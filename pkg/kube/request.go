@@ -127,7 +127,7 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 	}
 	used.ReadCloser, answer.Body = answer.Body, used
 	c.answered.Store(true)
-	c.hear(answer.Header)
+	c.noteDate(answer.Header)
 	if answer.StatusCode < 200 || answer.StatusCode > 299 {
 		defer answer.Body.Close()
 		return nil, c.refusal(ctx, q, answer)
@@ -258,12 +258,12 @@ func because(ctx context.Context, err error) error {
 	return fmt.Errorf("no answer in time: %w", context.DeadlineExceeded)
 }
 
-// heard is a time of the server's clock, and when this process received it.
-type heard struct{ date, at time.Time }
+// serverTime is a time of the server's clock, and when this process received it.
+type serverTime struct{ date, received time.Time }
 
-func (c *Client) hear(h http.Header) {
+func (c *Client) noteDate(h http.Header) {
 	if date, err := http.ParseTime(h.Get("Date")); err == nil {
-		c.heard.Store(&heard{date: date, at: time.Now()})
+		c.serverTime.Store(&serverTime{date: date, received: time.Now()})
 	}
 }
 
@@ -272,11 +272,11 @@ func (c *Client) hear(h http.Header) {
 // if no answer had one. The clock may be ahead by that answer's travel time and a
 // second.
 func (c *Client) ServerTime() (time.Time, bool) {
-	last := c.heard.Load()
+	last := c.serverTime.Load()
 	if last == nil {
 		return time.Time{}, false
 	}
-	return last.date.Add(time.Since(last.at)), true
+	return last.date.Add(time.Since(last.received)), true
 }
 
 // retryAfter returns the delay in the Retry-After header, in its form of

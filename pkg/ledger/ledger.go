@@ -146,7 +146,7 @@ func (l *Ledger) read(name string) (*Record, error) {
 // that explains the read error err.
 func (l *Ledger) decode(name string, data []byte, err error) (*Record, error) {
 	switch {
-	case errors.Is(err, statefile.ErrNotOurs):
+	case errors.Is(err, statefile.ErrForeign):
 		return nil, fmt.Errorf("%w: %w", errCorrupt, err)
 	case err != nil:
 		return nil, err
@@ -292,14 +292,14 @@ func (l *Ledger) ofContainer(id string) ([]*Record, []error) {
 // the ID is so long that they have no common prefix.
 func prefixOf(id string) (string, bool) {
 	prefix := statefile.Name(id) + separator
-	return prefix, len(prefix) <= longestPrefix
+	return prefix, len(prefix) <= maxPrefix
 }
 
 // separator is what statefile.Name has between the container's ID and the interface, and
-// longestPrefix the length in bytes from which it replaces the end of a name by a hash.
+// maxPrefix the length in bytes from which it replaces the end of a name by a hash.
 const (
-	separator     = "@"
-	longestPrefix = 100
+	separator = "@"
+	maxPrefix = 100
 )
 
 // list lists the records that are wanted, and looks at their heads first if few may be.

@@ -142,8 +142,8 @@ type Child struct {
 
 // Lower is the link below a macvlan, as it is seen in the pod.
 type Lower struct {
-	Index int  `json:"index"`          // its ifindex
-	Away  bool `json:"away,omitempty"` // in another netns than the pod's
+	Index      int  `json:"index"`          // its ifindex
+	OutsidePod bool `json:"away,omitempty"` // in another netns than the pod's
 }
 
 // RDMA is the RDMA part of the attachment.

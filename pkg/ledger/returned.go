@@ -26,9 +26,9 @@ type Returned struct {
 }
 
 const (
-	returnedDir  = "returned"
-	mostChanged  = 32  // recorded settings of a NIC
-	mostOfChange = 256 // bytes of each
+	returnedDir = "returned"
+	maxChanged  = 32  // recorded settings of a NIC
+	maxChange   = 256 // bytes of each
 )
 
 // PutReturned adds r's settings to the note of the NIC. nic is nic.NIC.Key.
@@ -41,12 +41,12 @@ func (l *Ledger) PutReturned(nic string, r Returned) error {
 	name := statefile.Name(nic) + suffix
 	var all []string
 	for _, c := range r.Changed {
-		all = append(all, c[:min(len(c), mostOfChange)]) // as in an earlier note
+		all = append(all, c[:min(len(c), maxChange)]) // as in an earlier note
 	}
 	if old, err := readReturned(dir, name); err == nil {
 		all = append(slices.DeleteFunc(old.Changed, func(c string) bool { return slices.Contains(all, c) }), all...)
 	}
-	r.Changed = all[max(0, len(all)-mostChanged):]
+	r.Changed = all[max(0, len(all)-maxChanged):]
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err

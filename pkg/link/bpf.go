@@ -22,7 +22,7 @@ const (
 	bpfTCXEgress       = 47
 	bpfNetkitPrimary   = 54
 	bpfNetkitPeer      = 55
-	mostPrograms       = 64 // BPF_MPROG_MAX
+	maxPrograms        = 64 // BPF_MPROG_MAX
 	bpfLinkInfoXDPSize = 20
 )
 
@@ -47,7 +47,7 @@ func bpf[T any](command int, attr *T) (int, error) {
 // kernel or the link does not have the hook, and in a user namespace, which may
 // neither query nor attach them (bpf_prog_query).
 func bpfQuery(index, hook int) (programs, links []uint32, err error) {
-	programs, links = make([]uint32, mostPrograms), make([]uint32, mostPrograms)
+	programs, links = make([]uint32, maxPrograms), make([]uint32, maxPrograms)
 	attr := struct {
 		index, hook, queryFlags, attachFlags uint32
 		programs                             unsafe.Pointer
@@ -57,7 +57,7 @@ func bpfQuery(index, hook int) (programs, links []uint32, err error) {
 		linkFlags                            uint64
 		revision                             uint64
 	}{
-		index: uint32(index), hook: uint32(hook), count: mostPrograms,
+		index: uint32(index), hook: uint32(hook), count: maxPrograms,
 		programs: unsafe.Pointer(&programs[0]), links: unsafe.Pointer(&links[0]),
 	}
 	switch _, err := bpf(bpfProgQuery, &attr); {

@@ -133,7 +133,7 @@ func dcbSettingsOf(answer nlattr.Attrs) map[string][]byte {
 		case len(value) == s.size:
 			value = value[:s.set]
 		}
-		if len(value) <= mostKept {
+		if len(value) <= maxKept {
 			found[s.name] = value
 		}
 	}

@@ -92,7 +92,7 @@ func (n *Netns) Device(l *Link) (*Device, error) {
 	s := &Device{Ethtool: map[string][]byte{}}
 	d.readAhead(func(string) bool { return true })
 	for _, setting := range ethtoolSettings {
-		if value, err := setting.read(d); err == nil && len(value) <= mostKept {
+		if value, err := setting.read(d); err == nil && len(value) <= maxKept {
 			s.Ethtool[setting.name] = value
 		}
 	}
@@ -106,9 +106,9 @@ func (n *Netns) Device(l *Link) (*Device, error) {
 	return s, nil
 }
 
-// mostKept bounds the size of a setting in a snapshot, such as a list of rules or
+// maxKept bounds the size of a setting in a snapshot, such as a list of rules or
 // an indirection table. Larger ones are not restored.
-const mostKept = 4096
+const maxKept = 4096
 
 // adjustDevice sets the settings that differ from s, once. It is cheapest while
 // the link is down.

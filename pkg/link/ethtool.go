@@ -19,8 +19,8 @@ const (
 	commandLength = 44 // struct ethtool_cmd
 )
 
-// mostStats bounds the number of statistics that a driver may report.
-const mostStats = 1 << 16
+// maxStats bounds the number of statistics that a driver may report.
+const maxStats = 1 << 16
 
 // Driver has an interface's facts from its driver by ethtool(8).
 type Driver struct {
@@ -101,7 +101,7 @@ func (e ethtool) stats(into map[string]uint64) error {
 		return err
 	}
 	count := binary.NativeEndian.Uint32(a[16:])
-	if count == 0 || binary.NativeEndian.Uint32(a[8:]) == 0 || count > mostStats {
+	if count == 0 || binary.NativeEndian.Uint32(a[8:]) == 0 || count > maxStats {
 		return nil
 	}
 	// The driver writes its current number of them: leave room for more.

@@ -244,8 +244,8 @@ const (
 	rxnfcLocation       = 176 // where that has its location
 	rxnfcCount          = 184
 	rxnfcLocations      = 188
-	mostRSS             = 1 << 14
-	mostRules           = 1 << 16 // more than hardware has room for
+	maxRSS              = 1 << 14
+	maxRules            = 1 << 16 // more than hardware has room for
 	flowHashEntry       = 16      // command, flow type, fields
 	specialLocation     = 1 << 31
 	indirectionNoChange = ^uint32(0)
@@ -272,7 +272,7 @@ func readRSS(d *device) ([]byte, error) {
 		return nil, err
 	}
 	entries, key := binary.NativeEndian.Uint32(sizes[8:]), binary.NativeEndian.Uint32(sizes[12:])
-	if entries > mostRSS || key > mostRSS {
+	if entries > maxRSS || key > maxRSS {
 		return nil, errTooMuch
 	}
 	all := argument(rssHeader+4*int(entries)+int(key), ethtoolGRSSH, 0, entries, key)
@@ -376,7 +376,7 @@ func (d *device) rules() ([][]byte, error) {
 		return nil, err
 	}
 	n := binary.NativeEndian.Uint32(count[rxnfcCount:])
-	if n > mostRules {
+	if n > maxRules {
 		return nil, errTooMuch
 	}
 	if n == 0 {

@@ -137,7 +137,7 @@ func isFrom(addresses [][]byte, rule []byte, attrs nlattr.Attrs) bool {
 			local, _ = own.Get(unix.IFA_ADDRESS)
 		}
 		p := prefix{family: header[0]}
-		return p.of(local, header[1]) == p.of(source, header[1])
+		return p.match(local, header[1]) == p.match(source, header[1])
 	})
 }
 

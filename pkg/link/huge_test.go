@@ -198,7 +198,7 @@ func TestLinksAreReadAsTheLibraryDoes(t *testing.T) {
 		same := &link.Link{
 			Index: w.Index, Name: w.Name, AltNames: w.AltNames, Alias: w.Alias, Kind: want[i].Type(), Encap: w.EncapType,
 			MTU: w.MTU, TxQueueLen: w.TxQLen, Group: w.Group, MAC: w.HardwareAddr, PermMAC: w.PermHWAddr, Flags: w.RawFlags,
-			ParentDev: w.ParentDev, ParentBus: w.ParentDevBus, Lower: w.ParentIndex, LowerAway: w.NetNsID >= 0,
+			ParentDev: w.ParentDev, ParentBus: w.ParentDevBus, Lower: w.ParentIndex, LowerInOtherNetns: w.NetNsID >= 0,
 			Master: w.MasterIndex, OperUp: w.OperState == netlink.OperUp,
 			Carrier: l.Carrier, Immutable: l.Immutable, Mutable: l.Mutable, // which the library does not have
 		}

@@ -30,7 +30,7 @@ func (p *Probe) Close() { p.ns.Close() }
 // index, in any namespace. It makes a macvlan of the same MAC: the kernel sets that up
 // only if no other is up (macvlan_addr_busy). While it runs, setting up another macvlan
 // with this MAC fails: the caller makes sure that no attachment has the MAC, and asks
-// [Netns.HearsFor] first. Where the probe cannot have a netns of its own, for example
+// [Netns.Accepts] first. Where the probe cannot have a netns of its own, for example
 // because /proc/sys is read-only, MacvlanIsUp returns true.
 func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, error) {
 	p.once.Do(func() { p.ns, p.err = newNetns() })
@@ -60,13 +60,13 @@ func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, er
 // onePiece is a number of entries that surely fit into one message of a dump.
 const onePiece = 50
 
-// HearsFor reports whether the link with this index accepts frames for mac, beside its
+// Accepts reports whether the link with this index accepts frames for mac, beside its
 // own address: mac is in one of its filter lists (ndo_dflt_fdb_dump). Macvlans on the link
 // add their MACs while they are up (macvlan_open). But a pod with a macvlan can add any
 // address (SIOCADDMULTI, PACKET_MR_UNICAST): see [Probe.MacvlanIsUp]. If the lists are so
-// long that the kernel sends them in pieces, between which they can change, HearsFor
+// long that the kernel sends them in pieces, between which they can change, Accepts
 // returns true.
-func (n *Netns) HearsFor(index int, mac net.HardwareAddr) (bool, error) {
+func (n *Netns) Accepts(index int, mac net.HardwareAddr) (bool, error) {
 	entries, err := retryDump(func() ([]netlink.Neigh, error) { return n.handle.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses that link %d of netns %s accepts: %w", index, n.Path, err)

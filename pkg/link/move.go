@@ -154,7 +154,7 @@ func (id Identity) sameLower(l *Link) bool {
 	if id.Kind != "vlan" && id.Kind != "veth" || id.Lower == 0 {
 		return true
 	}
-	return l.Lower == id.Lower && l.LowerAway
+	return l.Lower == id.Lower && l.LowerInOtherNetns
 }
 
 // score returns the certainty that l is the link of id: 0 = it is not.

@@ -91,7 +91,7 @@ func TestMoveRenamesAndKeepsWhatIsTheLinksOwn(t *testing.T) {
 	// The changes of the move itself.
 	want.Flags &^= unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
 	want.OperUp = false
-	want.Lower, want.LowerAway = after.Lower, after.LowerAway
+	want.Lower, want.LowerInOtherNetns = after.Lower, after.LowerInOtherNetns
 	if !sameLink(after, &want) {
 		t.Errorf("after the move\n got %+v\nwant %+v", *after, want)
 	}

@@ -54,13 +54,13 @@ type Netns struct {
 	// be read in full.
 	Unread func(*Link)
 
-	fd      int
-	mu      sync.Mutex // of sockets and sys, because RDMA cores are used concurrently
-	handle  *netlink.Handle
-	sockets map[int]*Socket   // by netlink family
-	family  map[string]uint16 // the generic netlink families in use, by name
-	sys     int               // root of its sysfs, 0 until Sysfs
-	told    map[int]bool      // indexes that Unread was called with
+	fd       int
+	mu       sync.Mutex // of sockets and sys, because RDMA cores are used concurrently
+	handle   *netlink.Handle
+	sockets  map[int]*Socket   // by netlink family
+	family   map[string]uint16 // the generic netlink families in use, by name
+	sys      int               // root of its sysfs, 0 until Sysfs
+	reported map[int]bool      // indexes that Unread was called with
 }
 
 // self is the namespace of the calling thread. It is not

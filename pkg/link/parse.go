@@ -59,7 +59,7 @@ func parse(m []byte) (*Link, nlattr.Attrs) {
 		Lower: number(attrs, unix.IFLA_LINK), Master: number(attrs, unix.IFLA_MASTER),
 		Damage: err,
 	}
-	if _, l.LowerAway = attrs.Get(unix.IFLA_LINK_NETNSID); l.LowerAway {
+	if _, l.LowerInOtherNetns = attrs.Get(unix.IFLA_LINK_NETNSID); l.LowerInOtherNetns {
 		l.LowerNetns = number(attrs, unix.IFLA_LINK_NETNSID)
 	}
 	if state, _ := attrs.Get(unix.IFLA_OPERSTATE); len(state) == 1 {

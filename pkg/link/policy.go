@@ -106,9 +106,9 @@ func (n *Netns) TableUsed(table int) (bool, error) {
 	return len(found) > 0, nil
 }
 
-// LooksUp reports whether a rule of the namespace leads to one of the tables. The rules of
+// HasRuleFor reports whether a rule of the namespace leads to one of the tables. The rules of
 // the kernel lead to the tables local, main and default.
-func (n *Netns) LooksUp(tables []int) (bool, error) {
+func (n *Netns) HasRuleFor(tables []int) (bool, error) {
 	all, err := n.rules()
 	return slices.ContainsFunc(all, func(r netlink.Rule) bool { return slices.Contains(tables, r.Table) }), err
 }

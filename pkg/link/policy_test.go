@@ -69,8 +69,8 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 		tables []int
 		want   bool
 	}{{[]int{7}, true}, {[]int{9, 1<<32 - 1}, true}, {[]int{unix.RT_TABLE_MAIN}, true}, {[]int{9}, false}, {nil, false}} {
-		if got, err := r.host.LooksUp(c.tables); got != c.want || err != nil {
-			t.Errorf("LooksUp(%v) = %v, %v", c.tables, got, err)
+		if got, err := r.host.HasRuleFor(c.tables); got != c.want || err != nil {
+			t.Errorf("HasRuleFor(%v) = %v, %v", c.tables, got, err)
 		}
 	}
 	r.host.IP("link", "del", "ens1") // a rule of the interface outlives it

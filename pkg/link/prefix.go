@@ -40,16 +40,16 @@ func prefixesOf(addresses [][]byte) map[prefix]bool {
 			p.metric = metric
 		}
 		address, _ := attrs.Get(unix.IFA_ADDRESS)
-		all[p.of(address, header[1])] = true
+		all[p.match(address, header[1])] = true
 		if local, ok := attrs.Get(unix.IFA_LOCAL); ok && p.family == unix.AF_INET6 { // the address itself, if it has a peer
-			all[p.of(local, byte(8*len(local)))] = true
+			all[p.match(local, byte(8*len(local)))] = true
 		}
 	}
 	return all
 }
 
-// of returns the route to the first bits of an address, which may be missing.
-func (p prefix) of(address []byte, bits byte) prefix {
+// match returns the route to the first bits of an address, which may be missing.
+func (p prefix) match(address []byte, bits byte) prefix {
 	size := net.IPv4len
 	if p.family == unix.AF_INET6 {
 		size = net.IPv6len
@@ -99,7 +99,7 @@ func (o origin) isConnected(rtmsg []byte, attrs nlattr.Attrs) bool {
 	}
 	dst, _ := attrs.Get(unix.RTA_DST)
 	metric, _ := attrs.Uint32(unix.RTA_PRIORITY)
-	return o.prefixes[prefix{family: rtmsg[0], metric: metric}.of(dst, rtmsg[1])]
+	return o.prefixes[prefix{family: rtmsg[0], metric: metric}.match(dst, rtmsg[1])]
 }
 
 // expires returns how long after it was read a route expires, in hundredths of a second, 0 if

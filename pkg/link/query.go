@@ -17,29 +17,29 @@ import (
 // Link is the kernel's description of one network interface (rtnetlink(7),
 // RTM_NEWLINK) at the time of the read.
 type Link struct {
-	Index      int
-	Name       string
-	AltNames   []string
-	Alias      string
-	Kind       string // "" or "device" for a NIC, "veth", "macvlan", "bridge", …
-	Encap      string // link layer: "ether", "infiniband", "loopback", …
-	MTU        int
-	TxQueueLen int
-	Group      uint32
-	MAC        net.HardwareAddr
-	PermMAC    net.HardwareAddr // the hardware's own MAC, nil if it has none
-	Flags      uint32           // IFF_*
-	ParentDev  string           // name of the parent device: a PCI address, "virtio1", "mlx5_core.sf.4"
-	ParentBus  string           // its bus: "pci", "virtio", "auxiliary"; empty for a virtual link
-	Lower      int              // ifindex of the link below (or of a veth's peer), 0 if none
-	LowerAway  bool             // Lower is an index of another namespace
-	LowerNetns int              // if LowerAway: this namespace's ID of that one
-	Master     int              // ifindex of its bridge, bond, VRF, …, 0 if none
-	OperUp     bool             // operational state "up"
-	Carrier    bool             // the driver reports a carrier; a link that is down may have one too (IFLA_CARRIER)
-	Mode       string           // of a macvlan: a key of macvlanModes, or "source"
-	Immutable  bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
-	Mutable    bool             // the kernel reports that it can be moved; older kernels set neither
+	Index             int
+	Name              string
+	AltNames          []string
+	Alias             string
+	Kind              string // "" or "device" for a NIC, "veth", "macvlan", "bridge", …
+	Encap             string // link layer: "ether", "infiniband", "loopback", …
+	MTU               int
+	TxQueueLen        int
+	Group             uint32
+	MAC               net.HardwareAddr
+	PermMAC           net.HardwareAddr // the hardware's own MAC, nil if it has none
+	Flags             uint32           // IFF_*
+	ParentDev         string           // name of the parent device: a PCI address, "virtio1", "mlx5_core.sf.4"
+	ParentBus         string           // its bus: "pci", "virtio", "auxiliary"; empty for a virtual link
+	Lower             int              // ifindex of the link below (or of a veth's peer), 0 if none
+	LowerInOtherNetns bool             // Lower is an index of another namespace
+	LowerNetns        int              // if LowerInOtherNetns: this namespace's ID of that one
+	Master            int              // ifindex of its bridge, bond, VRF, …, 0 if none
+	OperUp            bool             // operational state "up"
+	Carrier           bool             // the driver reports a carrier; a link that is down may have one too (IFLA_CARRIER)
+	Mode              string           // of a macvlan: a key of macvlanModes, or "source"
+	Immutable         bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
+	Mutable           bool             // the kernel reports that it can be moved; older kernels set neither
 	// Damage is the reason why the description is incomplete: the kernel
 	// refused it, or it is malformed. The readable part is set, the index
 	// always.
@@ -153,20 +153,20 @@ func (n *Netns) links(whole int) ([]*Link, error) {
 		return nil, err
 	}
 	for _, l := range links {
-		n.tell(l)
+		n.reportUnread(l)
 	}
 	return links, nil
 }
 
-// tell calls Unread, once for each link.
-func (n *Netns) tell(l *Link) {
-	if l.Damage == nil || n.Unread == nil || n.told[l.Index] {
+// reportUnread calls Unread, once for each link.
+func (n *Netns) reportUnread(l *Link) {
+	if l.Damage == nil || n.Unread == nil || n.reported[l.Index] {
 		return
 	}
-	if n.told == nil {
-		n.told = map[int]bool{}
+	if n.reported == nil {
+		n.reported = map[int]bool{}
 	}
-	n.told[l.Index] = true
+	n.reported[l.Index] = true
 	n.Unread(l)
 }
 

@@ -104,13 +104,13 @@ func TestLinkRelations(t *testing.T) {
 	r.host.IP("link", "set", "in0", "master", "br0")
 	r.host.IP("link", "add", "mv0", "link", "ens1", "type", "macvlan")
 	nic, child, port, peer := byName(t, r.host, "ens1"), byName(t, r.host, "mv0"), byName(t, r.host, "in0"), byName(t, r.host, "in1")
-	if child.Lower != nic.Index || child.LowerAway || child.Kind != "macvlan" {
+	if child.Lower != nic.Index || child.LowerInOtherNetns || child.Kind != "macvlan" {
 		t.Errorf("a child: %+v", child)
 	}
-	if port.Master != byName(t, r.host, "br0").Index || port.Lower != peer.Index || port.LowerAway {
+	if port.Master != byName(t, r.host, "br0").Index || port.Lower != peer.Index || port.LowerInOtherNetns {
 		t.Errorf("a bridge's port: %+v", port)
 	}
-	if !nic.LowerAway || nic.Kind != "veth" || nic.Encap != "ether" || nic.HasParent() || !nic.IsUp() || !nic.HasCarrier() {
+	if !nic.LowerInOtherNetns || nic.Kind != "veth" || nic.Encap != "ether" || nic.HasParent() || !nic.IsUp() || !nic.HasCarrier() {
 		t.Errorf("a NIC whose cable ends in another namespace: %+v", nic)
 	}
 	if lo := byName(t, r.host, "lo"); lo.Encap != "loopback" {

@@ -18,7 +18,7 @@ func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 		if l.isIPoIBChild() {
 			return !l.isChildOf(index, all)
 		}
-		return l.Lower != index || l.LowerAway != (at != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
+		return l.Lower != index || l.LowerInOtherNetns != (at != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
 	})
 	if len(links) == 0 || at == nil || err != nil {
 		return links, err
@@ -43,8 +43,8 @@ var aggregates = []string{"bond", "team", "device"}
 // Bounds of [Netns.Below]: levels, which the kernel itself limits (MAX_NEST_DEV), and
 // links.
 const (
-	deepest = 8
-	most    = 64
+	maxLevels = 8
+	maxLinks  = 64
 )
 
 // IsStacked reports whether l has no hardware of its own: its packets leave by a link
@@ -70,11 +70,11 @@ func below(l *Link, links []*Link) []*Link {
 	seen := map[int]bool{l.Index: true}
 	found := []*Link{l}
 	layer := found
-	for range deepest {
+	for range maxLevels {
 		var next []*Link
 		for _, m := range links {
 			leaves := func(above *Link) bool { return above.leavesBy(m) }
-			if len(found) < most && !seen[m.Index] && slices.ContainsFunc(layer, leaves) {
+			if len(found) < maxLinks && !seen[m.Index] && slices.ContainsFunc(layer, leaves) {
 				seen[m.Index] = true
 				found, next = append(found, m), append(next, m)
 			}
@@ -89,5 +89,5 @@ func (l *Link) leavesBy(m *Link) bool {
 	if slices.Contains(aggregates, l.Kind) && m.Master == l.Index {
 		return true
 	}
-	return slices.Contains(carriers, l.Kind) && !l.LowerAway && l.Lower == m.Index
+	return slices.Contains(carriers, l.Kind) && !l.LowerInOtherNetns && l.Lower == m.Index
 }

@@ -19,7 +19,7 @@ func TestLinksByWhichPacketsLeave(t *testing.T) {
 		{Index: 9, Name: "br0", Kind: "bridge"},
 		{Index: 10, Name: "vx0", Kind: "vxlan", Lower: 7},
 		{Index: 11, Name: "veth0", Kind: "veth", Lower: 7},
-		{Index: 12, Name: "away", Kind: "vlan", Lower: 7, LowerAway: true},
+		{Index: 12, Name: "away", Kind: "vlan", Lower: 7, LowerInOtherNetns: true},
 		{Index: 13, Name: "eth0", Kind: "device", ParentBus: "vmbus", ParentDev: "f8615163"},
 		{Index: 14, Name: "enP1s1", Kind: "device", Master: 13, ParentDev: "0001:00:02.0"},
 		{Index: 15, Name: "loop1", Kind: "vlan", Lower: 16}, // the kernel allows no circle
@@ -55,14 +55,14 @@ func TestLinksBelowAreBounded(t *testing.T) {
 	for i := 2; i < 10_000; i++ {
 		chain = append(chain, &Link{Index: i, Kind: "vlan", Lower: i + 1})
 	}
-	if got := len(below(chain[0], chain)); got != deepest+1 {
+	if got := len(below(chain[0], chain)); got != maxLevels+1 {
 		t.Errorf("%d links of a long chain", got)
 	}
 	wide := []*Link{{Index: 1, Kind: "bond"}}
 	for i := 2; i < 10_000; i++ {
 		wide = append(wide, &Link{Index: i, Name: fmt.Sprint("m", i), Kind: "device", Master: 1})
 	}
-	if got := len(below(wide[0], wide)); got != most {
+	if got := len(below(wide[0], wide)); got != maxLinks {
 		t.Errorf("%d links of a large bond", got)
 	}
 }

@@ -62,8 +62,8 @@ var queueFiles = map[string]map[string]string{
 	},
 }
 
-// mostQueues bounds the queues of a NIC that are read.
-const mostQueues = 1024
+// maxQueues bounds the queues of a NIC that are read.
+const maxQueues = 1024
 
 // readFiles returns the readable settings below an interface's directory in
 // sysfs.
@@ -82,7 +82,7 @@ func readFiles(dir int) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, queue := range queues[:min(len(queues), mostQueues)] {
+	for _, queue := range queues[:min(len(queues), maxQueues)] {
 		for file := range queueFiles[queue[:min(len("rx-"), len(queue))]] {
 			take(path.Join("queues", queue, file))
 		}

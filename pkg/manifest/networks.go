@@ -25,8 +25,8 @@ const (
 	resourceKey = "k8s.v1.cni.cncf.io/resourceName"
 )
 
-// mostRails bounds the rails of a command: a NAD is printed for each.
-const mostRails = 64
+// maxRails bounds the rails of a command: a NAD is printed for each.
+const maxRails = 64
 
 // railWord is replaced by the number of the rail.
 const railWord = "{rail}"
@@ -163,8 +163,8 @@ func parseRails(list string) ([]int, error) {
 		if err := errors.Join(err, toErr); err != nil || from > to {
 			return nil, fmt.Errorf("--rails %q: %q is not a rail or an ascending range of rails; write them as 0-7 or 0,2,4-6", list, part)
 		}
-		if len(rails)+int(to-from) >= mostRails {
-			return nil, fmt.Errorf("--rails %q: more than %d rails; print them in several runs", list, mostRails)
+		if len(rails)+int(to-from) >= maxRails {
+			return nil, fmt.Errorf("--rails %q: more than %d rails; print them in several runs", list, maxRails)
 		}
 		for rail := from; rail <= to; rail++ {
 			if slices.Contains(rails, int(rail)) {

@@ -135,7 +135,7 @@ func (a addressesOf) checkGateway() error {
 // Bounds returns the addresses of the range. A bound that is missing, or outside of the prefix, does
 // not count.
 func (r *WhereaboutsRange) Bounds() iprange.Range {
-	all := iprange.Of(r.Prefix)
+	all := iprange.OfPrefix(r.Prefix)
 	if r.Prefix.Contains(r.Start) {
 		all.First = r.Start
 	}
@@ -148,7 +148,7 @@ func (r *WhereaboutsRange) Bounds() iprange.Range {
 // text returns the range as "start-end/length", or as "network/length" if it is the whole.
 func (r *WhereaboutsRange) text() string {
 	own := r.Bounds()
-	if own == iprange.Of(r.Prefix) {
+	if own == iprange.OfPrefix(r.Prefix) {
 		return r.Prefix.String()
 	}
 	return own.First.String() + "-" + netip.PrefixFrom(own.Last, r.Prefix.Bits()).String()

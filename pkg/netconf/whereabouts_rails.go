@@ -7,8 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// mostRails is the number of rails that a node file can name.
-const mostRails = 256
+// maxRails is the number of rails that a node file can name.
+const maxRails = 256
 
 // readRails reads "prefix", "sameHost" and "railRanges". The ranges must have been read.
 func (c *Whereabouts) readRails(keys *whereaboutsIPAM) error {
@@ -64,8 +64,8 @@ func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
 
 // readSameHost reads the ranges of all rails.
 func (c *Whereabouts) readSameHost(texts []string) error {
-	if len(texts) > mostRails {
-		return failure.New(failure.InvalidConfig, `"railRanges" has %d ranges, and a node has at most %d rails`, len(texts), mostRails)
+	if len(texts) > maxRails {
+		return failure.New(failure.InvalidConfig, `"railRanges" has %d ranges, and a node has at most %d rails`, len(texts), maxRails)
 	}
 	own := &c.Ranges[0]
 	for _, text := range texts {

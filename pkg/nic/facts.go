@@ -173,13 +173,13 @@ func (h *Host) PhysicalFunction(pci string) string {
 	return filepath.Base(target)
 }
 
-// mostLevels bounds a stack of links, as the kernel does (MAX_NEST_DEV).
-const mostLevels = 8
+// maxLevels bounds a stack of links, as the kernel does (MAX_NEST_DEV).
+const maxLevels = 8
 
 // NICBelow returns the NIC that the link lies on, l itself if that is a NIC or lies on
 // nothing. A VLAN, for example, is no device of its own.
 func (h *Host) NICBelow(l *link.Link) *link.Link {
-	for range mostLevels {
+	for range maxLevels {
 		below := LiesOn(l)
 		if l.HasParent() || below == 0 {
 			break

@@ -123,7 +123,7 @@ func TestIDsOfNICs(t *testing.T) {
 		"a NIC whose parent only sysfs has":     {onHost("ens3"), []string{pciKernel}},
 		"a subfunction whose parent sysfs has":  {onHost("ens4"), []string{aux}},
 		"a VLAN, by the NIC that it lies on":    {of(link.Link{Kind: "vlan", Lower: ens2}), []string{pciPlain}},
-		"a VLAN whose NIC is in another netns":  {of(link.Link{Kind: "vlan", Lower: ens2, LowerAway: true}), nil},
+		"a VLAN whose NIC is in another netns":  {of(link.Link{Kind: "vlan", Lower: ens2, LowerInOtherNetns: true}), nil},
 		"a link of several members":             {onHost("br0"), []string{pciKernel}},
 		"a link that lies on nothing":           {of(link.Link{Kind: "dummy", Name: "dummy0"}), nil},
 		"a link that lies on one that has gone": {of(link.Link{Kind: "vlan", Lower: 4711}), nil},

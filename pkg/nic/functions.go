@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// mostNamed bounds the holders in an error.
-const mostNamed = 3
+// maxNamed bounds the holders in an error.
+const maxNamed = 3
 
 // functions describes the virtual functions (sriov_numvfs) and subfunctions of the
 // device of l, "" if it has none. They lose their link when l leaves (mlx5e_close
@@ -50,7 +50,7 @@ func (h *Host) heldBy(devices []string) string {
 	}
 	var held []string
 	for _, d := range devices {
-		if who := h.Holder(d); who != "" && len(held) < mostNamed {
+		if who := h.Holder(d); who != "" && len(held) < maxNamed {
 			held = append(held, fmt.Sprintf("%s is lent to %s", d, who))
 		}
 	}

@@ -125,7 +125,7 @@ func (f facts) member(l *link.Link) string {
 // LiesOn returns the index of the link of the same netns on which l is stacked,
 // and with which it goes down, or 0.
 func LiesOn(l *link.Link) int {
-	if l.LowerAway || l.Lower == l.Index || slices.Contains(peerKinds, l.Kind) {
+	if l.LowerInOtherNetns || l.Lower == l.Index || slices.Contains(peerKinds, l.Kind) {
 		return 0
 	}
 	return l.Lower

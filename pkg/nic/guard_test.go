@@ -34,7 +34,7 @@ func TestGuardrails(t *testing.T) {
 		{"an InfiniBand port", &link.Link{Index: 4, Kind: "ipoib", Encap: "infiniband", ParentDev: "0000:3b:00.0"}, facts{}, "", "", ""},
 		{"the loopback", &link.Link{Index: 1, Name: "lo", Encap: "loopback"}, facts{}, "loopback", "", "lo"},
 		{"the uplink", nic, facts{uplink: true}, "default route", netconf.AllowUplink, "ens1"},
-		{"a peer elsewhere has the index", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "macvlan", Lower: 4, LowerAway: true}}}, "", "", ""},
+		{"a peer elsewhere has the index", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "macvlan", Lower: 4, LowerInOtherNetns: true}}}, "", "", ""},
 		{"a child of another", nic, facts{links: []*link.Link{nic, {Index: 9, Kind: "vlan", Lower: 5}}}, "", "", ""},
 		{"the lower link of a child", &link.Link{Index: 9, Kind: "vlan", Lower: 4}, facts{links: []*link.Link{nic}}, "", "", ""},
 		{"itself", nic, facts{links: []*link.Link{{Index: 4, Kind: "dsa", Lower: 4}}}, "", "", ""},

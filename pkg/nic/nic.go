@@ -115,8 +115,8 @@ func (h *Host) driverOf(n *NIC) string {
 	return filepath.Base(driver)
 }
 
-// Of returns the NIC of a link of the host.
-func (h *Host) Of(l *link.Link) *NIC { return &NIC{Link: l, PCI: h.pciOf(l)} }
+// NICOf returns the NIC of a link of the host.
+func (h *Host) NICOf(l *link.Link) *NIC { return &NIC{Link: l, PCI: h.pciOf(l)} }
 
 // ErrNotFound is wrapped if no NIC matches a selector.
 var ErrNotFound = errors.New("no such NIC on this host")
@@ -153,7 +153,7 @@ func (h *Host) found(s Selector, l *link.Link, err error) (*NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.Of(l), nil
+	return h.NICOf(l), nil
 }
 
 func (h *Host) byMAC(s Selector) (*NIC, error) {

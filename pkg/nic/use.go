@@ -38,7 +38,7 @@ func (h *Host) use(v *link.View) (string, error) {
 		return fmt.Sprintf("the host has TCP connections by its address %s (one to %s)", c.Local.Addr(), c.Remote), nil
 	}
 	for _, s := range h.storage() {
-		behind, err := h.behind(v.Link, s.server)
+		behind, err := h.reaches(v.Link, s.server)
 		if err != nil {
 			return "", err
 		}
@@ -49,11 +49,11 @@ func (h *Host) use(v *link.View) (string, error) {
 	return "", nil
 }
 
-// behind reports whether the host reaches server through l. Every NIC has a route to
+// reaches reports whether the host reaches server through l. Every NIC has a route to
 // all IPv6 link-local addresses, so only the zone of such an address, a name or an
 // index, identifies the NIC. Without a zone the NIC is unknown, and behind reports
 // false.
-func (h *Host) behind(l *link.Link, server netip.Addr) (bool, error) {
+func (h *Host) reaches(l *link.Link, server netip.Addr) (bool, error) {
 	if server.Is6() && server.IsLinkLocalUnicast() {
 		zone := server.Zone()
 		return slices.Contains(l.Names(), zone) || zone == strconv.Itoa(l.Index), nil

@@ -42,7 +42,7 @@ func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	took := time.Since(began)
 	required := err != nil && pod.GetAnnotations()[publish.RequireAnnotation] == "true"
 	p.count(func(m *metrics) {
-		m.Longest = max(m.Longest, took)
+		m.MaxTime = max(m.MaxTime, took)
 		if adjustment != nil {
 			m.Containers++
 		}
@@ -120,7 +120,7 @@ func locksMemory(r *publish.Rails) bool {
 
 // lookup calls Options.Lookup, and waits lookupTime for it at most. A call that hangs in the
 // kernel keeps its slot until it returns.
-func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Told, error) {
+func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Publication, error) {
 	select {
 	case p.slots <- struct{}{}:
 	default:
@@ -130,18 +130,18 @@ func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Told, e
 	ctx, cancel := context.WithTimeout(ctx, p.lookupTime)
 	defer cancel()
 	type answer struct {
-		told *publish.Told
-		err  error
+		publication *publish.Publication
+		err         error
 	}
 	answered := make(chan answer, 1)
 	go func() {
 		defer func() { <-p.slots }()
-		told, err := component.Value(p.reporter, func() (*publish.Told, error) { return p.Lookup(ctx, sandboxID) })
+		told, err := component.Value(p.reporter, func() (*publish.Publication, error) { return p.Lookup(ctx, sandboxID) })
 		answered <- answer{told, err}
 	}()
 	select {
 	case a := <-answered:
-		return a.told, a.err
+		return a.publication, a.err
 	case <-ctx.Done():
 		return nil, failure.New(failure.TryAgain, "the lookup of the pod's rails took longer than %v", p.lookupTime)
 	}

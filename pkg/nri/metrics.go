@@ -13,8 +13,8 @@ type metrics struct {
 	// those that did not get all that they should have, and Refused is how many of these
 	// did not start.
 	Containers, Errors, Refused uint64
-	// Longest is the time of the longest answer.
-	Longest time.Duration
+	// MaxTime is the time of the longest answer.
+	MaxTime time.Duration
 }
 
 // read returns the values now.
@@ -31,5 +31,5 @@ func (p *Plugin) collect(out component.Metrics) {
 	out.Counter("rail_cni_nri_containers_total", "Containers that the NRI plugin changed.", float64(m.Containers))
 	out.Counter("rail_cni_nri_errors_total", "Containers that did not get all that the NRI plugin should give them.", float64(m.Errors))
 	out.Counter("rail_cni_nri_refused_total", "Containers that did not start for that reason, because their pod requires it.", float64(m.Refused))
-	out.Gauge("rail_cni_nri_longest_seconds", "Longest answer of the NRI plugin to the runtime.", m.Longest.Seconds())
+	out.Gauge("rail_cni_nri_longest_seconds", "Longest answer of the NRI plugin to the runtime.", m.MaxTime.Seconds())
 }

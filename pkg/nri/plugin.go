@@ -19,14 +19,14 @@ type Options struct {
 	Socket string
 	// Lookup returns what the pod of a sandbox is told, nil if it holds no rail. It is
 	// called by several goroutines.
-	Lookup func(ctx context.Context, sandboxID string) (*publish.Told, error)
+	Lookup func(ctx context.Context, sandboxID string) (*publish.Publication, error)
 	// Root is the root of the host's files, where char devices and the pods' directories
 	// are; "" for that of this process.
 	Root string
 
-	Dirs *notify.Dirs           // the process's, which reports changes of the socket's directory
-	Tell func(component.Notice) // passes notices on, and does not block; nil for none
-	Log  *slog.Logger
+	Dirs   *notify.Dirs           // the process's, which reports changes of the socket's directory
+	Notify func(component.Notice) // passes notices on, and does not block; nil for none
+	Log    *slog.Logger
 }
 
 const (
@@ -54,7 +54,7 @@ type Plugin struct {
 
 // New returns a plugin. It does nothing until [Plugin.Run] is called.
 func New(o Options) *Plugin {
-	return &Plugin{Options: o, slots: make(chan struct{}, maxLookups), lookupTime: lookupTime, reporter: component.NewReporter("nri", o.Log, o.Tell)}
+	return &Plugin{Options: o, slots: make(chan struct{}, maxLookups), lookupTime: lookupTime, reporter: component.NewReporter("nri", o.Log, o.Notify)}
 }
 
 // Component returns the plugin as a component of the agent.

@@ -60,7 +60,7 @@ type lab struct {
 	log     bytes.Buffer
 
 	mu      sync.Mutex
-	pods    map[string]*publish.Told // by sandbox
+	pods    map[string]*publish.Publication // by sandbox
 	lookup  func(context.Context) error
 	asked   int // how often
 	notices []component.Notice
@@ -79,7 +79,7 @@ func newLab(t testing.TB) *lab {
 // /dev/infiniband/{uverbs0,uverbs1,rdma_cm}, which are links to others.
 func newPlugin(t testing.TB) *lab {
 	t.Helper()
-	l := &lab{root: t.TempDir(), pods: map[string]*publish.Told{}}
+	l := &lab{root: t.TempDir(), pods: map[string]*publish.Publication{}}
 	for dir, links := range map[string]map[string]string{
 		"run/rail-cni/pods/uid-1": nil,
 		"dev/infiniband":          {"uverbs0": "/dev/null", "uverbs1": "/dev/zero", "rdma_cm": "/dev/full"},
@@ -94,7 +94,7 @@ func newPlugin(t testing.TB) *lab {
 		}
 	}
 	socket := filepath.Join(scratch.Dir(t), "nri.sock")
-	l.Plugin = New(Options{Socket: socket, Root: l.root, Lookup: l.find, Dirs: newDirs(t), Tell: l.hear, Log: slog.New(slog.NewTextHandler(&l.log, nil))})
+	l.Plugin = New(Options{Socket: socket, Root: l.root, Lookup: l.find, Dirs: newDirs(t), Notify: l.hear, Log: slog.New(slog.NewTextHandler(&l.log, nil))})
 	l.lookupTime = patience // the machine may be busy
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -124,7 +124,7 @@ func (l *lab) ready(t testing.TB) {
 	})
 }
 
-func (l *lab) find(ctx context.Context, sandboxID string) (*publish.Told, error) {
+func (l *lab) find(ctx context.Context, sandboxID string) (*publish.Publication, error) {
 	l.mu.Lock()
 	told, lookup := l.pods[sandboxID], l.lookup
 	l.asked++
@@ -155,9 +155,9 @@ func (l *lab) heard() (messages []string) {
 }
 
 // hold makes the pod of a sandbox hold a rail with two char devices.
-func (l *lab) hold(sandbox string) *publish.Told {
+func (l *lab) hold(sandbox string) *publish.Publication {
 	rail := 0
-	told := &publish.Told{
+	told := &publish.Publication{
 		Dir:      "/run/rail-cni/pods/uid-1",
 		Settings: publish.Settings{Env: []publish.Family{publish.NCCL, publish.UCX}, Mount: true, Memlock: true, Devices: true},
 		Rails: &publish.Rails{Schema: publish.Schema, Rails: []publish.Rail{{
@@ -373,7 +373,7 @@ func TestErrorsKeepOnlyContainersFromStartingWhosePodSaysSo(t *testing.T) {
 	defer close(hang)
 	for name, c := range map[string]struct {
 		lookup  func(context.Context) error
-		change  func(*lab, *publish.Told)
+		change  func(*lab, *publish.Publication)
 		message string
 		panics  uint64
 		hangs   bool
@@ -381,21 +381,21 @@ func TestErrorsKeepOnlyContainersFromStartingWhosePodSaysSo(t *testing.T) {
 	}{
 		"ledger not read": {lookup: func(context.Context) error { return errors.New("the ledger is torn") }, message: "the ledger is torn"},
 		"lookup hangs":    {hangs: true, lookup: func(context.Context) error { <-hang; return nil }, message: "rails took longer than"},
-		"no document":     {change: func(_ *lab, told *publish.Told) { told.Rails = nil }, message: "panic: ", panics: 1},
+		"no document":     {change: func(_ *lab, told *publish.Publication) { told.Rails = nil }, message: "panic: ", panics: 1},
 		"lookup panics":   {lookup: func(context.Context) error { panic("oh") }, message: "panic: oh", panics: 1},
 		"device gone": {
-			change:  func(l *lab, _ *publish.Told) { _ = os.Remove(filepath.Join(l.root, theDevices[0])) },
+			change:  func(l *lab, _ *publish.Publication) { _ = os.Remove(filepath.Join(l.root, theDevices[0])) },
 			message: "char device " + theDevices[0], rest: true,
 		},
 		"device is a file": {
-			change: func(l *lab, _ *publish.Told) {
+			change: func(l *lab, _ *publish.Publication) {
 				path := filepath.Join(l.root, theDevices[0])
 				_ = os.Remove(path)
 				_ = os.WriteFile(path, nil, 0o600)
 			},
 			message: "is not a char device", rest: true,
 		},
-		"directory gone": {change: func(_ *lab, told *publish.Told) { told.Dir += "x" }, message: "directory of the pod's files", rest: true},
+		"directory gone": {change: func(_ *lab, told *publish.Publication) { told.Dir += "x" }, message: "directory of the pod's files", rest: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
@@ -524,7 +524,7 @@ func TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft(t *testing.T) {
 	}()
 	p := New(Options{
 		Socket: socket, Dirs: newDirs(t), Log: slog.New(slog.DiscardHandler),
-		Lookup: func(context.Context, string) (*publish.Told, error) { return nil, nil }, //nolint:nilnil // no rail
+		Lookup: func(context.Context, string) (*publish.Publication, error) { return nil, nil }, //nolint:nilnil // no rail
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

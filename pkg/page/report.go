@@ -16,11 +16,11 @@ import (
 
 // The bounds of the page. The facts may come from a stranger.
 const (
-	mostColumns  = 128 // columns of the matrix
-	mostHolders  = 4   // pods in a cell
-	mostOnPage   = 100 // findings of a rule
-	mostOfText   = 300 // characters of a name
-	mostCounters = 3   // error counters in a cell
+	maxColumns  = 128 // columns of the matrix
+	maxHolders  = 4   // pods in a cell
+	maxOnPage   = 100 // findings of a rule
+	maxText     = 300 // characters of a name
+	maxCounters = 3   // error counters in a cell
 )
 
 // signs are the signs of the doctor's results.
@@ -103,7 +103,7 @@ type pageHolder struct {
 }
 
 // legible returns a text of the facts for the page.
-func legible(text string) string { return cell.Cut(cell.Printable(text), mostOfText) }
+func legible(text string) string { return cell.Cut(cell.Printable(text), maxText) }
 
 // Report returns the page of the nodes, with the results of rules about them. picture is of
 // [Topology], or nil. version is that of the program that has judged them.
@@ -169,7 +169,7 @@ func (p *report) add(status doctor.Status, results []doctor.Result, several bool
 				node = r.Node
 			}
 			for _, f := range r.Findings {
-				if len(rule.Findings) == mostOnPage {
+				if len(rule.Findings) == maxOnPage {
 					rule.More++
 					continue
 				}
@@ -179,7 +179,7 @@ func (p *report) add(status doctor.Status, results []doctor.Result, several bool
 				if node != "" {
 					m = node + ": " + m
 				}
-				if len(rule.Missing) < mostOnPage {
+				if len(rule.Missing) < maxOnPage {
 					rule.Missing = append(rule.Missing, m)
 				}
 			}
@@ -198,7 +198,7 @@ func (p *report) add(status doctor.Status, results []doctor.Result, several bool
 
 // matrix fills the cells of all nodes.
 func (p *report) matrix(rails []int) {
-	p.Left = max(0, len(rails)-mostColumns)
+	p.Left = max(0, len(rails)-maxColumns)
 	p.Rails = rails[:len(rails)-p.Left]
 	column := map[int]int{}
 	for i, rail := range p.Rails {
@@ -269,7 +269,7 @@ func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
 	}
 	row.Near = nearestOnPage(f.NICs.GPUs.Value, n.Distances)
 	holders := holdersOnPage(f, n)
-	row.More = max(0, len(holders)-mostHolders)
+	row.More = max(0, len(holders)-maxHolders)
 	row.Holders = holders[:len(holders)-row.More]
 	return row
 }
@@ -304,8 +304,8 @@ func errorsOnPage(n *doctor.NIC) sign {
 			found = append(found, fmt.Sprintf("%s +%d", legible(name), counters[name]))
 		}
 	}
-	if more := len(found) - mostCounters; more > 0 {
-		found = append(found[:mostCounters], fmt.Sprintf("and %d more", more))
+	if more := len(found) - maxCounters; more > 0 {
+		found = append(found[:maxCounters], fmt.Sprintf("and %d more", more))
 	}
 	if flaps := n.Flaps.Value; n.Flaps.OK() && flaps.Count > 0 {
 		found = append(found, fmt.Sprintf("carrier lost %d times in %s", flaps.Count, cell.Age(time.Duration(flaps.Seconds*float64(time.Second)))))

@@ -219,7 +219,7 @@ const evilName = `</style></svg>"'><script>pwned=1</script><img src=x onerror=pw
 
 func TestPageShowsHostileNamesAsText(t *testing.T) {
 	many := &doctor.Facts{Node: "many", NICs: &doctor.NICs{}}
-	for rail := range 3 * mostColumns {
+	for rail := range 3 * maxColumns {
 		many.NICs.List.Value = append(many.NICs.List.Value, doctor.NIC{Name: "x", Rail: &rail})
 	}
 	many.NICs.List.Source = "test"
@@ -228,7 +228,7 @@ func TestPageShowsHostileNamesAsText(t *testing.T) {
 	nodes := []*doctor.Facts{evilFacts(evilName), many, broken}
 	text := reportOf(t, nodes, judged(nodes...), nil)
 	shown := readable(t, text)
-	for _, want := range []string{`<script>pwned=1</script>`, `onerror=pwned=1`, `{{.}}`, fmt.Sprintf("And %d more rails.", 2*mostColumns+1)} {
+	for _, want := range []string{`<script>pwned=1</script>`, `onerror=pwned=1`, `{{.}}`, fmt.Sprintf("And %d more rails.", 2*maxColumns+1)} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the page lacks %q", want)
 		}

@@ -25,7 +25,7 @@ const (
 	gap, pad           = 10.0, 12.0
 	headHeight         = 24.0
 	letterWidth        = 6.6    // of text of size 11, about
-	mostWidth          = 1240.0 // of the boxes in a NUMA node
+	maxWidth           = 1240.0 // of the boxes in a NUMA node
 )
 
 // box is a rectangle with what is inside: boxes, and before them cards.
@@ -36,7 +36,7 @@ type box struct {
 	cards        []card
 
 	width, height float64
-	at            []point // of the cards, then of the boxes, from the corner of the box
+	positions     []point // of the cards, then of the boxes, from the corner of the box
 }
 
 // point is a place, in user units.
@@ -58,7 +58,7 @@ func (c card) height() float64 { return 2*cardPad + cardLine*float64(len(c.lines
 func Topology(list *inventory.NICList, title, pod string) []byte {
 	root := tree(list, pod)
 	for _, b := range root.boxes {
-		b.arrange(mostWidth)
+		b.arrange(maxWidth)
 	}
 	width, height := 560.0, pad+34
 	for _, b := range root.boxes {
@@ -192,13 +192,13 @@ func (b *box) hasGPU() bool {
 // arrange sets the sizes and places of what is in the box: in rows that are no wider than
 // most, and of cards at most two, so that a GPU stands beside its NIC.
 func (b *box) arrange(most float64) {
-	b.at = nil
+	b.positions = nil
 	x, y, right, row := pad, headHeight, 0.0, 0.0
 	put := func(width, height float64) {
 		if x > pad && x+width+pad > most {
 			x, y, row = pad, y+row+gap, 0
 		}
-		b.at = append(b.at, point{x, y})
+		b.positions = append(b.positions, point{x, y})
 		x += width + gap
 		row, right = max(row, height), max(right, x-gap)
 	}
@@ -222,10 +222,10 @@ func (b *box) draw(out *bytes.Buffer, at point) {
 	fmt.Fprintf(out, `<rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="6"/><text class="head" x="%g" y="%g">%s</text>`+"\n",
 		b.class, at.x, at.y, b.width, b.height, at.x+pad, at.y+16, html.EscapeString(b.title))
 	for i, c := range b.cards {
-		c.draw(out, point{at.x + b.at[i].x, at.y + b.at[i].y})
+		c.draw(out, point{at.x + b.positions[i].x, at.y + b.positions[i].y})
 	}
 	for i, inner := range b.boxes {
-		place := b.at[len(b.cards)+i]
+		place := b.positions[len(b.cards)+i]
 		inner.draw(out, point{at.x + place.x, at.y + place.y})
 	}
 }

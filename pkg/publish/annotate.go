@@ -16,11 +16,11 @@ const (
 	patchFor   = 10 * time.Second // for one request, with its repetitions
 	firstRetry = 5 * time.Second  // after a failure; then twice as long
 	lastRetry  = 5 * time.Minute
-	// The time between two requests for a pod doubles from coalesce to mostGap, so that a pod
+	// The time between two requests for a pod doubles from coalesce to maxGap, so that a pod
 	// that changes its addresses all the time does not make a storm of them. It begins anew
 	// after calm without a change.
-	mostGap = time.Minute
-	calm    = 5 * time.Minute
+	maxGap = time.Minute
+	calm   = 5 * time.Minute
 )
 
 // annotator writes [RailsAnnotation]. It delays nothing else: it has its own goroutine, and
@@ -129,7 +129,7 @@ func (a *annotator) begin(n *annotation) {
 	if now.Sub(n.wrote) > calm {
 		n.gap = 0
 	}
-	n.wrote, n.gap = now, min(max(2*n.gap, coalesce), mostGap)
+	n.wrote, n.gap = now, min(max(2*n.gap, coalesce), maxGap)
 }
 
 // write writes one annotation, and tries again later after a panic.

@@ -2,7 +2,7 @@
 // GPUs of its attachments, and the settings of NCCL, UCX, NVSHMEM and vLLM that follow
 // from them.
 //
-// [Of] makes the document [Rails] of a pod from the ledger, from the node's NICs and from
+// [Describe] makes the document [Rails] of a pod from the ledger, from the node's NICs and from
 // the pod's network namespace. All other forms are made from it: [Rails.Env],
 // [Rails.NCCLConf], [Rails.EnvSh], and [Rails.TopoXML] with the node's PCI tree. A
 // [Keeper] keeps them as files of each pod, and writes them again when attachments or GIDs
@@ -14,7 +14,7 @@
 //
 //	list, err := inventory.NICs(stateDir)
 //	…
-//	rails, err := publish.Of(list, records, publish.PodRef{Namespace: "default", Name: "web-0"})
+//	rails, err := publish.Describe(list, records, publish.PodRef{Namespace: "default", Name: "web-0"})
 //	…
 //	os.Stdout.Write(rails.NCCLConf(publish.SettingsOf(list.File)))
 package publish

@@ -86,15 +86,15 @@ func (r *Rails) ports() []string {
 	return ports
 }
 
-// longestUCX is the length of the longest name of a device that UCX finds by UCX_NET_DEVICES,
+// maxUCX is the length of the longest name of a device that UCX finds by UCX_NET_DEVICES,
 // in bytes: it keeps names in UCT_DEVICE_NAME_MAX, with the port (UCX 1.13.1).
-const longestUCX = 15
+const maxUCX = 15
 
 // ucxPorts returns those ports that UCX can name.
 func (r *Rails) ucxPorts() []string {
 	return slices.DeleteFunc(r.ports(), func(port string) bool {
 		device, _, _ := strings.Cut(port, ":")
-		return len(device) > longestUCX
+		return len(device) > maxUCX
 	})
 }
 
@@ -264,7 +264,7 @@ func (r *Rails) nicOfGPUs() (pairs []string, port uint32) {
 
 // forVLLM reports whether vLLM can select the rail for a GPU, by its PCI address, and hand its
 // device to UCX.
-func (l *Rail) forVLLM() bool { return l.RDMA != "" && l.PCI != "" && len(l.RDMA) <= longestUCX }
+func (l *Rail) forVLLM() bool { return l.RDMA != "" && l.PCI != "" && len(l.RDMA) <= maxUCX }
 
 // distance returns the distance of a GPU. It reports false if the rail has no RDMA, or does
 // not know the GPU.

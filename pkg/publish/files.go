@@ -127,14 +127,14 @@ func replace(dir *os.Root, name string, data []byte) error {
 	return err
 }
 
-// largestFile bounds a file that is read, in bytes.
-const largestFile = 1 << 20
+// maxFile bounds a file that is read, in bytes.
+const maxFile = 1 << 20
 
 // read returns the document that a pod has, nil if it has none that can be read.
 func (f *files) read(name string) *Rails {
 	path := filepath.Join(name, railsFile)
 	// A privileged pod may have replaced it, by a FIFO for example.
-	if info, err := f.root.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > largestFile {
+	if info, err := f.root.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > maxFile {
 		return nil
 	}
 	data, err := f.root.ReadFile(path)
@@ -158,16 +158,16 @@ func (f *files) names() ([]string, error) {
 	entries, err := fs.ReadDir(f.root.FS(), ".")
 	var names []string
 	for _, e := range entries {
-		if e.Type() == fs.ModeSymlink || e.IsDir() && f.isOurs(e.Name()) {
+		if e.Type() == fs.ModeSymlink || e.IsDir() && f.isOwn(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
 	return names, err
 }
 
-// isOurs reports whether the directory has files of a pod only. A writer that was killed may
+// isOwn reports whether the directory has files of a pod only. A writer that was killed may
 // have left it without rails.json.
-func (f *files) isOurs(name string) bool {
+func (f *files) isOwn(name string) bool {
 	inside, err := fs.ReadDir(f.root.FS(), name)
 	return err == nil && len(inside) > 0 && !slices.ContainsFunc(inside, func(e fs.DirEntry) bool {
 		return !strings.HasPrefix(e.Name(), ".") && !slices.Contains([]string{ncclFile, envFile, topoFile, railsFile}, e.Name())

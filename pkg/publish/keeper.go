@@ -25,10 +25,10 @@ import (
 
 // Times of the keeper.
 const (
-	pollGIDs = 500 * time.Millisecond // between looks at the GID tables of rails
-	slow     = 30 * time.Second       // between looks at everything: no message reports a link's state
+	pollGIDs = 500 * time.Millisecond // between scans of the GID tables of rails
+	slow     = 30 * time.Second       // between scans of everything: no message reports a link's state
 	rest     = 500 * time.Millisecond // longest pause between two passes; else it is as long as the pass
-	leastGap = 5 * time.Millisecond   // least pause between two passes
+	minGap   = 5 * time.Millisecond   // least pause between two passes
 	factsFor = time.Minute            // the age of the NICs' facts at which they are read again
 	again    = 5 * time.Second        // after a failure, and after a panic
 )
@@ -43,8 +43,8 @@ type Options struct {
 	NodeFile *netconf.NodeFileReader
 	Dirs     *notify.Dirs // the process's, which reports changes of records
 	Log      *slog.Logger
-	// Tell passes on notices, if it is not nil.
-	Tell func(component.Notice)
+	// Notify passes on notices, if it is not nil.
+	Notify func(component.Notice)
 }
 
 // Keeper keeps the files of each pod that holds a rail. Its methods are safe for concurrent
@@ -73,8 +73,8 @@ type Keeper struct {
 	mu       sync.Mutex
 	settings Settings
 	pods     map[string]*pod // by the names of their directories
-	looks    uint64          // number of the last look at the ledgers that has begun, in Run or a Lookup
-	lastRead uint64          // number of the last look of read
+	scans    uint64          // number of the last scan of the ledgers that has begun, in Run or a Lookup
+	lastRead uint64          // number of the last scan of read
 	watches  watches         // only Run closes one
 	metrics  metrics
 
@@ -92,7 +92,7 @@ type opened struct {
 // facts are the node's NICs at a time.
 type facts struct {
 	list *inventory.NICList
-	of   time.Time
+	time time.Time
 
 	generation uint64 // that of the node file, which has the rails, when the reading began
 }
@@ -100,7 +100,7 @@ type facts struct {
 // pod is a pod that holds a rail. The keeper's mu guards it.
 type pod struct {
 	token   chan struct{} // has one element while its files are built or removed
-	looks   uint64        // the last look that began before its records were read
+	scans   uint64        // the last scan that began before its records were read
 	records []*ledger.Record
 	rails   *Rails // what its files say, nil until they are written
 
@@ -134,14 +134,14 @@ func (p *pod) current() bool { return p.built == p.changes && p.rails != nil }
 
 // NewKeeper returns a Keeper that has done nothing yet. Run must be called once.
 func NewKeeper(o Options) *Keeper {
-	k := &Keeper{Options: o, reporter: component.NewReporter("publisher", o.Log, o.Tell), metrics: newMetrics(), started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
+	k := &Keeper{Options: o, reporter: component.NewReporter("publisher", o.Log, o.Notify), metrics: newMetrics(), started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
 	k.list = func() (*inventory.NICList, error) { return inventory.NICsBy(o.NodeFile, o.StateDirs...) }
 	k.annotator = newAnnotator(k)
 	return k
 }
 
-// Told is what a pod is told, and where its files are.
-type Told struct {
+// Publication is what a pod is told, and where its files are.
+type Publication struct {
 	Rails    *Rails
 	Settings Settings // the node's, before the pod's annotation
 	// Dir is the directory of the pod's files on the host.
@@ -151,19 +151,19 @@ type Told struct {
 // Lookup returns what the pod of a sandbox is told now, nil if it holds no rail. It reads
 // the ledger, so that an ADD that has just ended counts, and it writes the files before it
 // returns. It may be called before Run, and after a panic in Run.
-func (k *Keeper) Lookup(ctx context.Context, sandboxID string) (*Told, error) {
-	return component.Value(k.reporter, func() (*Told, error) { return k.find(ctx, sandboxID) })
+func (k *Keeper) Lookup(ctx context.Context, sandboxID string) (*Publication, error) {
+	return component.Value(k.reporter, func() (*Publication, error) { return k.find(ctx, sandboxID) })
 }
 
 // find is Lookup, and may panic.
-func (k *Keeper) find(ctx context.Context, sandboxID string) (*Told, error) {
+func (k *Keeper) find(ctx context.Context, sandboxID string) (*Publication, error) {
 	o, err := k.open()
 	if err != nil {
 		return nil, err
 	}
 	k.refreshSettings()
 	for {
-		look := k.beginLook()
+		look := k.beginScan()
 		records, errs := o.ofContainer(sandboxID)
 		if len(records) == 0 || ctx.Err() != nil {
 			return nil, errors.Join(append(errs, ctx.Err())...)
@@ -178,17 +178,17 @@ func (k *Keeper) find(ctx context.Context, sandboxID string) (*Told, error) {
 	}
 }
 
-// beginLook returns the number of a look at the ledgers, which is to begin.
-func (k *Keeper) beginLook() uint64 {
+// beginScan returns the number of a scan of the ledgers, which is to begin.
+func (k *Keeper) beginScan() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.looks++
-	return k.looks
+	k.scans++
+	return k.scans
 }
 
-// lookup is Lookup of the pod with these records, which were read after the look began. It
+// lookup is Lookup of the pod with these records, which were read after the scan began. It
 // returns nil without an error if they must be read again.
-func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*ledger.Record, look uint64) (*Told, error) {
+func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*ledger.Record, look uint64) (*Publication, error) {
 	p, told := k.holdCurrent(o, name, records, look)
 	if p == nil || told != nil {
 		return told, nil
@@ -207,12 +207,12 @@ func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*
 	if rails == nil {
 		return nil, err
 	}
-	return &Told{Rails: rails, Settings: w.settings, Dir: o.files.dir(name)}, nil
+	return &Publication{Rails: rails, Settings: w.settings, Dir: o.files.dir(name)}, nil
 }
 
 // holdCurrent sets the records that a Lookup has read. It returns the pod, nil if they must
 // be read again, and what the pod is told if that is current.
-func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, look uint64) (*pod, *Told) {
+func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, look uint64) (*pod, *Publication) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pods[name] == nil && look < k.lastRead { // the pod may have ended since
@@ -222,12 +222,12 @@ func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, l
 	if !p.current() {
 		return p, nil
 	}
-	return p, k.toldOf(o, name, p)
+	return p, k.publicationOf(o, name, p)
 }
 
 // takeHeld is holdCurrent for the holder of the token of p. It returns what the pod is told
 // if that is current, else what to build. It returns neither if the pod has been removed.
-func (k *Keeper) takeHeld(o *opened, name string, p *pod, records []*ledger.Record, look uint64) (*Told, *work) {
+func (k *Keeper) takeHeld(o *opened, name string, p *pod, records []*ledger.Record, look uint64) (*Publication, *work) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pods[name] != p {
@@ -235,7 +235,7 @@ func (k *Keeper) takeHeld(o *opened, name string, p *pod, records []*ledger.Reco
 	}
 	k.hold(name, records, look)
 	if p.current() {
-		return k.toldOf(o, name, p), nil
+		return k.publicationOf(o, name, p), nil
 	}
 	return nil, k.take(p)
 }
@@ -246,9 +246,9 @@ func (k *Keeper) take(p *pod) *work {
 	return &work{records: p.records, settings: k.settings, changes: p.changes, before: p.rails}
 }
 
-// toldOf returns what the pod is told. mu is held.
-func (k *Keeper) toldOf(o *opened, name string, p *pod) *Told {
-	return &Told{Rails: p.rails, Settings: k.settings, Dir: o.files.dir(name)}
+// publicationOf returns what the pod is told. mu is held.
+func (k *Keeper) publicationOf(o *opened, name string, p *pod) *Publication {
+	return &Publication{Rails: p.rails, Settings: k.settings, Dir: o.files.dir(name)}
 }
 
 // refreshSettings takes the settings from the node file if it has changed. A file that cannot be
@@ -326,7 +326,7 @@ func (k *Keeper) close() {
 	k.watches.close()
 }
 
-// hold sets the records of a pod. They were read after the look with this number began. mu is
+// hold sets the records of a pod. They were read after the scan with this number began. mu is
 // held.
 func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
 	p := k.pods[name]
@@ -334,11 +334,11 @@ func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
 		p = newPod()
 		k.pods[name] = p
 	}
-	// Those of a later look are newer. But a Lookup tells no sandbox what another one has.
-	if look < p.looks && p.records[0].ContainerID == records[0].ContainerID {
+	// Those of a later scan are newer. But a Lookup tells no sandbox what another one has.
+	if look < p.scans && p.records[0].ContainerID == records[0].ContainerID {
 		return p
 	}
-	p.looks = max(p.looks, look)
+	p.scans = max(p.scans, look)
 	if !slices.EqualFunc(p.records, records, func(a, b *ledger.Record) bool {
 		return a == b || a.Same(b) && a.Updated.Equal(b.Updated)
 	}) {
@@ -372,7 +372,7 @@ func (k *Keeper) run(ctx context.Context) {
 		}
 		if now := time.Now(); !now.Before(full) {
 			full = now.Add(slow)
-			k.look()
+			k.scan()
 			k.allDue()
 		}
 		if k.refreshFacts() {
@@ -388,17 +388,17 @@ func (k *Keeper) run(ctx context.Context) {
 			polled = time.Now()
 			k.poll()
 		}
-		_ = wait.For(ctx, min(max(took, leastGap), rest))
+		_ = wait.For(ctx, min(max(took, minGap), rest))
 		fired := changed.Wait(ctx, pause)
 		began = time.Now()
 		if fired {
-			k.look()
+			k.scan()
 			continue
 		}
 		polled = began
 		k.poll()
 		if k.left {
-			k.look()
+			k.scan()
 		}
 	}
 }
@@ -424,8 +424,8 @@ func (k *Keeper) allDue() {
 	}
 }
 
-// look reads the ledgers.
-func (k *Keeper) look() {
+// scan reads the ledgers.
+func (k *Keeper) scan() {
 	err := k.read()
 	k.report("ledgers", err)
 }
@@ -434,7 +434,7 @@ func (k *Keeper) look() {
 func (k *Keeper) buildDue(ctx context.Context) {
 	o, err := k.open()
 	if err != nil {
-		return // the look has reported it
+		return // the scan has reported it
 	}
 	k.mu.Lock()
 	names := slices.Sorted(maps.Keys(k.pods))
@@ -497,13 +497,13 @@ func (k *Keeper) read() error {
 	return errors.Join(errs...)
 }
 
-// beginRead is beginLook of read.
+// beginRead is beginScan of read.
 func (k *Keeper) beginRead() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.looks++
-	k.lastRead = k.looks
-	return k.looks
+	k.scans++
+	k.lastRead = k.scans
+	return k.scans
 }
 
 // holdNewest sets the records that read has read, and returns the names of all pods.
@@ -511,7 +511,7 @@ func (k *Keeper) holdNewest(newest map[string][]*ledger.Record, look uint64) []s
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, records := range newest {
-		if p := k.pods[name]; p == nil || p.looks < look { // else a Lookup has read them since
+		if p := k.pods[name]; p == nil || p.scans < look { // else a Lookup has read them since
 			k.hold(name, records, look)
 		}
 	}
@@ -568,7 +568,7 @@ func (k *Keeper) without(o *opened, name string) bool {
 	return true
 }
 
-// drop removes a pod and its directory, unless a later look has found records. A Lookup of the
+// drop removes a pod and its directory, unless a later scan has found records. A Lookup of the
 // pod waits until that is done, and then builds the pod again.
 func (k *Keeper) drop(o *opened, name string, look uint64) error {
 	k.mu.Lock()
@@ -577,7 +577,7 @@ func (k *Keeper) drop(o *opened, name string, look uint64) error {
 		p = newPod()
 		k.pods[name] = p
 	}
-	if p.looks >= look {
+	if p.scans >= look {
 		k.mu.Unlock()
 		return nil
 	}
@@ -594,7 +594,7 @@ func (k *Keeper) drop(o *opened, name string, look uint64) error {
 	err := o.files.remove(name)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if p.looks < look {
+	if p.scans < look {
 		delete(k.pods, name)
 		k.reporter.Over(name)
 	}
@@ -607,7 +607,7 @@ func (k *Keeper) drop(o *opened, name string, look uint64) error {
 func (k *Keeper) refreshFacts() bool {
 	f := k.facts.Load()
 	k.mu.Lock()
-	due := f == nil || len(k.pods) > 0 && (time.Since(f.of) > factsFor || f.generation != k.generation.Load())
+	due := f == nil || len(k.pods) > 0 && (time.Since(f.time) > factsFor || f.generation != k.generation.Load())
 	k.mu.Unlock()
 	if !due || !k.reading.TryLock() {
 		return false
@@ -627,7 +627,7 @@ func (k *Keeper) readFacts() (*inventory.NICList, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.facts.Store(&facts{list: list, of: time.Now(), generation: generation})
+	k.facts.Store(&facts{list: list, time: time.Now(), generation: generation})
 	return list, nil
 }
 
@@ -658,7 +658,7 @@ func (k *Keeper) suffice(f *facts, records []*ledger.Record) bool {
 		}
 		return nicOf(f.list, r, d) == nil
 	}
-	return time.Since(f.of) < again || !slices.ContainsFunc(records, lacks)
+	return time.Since(f.time) < again || !slices.ContainsFunc(records, lacks)
 }
 
 // buildHeld calls build for the holder of the pod's token, and releases the token.
@@ -747,13 +747,13 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 	if who := records[0].Pod; who != nil {
 		ref.UID, ref.Namespace, ref.Name = who.UID, who.Namespace, who.Name
 	}
-	s := &sight{Namespaces: inventory.Namespaces{HostNetns: o.host}}
+	s := &stateReader{Namespaces: inventory.Namespaces{HostNetns: o.host}}
 	defer s.Close()
 	seen := map[string]bool{}
 	s.see = func(core *rdma.Core, d rdma.Device, port uint32, lent bool) {
 		k.watch(seen, name, core, d, port, lent)
 	}
-	rails, err := s.of(list, records, ref)
+	rails, err := s.describe(list, records, ref)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.watches.only(name, seen)

@@ -397,7 +397,7 @@ func TestNothingIsRemovedWhileARecordCannotBeRead(t *testing.T) {
 	if err := os.WriteFile(files[0], []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l.keeper.look()
+	l.keeper.scan()
 	if l.rails(uid) == nil {
 		t.Error("the files are gone")
 	}
@@ -510,7 +510,7 @@ func TestDamagedRecordKeepsNoOtherPod(t *testing.T) {
 func TestPodIsToldOfAFewAddresses(t *testing.T) {
 	l := newLab(t)
 	pod, r := l.pod("c1", uid, "10.3.0.17/16")
-	for i := range mostAddresses + 10 {
+	for i := range maxAddresses + 10 {
 		pod.IP("addr", "add", fmt.Sprintf("10.4.%d.1/32", i), "dev", "net1")
 	}
 	l.put(r)
@@ -518,7 +518,7 @@ func TestPodIsToldOfAFewAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := told.Rails.Rails[0].Addresses; len(got) != mostAddresses || got[0] != "10.3.0.17/16" {
+	if got := told.Rails.Rails[0].Addresses; len(got) != maxAddresses || got[0] != "10.3.0.17/16" {
 		t.Errorf("%d addresses: %q", len(got), got)
 	}
 }

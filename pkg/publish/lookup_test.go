@@ -55,7 +55,7 @@ func TestLookupWaitsForNoOtherPod(t *testing.T) {
 	other.Child.Master = "ens9np0" // of which the facts have nothing
 	l.put(other)
 	type answer struct {
-		told *Told
+		told *Publication
 		err  error
 	}
 	late := make(chan answer, 1)
@@ -82,7 +82,7 @@ func TestLookupWaitsForNoOtherPod(t *testing.T) {
 	if err := l.ledger.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	l.keeper.look()
+	l.keeper.scan()
 	if !l.keeper.left || l.published() != 2 {
 		t.Error("the pod was removed while its files are built")
 	}
@@ -93,7 +93,7 @@ func TestLookupWaitsForNoOtherPod(t *testing.T) {
 	if a := <-late; a.err != nil || a.told == nil {
 		t.Errorf("got %+v, %v", a.told, a.err)
 	}
-	l.keeper.look()
+	l.keeper.scan()
 	if l.keeper.left || l.rails("other") != nil || l.rails(uid) == nil {
 		t.Error("the pod is still there")
 	}
@@ -173,7 +173,7 @@ func TestOlderRecordsReplaceNoNewerOnes(t *testing.T) {
 	second := *r
 	second.IfName = "net2"
 	k := l.keeper
-	first, later := k.beginLook(), k.beginLook()
+	first, later := k.beginScan(), k.beginScan()
 	o, err := k.open()
 	if err != nil {
 		t.Fatal(err)
@@ -200,12 +200,12 @@ func TestDirectoryOfAPodThatEndedDoesNotComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	look := k.beginLook()
+	look := k.beginScan()
 	records, _ := o.ofContainer("c1")
 	if err := l.ledger.Remove(r); err != nil {
 		t.Fatal(err)
 	}
-	k.look()
+	k.scan()
 	if told, err := k.lookup(t.Context(), o, uid, records, look); told != nil || err != nil {
 		t.Errorf("got %+v, %v", told, err)
 	}
@@ -259,7 +259,7 @@ func TestPanicLeavesNothingLocked(t *testing.T) {
 	k, broken := l.keeper, []*ledger.Record{nil}
 	p := k.pods[uid]
 	for name, f := range map[string]func(){
-		"read": func() { k.holdNewest(map[string][]*ledger.Record{uid: broken}, k.beginLook()) },
+		"read": func() { k.holdNewest(map[string][]*ledger.Record{uid: broken}, k.beginScan()) },
 		"forget": func() {
 			k.watches["broken"] = nil
 			defer delete(k.watches, "broken")
@@ -269,7 +269,7 @@ func TestPanicLeavesNothingLocked(t *testing.T) {
 			l.spoil(uid)
 			k.list = func() (*inventory.NICList, error) { panic("a defect") }
 			k.generation.Add(1)
-			_, _ = k.lookup(context.Background(), k.opened, uid, []*ledger.Record{r}, k.beginLook())
+			_, _ = k.lookup(context.Background(), k.opened, uid, []*ledger.Record{r}, k.beginScan())
 		},
 	} {
 		func() {

@@ -19,7 +19,7 @@ type Rails struct {
 	Schema string `json:"schema"`
 	Pod    PodRef `json:"pod"`
 	// Generation counts the changes of the file: of two documents of one pod, the one with
-	// the greater generation is the later one. [Of] returns 0.
+	// the greater generation is the later one. [Describe] returns 0.
 	Generation uint64 `json:"generation"`
 	// Rails are in the order of rails, those without a number last, then of interfaces.
 	Rails []Rail `json:"rails"`
@@ -132,9 +132,9 @@ func (r *Rails) same(other *Rails) bool {
 	return bytes.Equal(a.line(), b.line())
 }
 
-// mostAnnotation is the length in bytes that [Rails.Compact] keeps to: all annotations of an
+// maxAnnotation is the length in bytes that [Rails.Compact] keeps to: all annotations of an
 // object may have 256 KiB together, and each client of pods receives them.
-const mostAnnotation = 8 << 10
+const maxAnnotation = 8 << 10
 
 // Compact returns the document as [RailsAnnotation] has it: with the GIDs of RoCE v2 for
 // the rail's addresses alone, without their text, with the PCI addresses of the nearest
@@ -152,7 +152,7 @@ func (r *Rails) Compact() []byte {
 		func(l *Rail) { l.GIDs = nil },
 		func(l *Rail) { *l = Rail{Rail: l.Rail, IfName: l.IfName, RDMA: l.RDMA, Port: l.Port, PCI: l.PCI} },
 	} {
-		if len(data) < mostAnnotation {
+		if len(data) < maxAnnotation {
 			return data
 		}
 		for i := range c.Rails {

@@ -50,7 +50,7 @@ func sixteen(t *testing.T) *Rails {
 func TestAnnotationIsSmall(t *testing.T) {
 	r := sixteen(t)
 	data := r.Compact()
-	if len(data) >= mostAnnotation {
+	if len(data) >= maxAnnotation {
 		t.Errorf("it has %d bytes", len(data))
 	}
 	var c Rails
@@ -78,7 +78,7 @@ func TestAnnotationIsSmall(t *testing.T) {
 func TestAnnotationOfManyRailsIsSmallAsWell(t *testing.T) {
 	r := sixteen(t)
 	r.Rails = slices.Concat(r.Rails, r.Rails, r.Rails, r.Rails)
-	if n := len(r.Compact()); n >= mostAnnotation {
+	if n := len(r.Compact()); n >= maxAnnotation {
 		t.Errorf("it has %d bytes", n)
 	}
 	if r.Rails[0].GPUs == nil || r.Rails[0].GIDs == nil || r.Rails[0].State == "" {

@@ -155,8 +155,8 @@ func leading(text string) float64 {
 	return f
 }
 
-// longestValue is the length from which on NCCL refuses a value (MAX_STR_LEN).
-const longestValue = 254
+// maxValue is the length from which on NCCL refuses a value (MAX_STR_LEN).
+const maxValue = 254
 
 // cpu returns the element of the CPU of a NUMA node, -1 if that is not known. NCCL cannot
 // do without its architecture.
@@ -167,7 +167,7 @@ func (t *topology) cpu(numa int) *node {
 	n := &node{name: "cpu"}
 	n.add("numaid", strconv.Itoa(numa))
 	text, _ := os.ReadFile(filepath.Join(t.Root, fmt.Sprintf("sys/devices/system/node/node%d/cpumap", numa)))
-	if affinity := strings.TrimSpace(string(text)); len(affinity) < longestValue {
+	if affinity := strings.TrimSpace(string(text)); len(affinity) < maxValue {
 		n.add("affinity", affinity)
 	}
 	t.addModel(n)

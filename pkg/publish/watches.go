@@ -16,9 +16,9 @@ type watched struct {
 	watch *rdma.GIDWatch
 	lent  bool            // only one pod has the port
 	pods  map[string]bool // the names of their directories
-	// strange are changed GIDs of a shared port that no pod had at the last poll: mostly of
+	// unowned are changed GIDs of a shared port that no pod had at the last poll: mostly of
 	// an ADD that has not ended, else of a new address of one of the pods.
-	strange []rdma.GID
+	unowned []rdma.GID
 }
 
 // watch watches a port for a pod, and adds the watch's key to seen.
@@ -103,7 +103,7 @@ func (k *Keeper) poll() {
 	}
 }
 
-// polled notes the result of a look at a GID table.
+// polled notes the result of a scan of a GID table.
 func (k *Keeper) polled(key string, w *watched, changed []rdma.GID, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -142,19 +142,19 @@ func (k *Keeper) withGIDs(w *watched, changed []rdma.GID) []string {
 	var found []string
 	var strange []rdma.GID
 	late := false
-	for _, gid := range append(changed, w.strange...) {
+	for _, gid := range append(changed, w.unowned...) {
 		owners := k.ownersOf(w, gid)
 		found = append(found, owners...)
 		if len(owners) > 0 {
 			continue
 		}
-		if slices.Contains(w.strange, gid) {
+		if slices.Contains(w.unowned, gid) {
 			late = true
 		} else {
 			strange = append(strange, gid)
 		}
 	}
-	w.strange = strange
+	w.unowned = strange
 	if late {
 		return w.all()
 	}

@@ -42,7 +42,7 @@ func (c *Core) umad(d Device, port uint32) (CharDev, error) {
 // class/infiniband_verbs is not divided by them.
 func (c *Core) uverbsOwners() (map[int]string, error) {
 	owners := map[int]string{}
-	err := c.in(func() error {
+	err := c.inNetns(func() error {
 		names, err := c.list("class/infiniband_verbs")
 		if err != nil {
 			return err

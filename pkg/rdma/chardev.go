@@ -44,7 +44,7 @@ func (c *Core) Uverbs(d Device) (CharDev, error) { return c.charDev(d, "uverbs")
 
 func (c *Core) charDev(d Device, kind string, more ...*nl.RtAttr) (CharDev, error) {
 	var dev CharDev
-	err := c.in(func() (err error) { dev, err = c.chardev(d, kind, more...); return err })
+	err := c.inNetns(func() (err error) { dev, err = c.chardev(d, kind, more...); return err })
 	return dev, err
 }
 
@@ -69,7 +69,7 @@ func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, erro
 // hasVerbs reports whether ib_uverbs is loaded: its class has a file of its own.
 func (c *Core) hasVerbs() (bool, error) {
 	var names []string
-	err := c.in(func() (err error) { names, err = c.list("class/infiniband_verbs"); return err })
+	err := c.inNetns(func() (err error) { names, err = c.list("class/infiniband_verbs"); return err })
 	return len(names) > 0, err
 }
 
@@ -93,7 +93,7 @@ func parseCharDev(a nlattr.Attrs) (CharDev, error) {
 // used to look it up.
 func (c *Core) ownerOfUverbs(number int) (string, error) {
 	var owner string
-	err := c.in(func() (err error) { owner, err = c.uverbsOwner(number); return err })
+	err := c.inNetns(func() (err error) { owner, err = c.uverbsOwner(number); return err })
 	return owner, failure.Wrap(err, failure.IO, "find the device of uverbs%d", number)
 }
 

@@ -64,9 +64,9 @@ func (c *Core) Close() {
 	}
 }
 
-// in runs f on a thread of the namespace. Unexported methods must be called
+// inNetns runs f on a thread of the namespace. Unexported methods must be called
 // from inside it.
-func (c *Core) in(f func() error) error {
+func (c *Core) inNetns(f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ns.Do(f)

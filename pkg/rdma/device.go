@@ -175,7 +175,7 @@ func (c *Core) dump() ([]Device, error) {
 // moved may be missing.
 func (c *Core) Devices() ([]Device, error) {
 	var all []Device
-	err := c.in(func() (err error) { all, err = c.devices(); return err })
+	err := c.inNetns(func() (err error) { all, err = c.devices(); return err })
 	return all, err
 }
 
@@ -239,7 +239,7 @@ func (c *Core) devices() ([]Device, error) {
 // wraps [ErrNotFound] if it is not in the namespace.
 func (c *Core) ByIndex(index uint32) (Device, error) {
 	var d Device
-	err := c.in(func() (err error) { d, err = c.whole(index); return err })
+	err := c.inNetns(func() (err error) { d, err = c.whole(index); return err })
 	return d, err
 }
 
@@ -257,7 +257,7 @@ func (c *Core) ByName(name string) (Device, error) {
 func (c *Core) ByParent(parent string) ([]Device, error) {
 	var found []Device
 	known := false
-	err := c.in(func() (err error) { found, known, err = c.below(parent); return err })
+	err := c.inNetns(func() (err error) { found, known, err = c.below(parent); return err })
 	if known || err != nil {
 		return found, err
 	}
@@ -303,7 +303,7 @@ func (c *Core) below(parent string) (found []Device, known bool, err error) {
 func (c *Core) ByIdentity(guid GUID, parent string) (Device, error) {
 	is := func(d Device) bool { return d.NodeGUID == guid && d.ParentDev == parent }
 	var found *Device
-	err := c.in(func() error {
+	err := c.inNetns(func() error {
 		seen, err := c.dump()
 		for _, d := range seen {
 			if err != nil || d.NodeGUID != guid {
@@ -336,7 +336,7 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 // The error wraps EEXIST if another device has the name: a device in any
 // namespace or, in kernels with names for each namespace, in this one.
 func (c *Core) Rename(d Device, name string) error {
-	err := c.in(func() error {
+	err := c.inNetns(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))
 		return c.ifGone(err, d)
 	})

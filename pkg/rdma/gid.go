@@ -91,7 +91,7 @@ func (t GIDTable) Free() int { return t.Size - len(t.Entries) }
 // no such device or port.
 func (c *Core) GIDs(d Device, port uint32) (GIDTable, error) {
 	var t GIDTable
-	err := c.in(func() error { return c.steady(d, func() (err error) { t, err = c.gids(d, port, nil); return err }) })
+	err := c.inNetns(func() error { return c.steady(d, func() (err error) { t, err = c.gids(d, port, nil); return err }) })
 	return t, err
 }
 
@@ -199,7 +199,7 @@ var errNoGID = errors.New("no such GID")
 func (c *Core) FindGID(d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
 	want := GIDOf(ip)
 	var t GIDTable
-	err := c.in(func() error { return c.steady(d, func() (err error) { t, err = c.gids(d, port, &want); return err }) })
+	err := c.inNetns(func() error { return c.steady(d, func() (err error) { t, err = c.gids(d, port, &want); return err }) })
 	if err != nil {
 		return GIDEntry{}, err
 	}

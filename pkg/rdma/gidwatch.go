@@ -27,7 +27,7 @@ func (c *Core) WatchGIDs(d Device, port uint32) (*GIDWatch, error) {
 		return nil, err
 	}
 	w := &GIDWatch{}
-	err = c.in(func() error {
+	err = c.inNetns(func() error {
 		root, err := c.sys()
 		if err == nil {
 			w.dir, err = os.Open(filepath.Join(root, "class/infiniband", d.Name, "ports", strconv.Itoa(int(port)), "gids"))
@@ -74,7 +74,7 @@ func (w *GIDWatch) Changed() ([]GID, error) {
 	}
 	var changed []GID
 	for i := range max(len(now), len(w.seen)) {
-		before, after := at(w.seen, i), at(now, i)
+		before, after := gidAt(w.seen, i), gidAt(now, i)
 		if before == after {
 			continue
 		}
@@ -95,7 +95,7 @@ func (w *GIDWatch) there() error {
 	return unix.Fstatat(int(w.dir.Fd()), "0", &st, 0)
 }
 
-func at(list []GID, i int) GID {
+func gidAt(list []GID, i int) GID {
 	if i < len(list) {
 		return list[i]
 	}

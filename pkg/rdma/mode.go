@@ -36,7 +36,7 @@ func AtBoot(m Mode) string {
 // Mode reads the mode (RDMA_NLDEV_CMD_SYS_GET).
 func (c *Core) Mode() (Mode, error) {
 	var m Mode
-	err := c.in(func() (err error) { m, err = c.mode(); return err })
+	err := c.inNetns(func() (err error) { m, err = c.mode(); return err })
 	return m, err
 }
 
@@ -78,7 +78,7 @@ func (c *Core) SetMode(m Mode) error {
 	default:
 		return failure.New(failure.InvalidConfig, "RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
 	}
-	err := c.in(func() error {
+	err := c.inNetns(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SYS_SET, 0, nl.NewRtAttr(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{value}))
 		return err
 	})

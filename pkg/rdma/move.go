@@ -145,7 +145,7 @@ func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err e
 // holds reports whether the namespace has the device now.
 func (c *Core) holds(d Device) (bool, error) {
 	var now Device
-	err := c.in(func() (err error) { now, err = c.device(d.Index); return err })
+	err := c.inNetns(func() (err error) { now, err = c.device(d.Index); return err })
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
@@ -156,7 +156,7 @@ func (c *Core) holds(d Device) (bool, error) {
 // moves the device before it answers; the thread must be in the device's namespace
 // (current->nsproxy->net_ns), a socket of that namespace is not enough.
 func (c *Core) send(d Device, to *Core) (name string, err error) {
-	err = c.in(func() error {
+	err = c.inNetns(func() error {
 		if now, err := c.device(d.Index); err == nil { // else the request fails, too
 			name = now.Name
 		}
@@ -211,7 +211,7 @@ func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (
 
 // arrived reads both namespaces once, and returns what is still missing.
 func (c *Core) arrived(d Device, to *Core, before CharDev) (m Moved, missing string, err error) {
-	err = to.in(func() (err error) { m.Device, err = to.device(d.Index); return err })
+	err = to.inNetns(func() (err error) { m.Device, err = to.device(d.Index); return err })
 	m.Device.ParentDev, m.Device.ParentBus = d.ParentDev, d.ParentBus // the same in every namespace
 	if errors.Is(err, ErrNotFound) || err == nil && !m.Device.Is(d) {
 		return Moved{}, "it is not there", nil

@@ -51,7 +51,7 @@ func (c *Core) PKeys(d Device, port uint32) (keys []PKey, err error) {
 		}
 		return err
 	}
-	err = c.in(func() error { return c.steady(d, read) })
+	err = c.inNetns(func() error { return c.steady(d, read) })
 	slices.SortFunc(keys, func(a, b PKey) int { return a.Index - b.Index })
 	return keys, failure.Wrap(err, failure.IO, "read the P_Keys of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 }
@@ -59,7 +59,7 @@ func (c *Core) PKeys(d Device, port uint32) (keys []PKey, err error) {
 // NetdevPKey returns the partition key of an IPoIB interface of the namespace (its file pkey
 // in sysfs).
 func (c *Core) NetdevPKey(netdev string) (key uint16, err error) {
-	err = c.in(func() error {
+	err = c.inNetns(func() error {
 		text, err := c.readSys(filepath.Join("class/net", netdev, "pkey"))
 		if err != nil {
 			return err

@@ -87,14 +87,14 @@ func parsePort(a nlattr.Attrs) (Port, error) {
 // [ErrNotFound] if the device is not in the namespace or has no such port.
 func (c *Core) Port(d Device, number uint32) (Port, error) {
 	var p Port
-	err := c.in(func() (err error) { p, err = c.port(d, number); return err })
+	err := c.inNetns(func() (err error) { p, err = c.port(d, number); return err })
 	return p, err
 }
 
 // Ports reads all ports of the device.
 func (c *Core) Ports(d Device) ([]Port, error) {
 	var all []Port
-	err := c.in(func() (err error) { all, err = c.ports(d); return err })
+	err := c.inNetns(func() (err error) { all, err = c.ports(d); return err })
 	return all, err
 }
 

@@ -133,7 +133,7 @@ func TestRigListsAreWholeDuringMoves(t *testing.T) {
 		// The kernel's own list, for comparison.
 		for range 3 {
 			var one []Device
-			must(t, lister.in(func() (err error) { one, err = lister.dump(); return err }))
+			must(t, lister.inNetns(func() (err error) { one, err = lister.dump(); return err }))
 			dumps++
 			names := namesOf(one)
 			if !slices.ContainsFunc(stay, func(n string) bool { return !slices.Contains(names, n) }) {

@@ -21,14 +21,14 @@ type Serving struct {
 	Others []string
 }
 
-// Of returns the RDMA devices that serve the interface l of the namespace: those whose
+// ServingOf returns the RDMA devices that serve the interface l of the namespace: those whose
 // port has l as its netdev, or a link by which packets of l leave ([link.Netns.Below]).
 // If there are none, it returns the devices with the same parent that name no netdev.
 //
 // The device of a NIC mostly has the NIC's parent. But some have another function as
 // their parent (Alibaba's erdma, Microsoft's mana), and a VLAN or bond has none. Software
 // devices, such as Soft-RoCE's, have no parent at all and are not found.
-func (c *Core) Of(l *link.Link) ([]Serving, error) {
+func (c *Core) ServingOf(l *link.Link) ([]Serving, error) {
 	own, err := c.ofParent(l.ParentDev, []*link.Link{l})
 	if err != nil || slices.ContainsFunc(own, Serving.named) || len(own) > 0 && l.Encap == "infiniband" {
 		return own, err
@@ -48,7 +48,7 @@ func (s Serving) unnamed() bool { return s.Port == 0 }
 // hundreds of devices, so those of the links' parents are tried first.
 func (c *Core) through(l *link.Link) ([]Serving, error) {
 	var all map[uint32]Device
-	err := c.in(func() (err error) { all, err = c.listed(); return err })
+	err := c.inNetns(func() (err error) { all, err = c.listed(); return err })
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -74,7 +74,7 @@ func (c *Core) through(l *link.Link) ([]Serving, error) {
 	if failed != nil {
 		return nil, failed
 	}
-	err = c.in(func() error {
+	err = c.inNetns(func() error {
 		found = among(all, func(d Device) (Serving, error) {
 			s, err := c.serving(d, below)
 			if err == nil && s.Port != 0 {
@@ -111,7 +111,7 @@ func (c *Core) ofParent(parent string, links []*link.Link) ([]Serving, error) {
 		return nil, err
 	}
 	var found []Serving
-	err = c.in(func() error {
+	err = c.inNetns(func() error {
 		for _, d := range devices {
 			s, err := c.serving(d, links)
 			if err != nil {

@@ -51,7 +51,7 @@ func settings(d Device) []setting {
 // unreadable ones.
 func (c *Core) Settings(d Device) map[string]string {
 	found := map[string]string{}
-	_ = c.in(func() error {
+	_ = c.inNetns(func() error {
 		for _, s := range settings(d) {
 			if value, err := s.read(c, d); err == nil && utf8.ValidString(value) {
 				found[s.name] = value
@@ -70,7 +70,7 @@ func (c *Core) Settings(d Device) map[string]string {
 // ENODEV. Restore waits until the connection manager serves the device, or ctx ends.
 func (c *Core) Restore(ctx context.Context, d Device, want map[string]string) []link.Changed {
 	var left []link.Changed
-	err := c.in(func() error {
+	err := c.inNetns(func() error {
 		for _, s := range settings(d) {
 			value, ok := want[s.name]
 			if !ok {

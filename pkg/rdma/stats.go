@@ -12,7 +12,7 @@ import (
 // if the device has left the namespace.
 func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
 	var counters map[string]uint64
-	err := c.in(func() error {
+	err := c.inNetns(func() error {
 		a, err := c.ask(nl.RDMA_NLDEV_CMD_STAT_GET, deviceAttr(d.Index), portAttr(port))
 		if err == nil {
 			counters, err = parseCounters(a)

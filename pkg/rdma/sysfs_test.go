@@ -178,7 +178,7 @@ func TestASysfsIsTheOneOfItsNetns(t *testing.T) {
 		for _, l := range links {
 			want = append(want, l.Name)
 		}
-		err = c.in(func() (err error) { got, err = c.list("class/net"); return err })
+		err = c.inNetns(func() (err error) { got, err = c.list("class/net"); return err })
 		got = slices.DeleteFunc(got, func(s string) bool { return s == "bonding_masters" })
 		slices.Sort(want)
 		slices.Sort(got)

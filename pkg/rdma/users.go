@@ -84,7 +84,7 @@ var modules = "/sys/module"
 // all of their queue pairs (ib_query_qp).
 func (c *Core) Users(d Device) ([]User, error) {
 	var users []User
-	err := c.in(func() error {
+	err := c.inNetns(func() error {
 		return c.steady(d, func() error {
 			qps, failed := c.resources(cmdQPGet, attrQPs, d)
 			contexts, err := c.resources(cmdContextGet, attrContexts, d)

@@ -36,8 +36,8 @@ type Config struct {
 // again.
 type Health struct{ Down, Up time.Duration }
 
-// longestHealth bounds both.
-const longestHealth = time.Hour
+// maxHealth bounds both.
+const maxHealth = time.Hour
 
 // defaultHealth is what applies without the key "health".
 func defaultHealth() Health { return Health{Down: 10 * time.Second, Up: 30 * time.Second} }
@@ -110,8 +110,8 @@ func (h *Health) UnmarshalYAML(node *yaml.Node) error {
 		return fmt.Errorf(`resources.health: %w; write a duration as "10s"`, err)
 	}
 	for _, d := range []time.Duration{h.Down, h.Up} {
-		if d < 0 || d > longestHealth {
-			return fmt.Errorf("line %d: resources.health: %s is not between 0s and %s", node.Line, d, longestHealth)
+		if d < 0 || d > maxHealth {
+			return fmt.Errorf("line %d: resources.health: %s is not between 0s and %s", node.Line, d, maxHealth)
 		}
 	}
 	return nil

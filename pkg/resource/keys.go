@@ -47,12 +47,12 @@ func swapped(a, b string) bool {
 	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
 }
 
-// longest bounds the keys that are compared. No valid one is as long.
-const longest = 40
+// maxKey bounds the keys that are compared. No valid one is as long.
+const maxKey = 40
 
 // distance returns how many bytes must be inserted, removed or replaced to make b from a.
 func distance(a, b string) int {
-	if len(a) > longest || len(b) > longest {
+	if len(a) > maxKey || len(b) > maxKey {
 		return len(a) + len(b)
 	}
 	row := make([]int, len(b)+1)

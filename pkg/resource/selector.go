@@ -211,10 +211,10 @@ func checkPCI(v string) error {
 	for _, field := range []struct {
 		text     string
 		min, max int // digits
-		most     uint64
+		limit    uint64
 	}{{parts[0], 4, 8, 1<<32 - 1}, {parts[1], 2, 2, 255}, {device, 2, 2, 31}, {function, 1, 1, 7}} {
 		n, err := strconv.ParseUint(field.text, 16, 32)
-		if err != nil || n > field.most || len(field.text) < field.min || len(field.text) > field.max {
+		if err != nil || n > field.limit || len(field.text) < field.min || len(field.text) > field.max {
 			return wrong
 		}
 	}

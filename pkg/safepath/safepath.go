@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostLinks bounds the symbolic links of one path, as in the kernel
+// maxLinks bounds the symbolic links of one path, as in the kernel
 // (path_resolution(7)).
-const mostLinks = 40
+const maxLinks = 40
 
 // Check fails if a user other than root and that of this process can have
 // written the file at path. As in sshd(8) and sudo(8), the file and each
@@ -60,7 +60,7 @@ func check(path string, forbidden fs.FileMode) error {
 			at = next
 			continue
 		}
-		if links++; links > mostLinks {
+		if links++; links > maxLinks {
 			return fmt.Errorf("%s: %w", path, unix.ELOOP)
 		}
 		var st unix.Statfs_t

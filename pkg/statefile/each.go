@@ -83,8 +83,8 @@ func (d *Dir) ReadChangedOf(prefix, suffix string, known func(name string, s Sta
 }
 
 var (
-	errDirectory = fmt.Errorf("it is a directory: %w", ErrNotOurs)
-	errNoFile    = fmt.Errorf("it is not a regular file: %w", ErrNotOurs)
+	errDirectory = fmt.Errorf("it is a directory: %w", ErrForeign)
+	errNoFile    = fmt.Errorf("it is not a regular file: %w", ErrForeign)
 )
 
 // readInto reads the file name of the directory dir into buffer, which it

@@ -39,7 +39,7 @@ func TestReadEachIsListAndRead(t *testing.T) {
 	err = d.ReadEach(".json", func(name string, data []byte, err error) {
 		got = append(got, name)
 		wantData, wantErr := d.Read(name)
-		if !bytes.Equal(data, wantData) || (err == nil) != (wantErr == nil) || errors.Is(err, ErrNotOurs) != errors.Is(wantErr, ErrNotOurs) {
+		if !bytes.Equal(data, wantData) || (err == nil) != (wantErr == nil) || errors.Is(err, ErrForeign) != errors.Is(wantErr, ErrForeign) {
 			t.Errorf("%s: %d bytes, %v; Read returns %d bytes, %v", name, len(data), err, len(wantData), wantErr)
 		}
 	})

@@ -40,7 +40,7 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 			}
 			return nil, writeError(d.path, name, err)
 		}
-		if l, err := d.held(f, name); l != nil || err != nil {
+		if l, err := d.lockOf(f, name); l != nil || err != nil {
 			return l, err
 		}
 	}
@@ -63,7 +63,7 @@ func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 		if err := d.wait(ctx, f, name); err != nil {
 			return nil, err
 		}
-		if l, err := d.held(f, name); l != nil || err != nil {
+		if l, err := d.lockOf(f, name); l != nil || err != nil {
 			return l, err
 		}
 	}
@@ -113,10 +113,10 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// held returns the lock of the locked file f, or nil if name is no longer f:
+// lockOf returns the lock of the locked file f, or nil if name is no longer f:
 // the holder before may have removed the name, and a lock on a file that no one
 // else can open protects nothing. f is then closed.
-func (d *Dir) held(f *os.File, name string) (*Lock, error) {
+func (d *Dir) lockOf(f *os.File, name string) (*Lock, error) {
 	opened, err := f.Stat()
 	if err == nil {
 		var named fs.FileInfo

@@ -155,7 +155,7 @@ func (d *Dir) SubExisting(name string) (*Dir, error) {
 	path := filepath.Join(d.path, name)
 	// OpenRoot follows a link, and blocks on a FIFO.
 	if info, err := d.root.Lstat(name); err == nil && !info.IsDir() {
-		return nil, openError(path, fmt.Errorf("it is not a directory but %s: %w", info.Mode().Type(), ErrNotOurs))
+		return nil, openError(path, fmt.Errorf("it is not a directory but %s: %w", info.Mode().Type(), ErrForeign))
 	}
 	root, err := d.root.OpenRoot(name)
 	if err != nil {
@@ -164,18 +164,18 @@ func (d *Dir) SubExisting(name string) (*Dir, error) {
 	return trusted(root, path, d.durable)
 }
 
-// ErrNotOurs is wrapped if a file cannot be one that [Dir.Write] made.
-var ErrNotOurs = errors.New("not a file that this program writes")
+// ErrForeign is wrapped if a file cannot be one that [Dir.Write] made.
+var ErrForeign = errors.New("not a file that this program writes")
 
 var (
-	errSymlink  = fmt.Errorf("it is a symbolic link: %w", ErrNotOurs)
-	errTooLarge = fmt.Errorf("it is larger than %d bytes: %w", maxFile, ErrNotOurs)
+	errSymlink  = fmt.Errorf("it is a symbolic link: %w", ErrForeign)
+	errTooLarge = fmt.Errorf("it is larger than %d bytes: %w", maxFile, ErrForeign)
 )
 
 // Read returns the content of the file name. A missing file is an error that
 // wraps [fs.ErrNotExist]. The errors for a symbolic link, which is not
 // followed, for another file that is not regular, and for a file that is too
-// large wrap [ErrNotOurs].
+// large wrap [ErrForeign].
 func (d *Dir) Read(name string) ([]byte, error) {
 	if d.isSymlink(name) {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), errSymlink)
@@ -293,7 +293,7 @@ func (d *Dir) Exists(name string) bool {
 
 // OpenFile opens a file below d like [os.Root.OpenFile], with mode 0600 if it
 // creates it. For a file that is not regular it returns an error that wraps
-// [ErrNotOurs] without blocking, as an open of a FIFO would; only "." may be
+// [ErrForeign] without blocking, as an open of a FIFO would; only "." may be
 // opened to list it. It is for files that are changed in place (bitmaps); the
 // caller closes it.
 func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
@@ -303,7 +303,7 @@ func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() && name != "." {
-		err = fmt.Errorf("%s is not a regular file but %s: %w", filepath.Join(d.path, name), info.Mode().Type(), ErrNotOurs)
+		err = fmt.Errorf("%s is not a regular file but %s: %w", filepath.Join(d.path, name), info.Mode().Type(), ErrForeign)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

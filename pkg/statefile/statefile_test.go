@@ -181,7 +181,7 @@ func TestNamesThatLeadElsewhere(t *testing.T) {
 			}
 		})
 	}
-	if _, err := d.Read("in"); !errors.Is(err, ErrNotOurs) {
+	if _, err := d.Read("in"); !errors.Is(err, ErrForeign) {
 		t.Errorf("a link inside: %v", err)
 	}
 	// A write replaces the link, and never follows it.
@@ -283,7 +283,7 @@ func TestFilesAndLinks(t *testing.T) {
 	if err := os.Truncate(filepath.Join(d.Path(), "file"), maxFile+1); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Read("file"); !errors.Is(err, ErrNotOurs) {
+	if _, err := d.Read("file"); !errors.Is(err, ErrForeign) {
 		t.Errorf("a huge file: %v", err)
 	}
 	for range 2 { // a missing one is not an error

@@ -94,9 +94,9 @@ func (a *analysis) mtus() {
 		if a.dead[e.End] {
 			continue
 		}
-		usual := most(byRail[e.Rail])
+		usual := majority(byRail[e.Rail])
 		if usual == 0 {
-			usual = most(all)
+			usual = majority(all)
 		}
 		if usual == 0 || e.Interface.MTU == usual {
 			continue
@@ -109,8 +109,8 @@ func (a *analysis) mtus() {
 	}
 }
 
-// most returns the value that more than half of the values have, 0 for none.
-func most(values []int) int {
+// majority returns the value that more than half of the values have, 0 for none.
+func majority(values []int) int {
 	count := map[int]int{}
 	for _, v := range values {
 		if count[v]++; 2*count[v] > len(values) {
@@ -124,7 +124,7 @@ func most(values []int) int {
 func (a *analysis) swaps() {
 	hears := map[[2]End]bool{}
 	for i := range a.Ends {
-		for _, at := range a.Ends[i].HeardOn {
+		for _, at := range a.Ends[i].ReceivedOn {
 			hears[[2]End{a.Ends[i].End, at}] = true
 		}
 	}
@@ -423,7 +423,7 @@ func (a *analysis) crossings() {
 		note(c.From, c.To)
 	}
 	for i := range a.Ends {
-		for _, at := range a.Ends[i].HeardOn {
+		for _, at := range a.Ends[i].ReceivedOn {
 			note(a.Ends[i].End, at)
 		}
 	}

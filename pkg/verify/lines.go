@@ -15,14 +15,14 @@ var ErrEnded = errors.New("the prober ended")
 // Lines is a prober at the end of two streams: a request is a line of one, its answer the next
 // line of the other.
 type Lines struct {
-	mu  sync.Mutex
-	in  *json.Encoder
-	out *bufio.Scanner
+	mu    sync.Mutex
+	stdin *json.Encoder
+	out   *bufio.Scanner
 }
 
 // NewLines returns the prober. An answer has at most so many bytes.
 func NewLines(in io.Writer, out io.Reader, most int) *Lines {
-	l := &Lines{in: json.NewEncoder(in), out: bufio.NewScanner(out)}
+	l := &Lines{stdin: json.NewEncoder(in), out: bufio.NewScanner(out)}
 	l.out.Buffer(nil, most)
 	return l
 }
@@ -32,7 +32,7 @@ func NewLines(in io.Writer, out io.Reader, most int) *Lines {
 func (l *Lines) Do(r *Request) (*Answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.in.Encode(r); err != nil {
+	if err := l.stdin.Encode(r); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrEnded, err)
 	}
 	if !l.out.Scan() {
@@ -46,7 +46,7 @@ func (l *Lines) Do(r *Request) (*Answer, error) {
 		return nil, fmt.Errorf("the prober's answer: %w", err)
 	}
 	if a.Error != "" {
-		return nil, errors.New(a.Error[:min(len(a.Error), mostText)])
+		return nil, errors.New(a.Error[:min(len(a.Error), maxText)])
 	}
 	return &a, nil
 }

@@ -14,13 +14,13 @@ import (
 func TestLinesEndWithTheProber(t *testing.T) {
 	long := `{"error": "` + strings.Repeat("x", 9000) + `"}` + "\n"
 	l := NewLines(io.Discard, strings.NewReader(`{"heard": [{"rail": 1}]}`+"\n"+"no JSON\n"+long), 16<<10)
-	if a, err := l.Do(&Request{Heard: true}); err != nil || len(a.Heard) != 1 {
+	if a, err := l.Do(&Request{Received: true}); err != nil || len(a.Received) != 1 {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	if _, err := l.Do(&Request{Alive: true}); err == nil || errors.Is(err, ErrEnded) {
 		t.Errorf("no JSON: %v", err)
 	}
-	if _, err := l.Do(&Request{Alive: true}); err == nil || len(err.Error()) > mostText {
+	if _, err := l.Do(&Request{Alive: true}); err == nil || len(err.Error()) > maxText {
 		t.Errorf("a long error: %.100v", err)
 	}
 	if _, err := l.Do(&Request{Alive: true}); !errors.Is(err, ErrEnded) {
@@ -35,19 +35,19 @@ func TestLinesEndWithTheProber(t *testing.T) {
 func TestAnswersThatNoProberGivesAreRefused(t *testing.T) {
 	open, flows, report := &Request{Open: &Open{}}, &Request{Flows: []Flow{{ID: 7, Count: 2}}}, &Request{Report: []uint32{7}}
 	address := netip.MustParseAddrPort("10.1.2.3:9")
-	many := strings.Repeat("x", mostText+1)
+	many := strings.Repeat("x", maxText+1)
 	for name, c := range map[string]struct {
 		request *Request
 		answer  Answer
 	}{
-		"many rails":              {open, Answer{Opened: make([]Interface, mostRails+1)}},
+		"many rails":              {open, Answer{Opened: make([]Interface, maxRails+1)}},
 		"a long name":             {open, Answer{Opened: []Interface{{Name: many}}}},
 		"a long problem":          {open, Answer{Opened: []Interface{{Problem: many}}}},
 		"a negative MTU":          {open, Answer{Opened: []Interface{{MTU: -1}}}},
 		"no address":              {open, Answer{Opened: []Interface{{Addresses: make([]netip.AddrPort, 1)}}}},
 		"all hosts' address":      {open, Answer{Opened: []Interface{{Addresses: []netip.AddrPort{netip.MustParseAddrPort("224.0.0.1:9")}}}}},
-		"many addresses":          {open, Answer{Opened: []Interface{{Addresses: slices.Repeat([]netip.AddrPort{address}, mostOfSocket+1)}}}},
-		"many broadcasts":         {&Request{Heard: true}, Answer{Heard: make([]Heard, MostHeard+1)}},
+		"many addresses":          {open, Answer{Opened: []Interface{{Addresses: slices.Repeat([]netip.AddrPort{address}, maxSocket+1)}}}},
+		"many broadcasts":         {&Request{Received: true}, Answer{Received: make([]Broadcast, MaxReceived+1)}},
 		"another flow":            {flows, Answer{Echoes: []Echo{{ID: 8, Samples: make([]Sample, 2)}}}},
 		"a flow twice":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 2)}, {ID: 7, Samples: make([]Sample, 2)}}}},
 		"more samples":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 3)}}}},
@@ -141,13 +141,13 @@ func alter(t *testing.T, o Options, change func(a *Answer)) *Result {
 
 func TestRepeatedBroadcastsCountOnce(t *testing.T) {
 	r := alter(t, Options{}, func(a *Answer) {
-		if len(a.Heard) > 0 {
-			a.Heard = append(slices.Repeat(a.Heard, 1000), Heard{FromRail: 7}, Heard{FromRail: -1})
+		if len(a.Received) > 0 {
+			a.Received = append(slices.Repeat(a.Received, 1000), Broadcast{FromRail: 7}, Broadcast{FromRail: -1})
 		}
 	})
 	for _, e := range r.Ends {
-		if len(e.HeardOn) != 2 && e.Node != "n1" || len(r.Findings) > 0 {
-			t.Errorf("%s is heard on %d ends, %+v", e.End, len(e.HeardOn), r.Findings)
+		if len(e.ReceivedOn) != 2 && e.Node != "n1" || len(r.Findings) > 0 {
+			t.Errorf("%s is heard on %d ends, %+v", e.End, len(e.ReceivedOn), r.Findings)
 		}
 	}
 }
@@ -155,8 +155,8 @@ func TestRepeatedBroadcastsCountOnce(t *testing.T) {
 // A host in the networks of two rails can send the broadcasts of one on the other.
 func TestRepeatedBroadcastsAreNoCable(t *testing.T) {
 	r := alter(t, Options{Fabric: Isolated}, func(a *Answer) {
-		if len(a.Heard) > 0 {
-			a.Heard = append(a.Heard, Heard{Rail: 1, Node: 2, FromRail: 0, Repeated: true})
+		if len(a.Received) > 0 {
+			a.Received = append(a.Received, Broadcast{Rail: 1, Node: 2, FromRail: 0, Repeated: true})
 		}
 	})
 	if len(r.Findings) > 0 || !slices.ContainsFunc(r.Unknown, func(s string) bool { return strings.Contains(s, "broadcasts of n2 rail 0 arrive from another station") }) {

@@ -16,11 +16,11 @@ type Prober interface {
 
 // Request is one line to a prober. Exactly one field is set.
 type Request struct {
-	Open   *Open    `json:"open,omitempty"`
-	Hello  bool     `json:"hello,omitempty"`  // broadcast by each rail
-	Heard  bool     `json:"heard,omitempty"`  // whose broadcasts arrived
-	Flows  []Flow   `json:"flows,omitempty"`  // measure all at the same time
-	Report []uint32 `json:"report,omitempty"` // what arrived of flows, by their IDs
+	Open     *Open    `json:"open,omitempty"`
+	Hello    bool     `json:"hello,omitempty"`  // broadcast by each rail
+	Received bool     `json:"heard,omitempty"`  // whose broadcasts arrived
+	Flows    []Flow   `json:"flows,omitempty"`  // measure all at the same time
+	Report   []uint32 `json:"report,omitempty"` // what arrived of flows, by their IDs
 	// RDMA is servers, or clients, of programs that run at the same time.
 	RDMA  []RDMATest `json:"rdma,omitempty"`
 	Alive bool       `json:"alive,omitempty"` // no work: it keeps an idle prober from ending
@@ -35,12 +35,12 @@ type Open struct {
 
 // Answer is a prober's line for a request.
 type Answer struct {
-	Error  string        `json:"error,omitempty"`
-	Opened []Interface   `json:"opened,omitempty"`
-	Heard  []Heard       `json:"heard,omitempty"`
-	Echoes []Echo        `json:"echoes,omitempty"`
-	Seen   []Seen        `json:"seen,omitempty"`
-	RDMA   []RDMAOutcome `json:"rdma,omitempty"`
+	Error    string        `json:"error,omitempty"`
+	Opened   []Interface   `json:"opened,omitempty"`
+	Received []Broadcast   `json:"heard,omitempty"`
+	Echoes   []Echo        `json:"echoes,omitempty"`
+	Seen     []Seen        `json:"seen,omitempty"`
+	RDMA     []RDMAOutcome `json:"rdma,omitempty"`
 }
 
 // Interface is a rail as its node has it.
@@ -55,8 +55,8 @@ type Interface struct {
 	Deaf      string           `json:"deaf,omitempty"`      // why broadcasts are not heard
 }
 
-// Heard is a broadcast of another rail that arrived.
-type Heard struct {
+// Received is a broadcast of another rail that arrived.
+type Broadcast struct {
 	Rail     int `json:"rail"` // where it arrived
 	Node     int `json:"node"` // who sent it
 	FromRail int `json:"fromRail"`
@@ -113,24 +113,24 @@ type Hold struct {
 	Out     int64 `json:"out"`     // until the answer left the interface; 0 if the kernel did not report that
 }
 
-// MostHeard bounds the broadcasts of an answer.
-const MostHeard = 1 << 18
+// MaxReceived bounds the broadcasts of an answer.
+const MaxReceived = 1 << 18
 
 // The bounds of answers. A prober may be in a pod whose user is hostile.
 const (
-	mostRails    = 256
-	mostHolds    = 10_000  // of a flow, as its probes
-	mostText     = 4 << 10 // bytes of a text
-	mostName     = 256     // bytes of a name
-	longestTime  = int64(time.Hour)
-	mostMTU      = 1 << 20
-	mostOfSocket = 64 // addresses of an interface
+	maxRails  = 256
+	maxHolds  = 10_000  // of a flow, as its probes
+	maxText   = 4 << 10 // bytes of a text
+	maxName   = 256     // bytes of a name
+	maxTime   = int64(time.Hour)
+	maxMTU    = 1 << 20
+	maxSocket = 64 // addresses of an interface
 )
 
 // check returns an error if the answer is not one to the request, or has values that no prober
 // can have measured.
 func (a *Answer) check(q *Request) error {
-	if len(a.Opened) > mostRails || len(a.Heard) > MostHeard {
+	if len(a.Opened) > maxRails || len(a.Received) > MaxReceived {
 		return errors.New("the prober's answer is too long")
 	}
 	for i := range a.Opened {
@@ -165,7 +165,7 @@ func (a *Answer) check(q *Request) error {
 	}
 	for i := range a.Seen {
 		s := &a.Seen[i]
-		if !reports[s.ID] || len(s.Holds) > mostHolds {
+		if !reports[s.ID] || len(s.Holds) > maxHolds {
 			return fmt.Errorf("the prober reports %d probes of flow %d, which it was not asked for", len(s.Holds), s.ID)
 		}
 		delete(reports, s.ID)
@@ -201,13 +201,13 @@ func (a *Answer) checkRDMA(asked []RDMATest) error {
 	return nil
 }
 
-func inTime(ns int64) bool { return ns >= 0 && ns <= longestTime }
+func inTime(ns int64) bool { return ns >= 0 && ns <= maxTime }
 
 func (i *Interface) check() error {
-	if len(i.Name) > mostName || len(i.MAC) > mostName || len(i.Problem) > mostText || len(i.Deaf) > mostText {
+	if len(i.Name) > maxName || len(i.MAC) > maxName || len(i.Problem) > maxText || len(i.Deaf) > maxText {
 		return errors.New("a text that is too long")
 	}
-	if i.MTU < 0 || i.MTU > mostMTU || len(i.Addresses) > mostOfSocket {
+	if i.MTU < 0 || i.MTU > maxMTU || len(i.Addresses) > maxSocket {
 		return errors.New("an impossible MTU, or too many addresses")
 	}
 	for _, a := range i.Addresses {
@@ -227,7 +227,7 @@ func (e *Echo) check(count int) error {
 			return errors.New("impossible times")
 		}
 	}
-	if r := e.Route; len(e.Error) > mostText || r != nil && (len(r.Interface) > mostName || len(r.NextHop) > mostName || len(r.MAC) > mostName || len(r.Problem) > mostText) {
+	if r := e.Route; len(e.Error) > maxText || r != nil && (len(r.Interface) > maxName || len(r.NextHop) > maxName || len(r.MAC) > maxName || len(r.Problem) > maxText) {
 		return errors.New("a text that is too long")
 	}
 	return nil

@@ -91,18 +91,18 @@ func ParsePerftest(program, output string) (float64, error) {
 		}
 		value, _ = strconv.ParseFloat(fields[columns.value], 64)
 	}
-	if tables != 1 || !(value > 0) || value > mostValue {
+	if tables != 1 || !(value > 0) || value > maxValue {
 		return 0, fmt.Errorf("%s printed no result", program)
 	}
 	return value, nil
 }
 
-// mostValue bounds what a program can have measured, in µs or Gb/s.
-const mostValue = 1e7
+// maxValue bounds what a program can have measured, in µs or Gb/s.
+const maxValue = 1e7
 
 // check refuses an outcome that cannot be. A client has a value or an error.
 func (o *RDMAOutcome) check(client bool) error {
-	if len(o.Error) > mostText || !(o.Value >= 0) || o.Value > mostValue || o.Value != 0 && o.Error != "" || o.Unknown && o.Error == "" || client && o.Value == 0 && o.Error == "" {
+	if len(o.Error) > maxText || !(o.Value >= 0) || o.Value > maxValue || o.Value != 0 && o.Error != "" || o.Unknown && o.Error == "" || client && o.Value == 0 && o.Error == "" {
 		return fmt.Errorf("the prober's RDMA test %d has an impossible outcome", o.ID)
 	}
 	return nil

@@ -44,9 +44,9 @@ type Result struct {
 // EndState is what is known of an end without a path.
 type EndState struct {
 	End
-	Interface Interface `json:"interface"`
-	Unknown   string    `json:"unknown,omitempty"` // why it could not be measured, if that is no defect of the rail
-	HeardOn   []End     `json:"heardOn,omitempty"` // the ends of other nodes at which its broadcasts arrived
+	Interface  Interface `json:"interface"`
+	Unknown    string    `json:"unknown,omitempty"` // why it could not be measured, if that is no defect of the rail
+	ReceivedOn []End     `json:"heardOn,omitempty"` // the ends of other nodes at which its broadcasts arrived
 }
 
 // Path is a rail from one node to another.

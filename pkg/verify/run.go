@@ -96,7 +96,7 @@ func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 	if err := r.open(ctx); err != nil {
 		return nil, err
 	}
-	r.hear(ctx)
+	r.broadcast(ctx)
 	r.rounds(ctx, func(Way) bool { return true })
 	r.fill()
 	r.judge()
@@ -288,9 +288,9 @@ func (r *run) miss(node, rail int, why string) {
 	r.unknown("%s: %s", state.End, why)
 }
 
-// hear lets all rails broadcast, and notes which ends hear which. All at the same time: these
+// broadcast lets all rails broadcast, and notes which ends hear which. All at the same time: these
 // are three packets for each rail.
-func (r *run) hear(ctx context.Context) {
+func (r *run) broadcast(ctx context.Context) {
 	ask := func(request *Request, use func(i int, a *Answer)) {
 		r.each(func(i int) {
 			if r.opened[i] == nil {
@@ -304,10 +304,10 @@ func (r *run) hear(ctx context.Context) {
 		})
 	}
 	ask(&Request{Hello: true}, func(int, *Answer) {})
-	ask(&Request{Heard: true}, func(i int, a *Answer) {
+	ask(&Request{Received: true}, func(i int, a *Answer) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for _, h := range a.Heard {
+		for _, h := range a.Received {
 			if h.Node == i || h.Node < 0 || h.Node >= len(r.nodes) || h.Rail < 0 || h.Rail >= len(r.opened[i]) || h.FromRail < 0 || h.FromRail >= r.result.Rails {
 				continue
 			}
@@ -318,14 +318,14 @@ func (r *run) hear(ctx context.Context) {
 				r.result.Unknown = append(r.result.Unknown, fmt.Sprintf(
 					"%s: broadcasts of %s arrive from another station, or twice: something in the network repeats them, which proves no cable", r.end(i, h.Rail), sender.End))
 			default:
-				sender.HeardOn = append(sender.HeardOn, r.end(i, h.Rail))
+				sender.ReceivedOn = append(sender.ReceivedOn, r.end(i, h.Rail))
 			}
 		}
 	})
 	for i := range r.result.Ends {
 		e := &r.result.Ends[i]
-		slices.SortFunc(e.HeardOn, r.result.compare)
-		e.HeardOn = slices.Compact(e.HeardOn)
+		slices.SortFunc(e.ReceivedOn, r.result.compare)
+		e.ReceivedOn = slices.Compact(e.ReceivedOn)
 	}
 }
 

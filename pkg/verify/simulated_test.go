@@ -94,12 +94,12 @@ func (s *simulated) Do(_ context.Context, r *Request) (*Answer, error) {
 				Up: true, Carrier: true, Addresses: []netip.AddrPort{address(s.node, k)}, Problem: s.defects[e].problem,
 			})
 		}
-	case r.Heard:
+	case r.Received:
 		for k := range s.rails {
 			for m := range s.nodes {
 				for j := range s.rails {
 					if s.defects[End{s.name(m), j}].problem == "" && s.cable(End{s.name(m), j}) == s.cable(End{s.name(s.node), k}) {
-						a.Heard = append(a.Heard, Heard{Rail: k, Node: m, FromRail: j})
+						a.Received = append(a.Received, Broadcast{Rail: k, Node: m, FromRail: j})
 					}
 				}
 			}

@@ -118,7 +118,7 @@ func pingAll(flows []flow) error {
 	var wait sync.WaitGroup
 	for i, f := range flows {
 		wait.Go(func() {
-			_, errs[i] = run(in(f.from.name, "ping", "-q", "-n", "-c", "2", "-i", "0.2", "-W", "3",
+			_, errs[i] = run(inNetns(f.from.name, "ping", "-q", "-n", "-c", "2", "-i", "0.2", "-W", "3",
 				"-M", "do", "-s", fmt.Sprint(pingPayload), "-I", f.ifname, f.address)...)
 		})
 	}

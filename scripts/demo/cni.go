@@ -35,7 +35,7 @@ type cni struct{ bin string }
 
 func (c cni) tool(verb, network, ifname string, p pod) (string, error) {
 	env := []string{"CNI_PATH=" + c.bin, "NETCONFPATH=" + confDir, "CNI_IFNAME=" + ifname}
-	return runEnv(env, in(p.node, filepath.Join(c.bin, "cnitool"), verb, network, p.path())...)
+	return runEnv(env, inNetns(p.node, filepath.Join(c.bin, "cnitool"), verb, network, p.path())...)
 }
 
 // add attaches a network to a pod, as the runtime on the pod's node does.
@@ -58,7 +58,7 @@ func (c cni) del(network, ifname string, p pod) error {
 
 // railctl runs railctl on a node.
 func (c cni) railctl(node string, args ...string) (string, error) {
-	return run(in(node, append([]string{filepath.Join(c.bin, "railctl")}, args...)...)...)
+	return run(inNetns(node, append([]string{filepath.Join(c.bin, "railctl")}, args...)...)...)
 }
 
 // attached is an attachment as railctl shows it.

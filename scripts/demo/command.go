@@ -46,7 +46,7 @@ func ipJSON(netns string, into any, args ...string) error {
 	return json.Unmarshal([]byte(out), into)
 }
 
-// in returns a command that runs another in a netns.
-func in(netns string, command ...string) []string {
+// inNetns returns a command that runs another in a netns.
+func inNetns(netns string, command ...string) []string {
 	return append([]string{"ip", "netns", "exec", netns}, command...)
 }

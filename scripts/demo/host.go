@@ -118,7 +118,7 @@ func (h *hostDemo) begin(names []string) error {
 	}
 	// An address is tentative for a second after its NIC came up.
 	for deadline := time.Now().Add(settleTime); ; time.Sleep(100 * time.Millisecond) {
-		if h.before, h.others, err = h.look(); err != nil {
+		if h.before, h.others, err = h.scan(); err != nil {
 			return err
 		}
 		if !strings.Contains(strings.Join(h.before, "\n"), `"tentative":true`) || time.Now().After(deadline) {
@@ -157,8 +157,8 @@ func (h *hostDemo) find(name string) (hostNIC, error) {
 	return n, err
 }
 
-// look returns the state of the NICs, and the names of all others.
-func (h *hostDemo) look() (ours state, others []string, err error) {
+// scan returns the state of the NICs, and the names of all others.
+func (h *hostDemo) scan() (ours state, others []string, err error) {
 	all, err := readState(h.node)
 	if err != nil {
 		return nil, nil, err
@@ -194,7 +194,7 @@ func (h *hostDemo) show() error {
 			return err
 		}
 		devices[l.p.name] = append(devices[l.p.name], n.device)
-		say("%s: %s is %s, with %s", l.p.name, n.name, l.ifname, l.address)
+		printLine("%s: %s is %s, with %s", l.p.name, n.name, l.ifname, l.address)
 	}
 	if err := h.awaitLinks(); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (h *hostDemo) awaitLinks() error {
 		}
 		took := time.Since(began)
 		if down := strings.Count(all.String(), "(Down)"); down == 0 || took > trainTime {
-			say("after %.1f s %d of %d links are down", took.Seconds(), down, len(h.lent))
+			printLine("after %.1f s %d of %d links are down", took.Seconds(), down, len(h.lent))
 			return nil
 		}
 	}
@@ -278,13 +278,13 @@ func (h *hostDemo) speak() error {
 	chapter("RDMA traffic between the pods")
 	for i := 0; i+1 < len(h.lent); i += 2 {
 		a, b := h.lent[i], h.lent[i+1]
-		if _, err := run(in(b.p.name, "ping", "-q", "-n", "-c", "1", "-W", "3", "-I", b.ifname, a.address)...); err != nil {
-			say("%s and %s do not reach each other by ping, so there is no traffic to show", a.name, b.name)
+		if _, err := run(inNetns(b.p.name, "ping", "-q", "-n", "-c", "1", "-W", "3", "-I", b.ifname, a.address)...); err != nil {
+			printLine("%s and %s do not reach each other by ping, so there is no traffic to show", a.name, b.name)
 			continue
 		}
 		for _, program := range []string{"ibv_rc_pingpong", "ib_write_bw"} {
 			if _, err := exec.LookPath(program); err != nil {
-				say("this host has no %s (packages ibverbs-utils and perftest)", program)
+				printLine("this host has no %s (packages ibverbs-utils and perftest)", program)
 				return nil
 			}
 		}
@@ -315,10 +315,10 @@ func converse(server, client verbs.End) error {
 	if err != nil {
 		return err
 	}
-	say("%s: ibv_rc_pingpong -d %s -g %d", server.Netns, server.Device, server.GID)
-	say("%s: ibv_rc_pingpong -d %s -g %d %s      %s", client.Netns, client.Device, client.GID, server.Address, turns)
-	say("%s: ib_write_bw -d %s -x %d", server.Netns, server.Device, server.GID)
-	say("%s: ib_write_bw -d %s -x %d %s      BW average %.2f Gb/s", client.Netns, client.Device, client.GID, server.Address, bandwidth)
+	printLine("%s: ibv_rc_pingpong -d %s -g %d", server.Netns, server.Device, server.GID)
+	printLine("%s: ibv_rc_pingpong -d %s -g %d %s      %s", client.Netns, client.Device, client.GID, server.Address, turns)
+	printLine("%s: ib_write_bw -d %s -x %d", server.Netns, server.Device, server.GID)
+	printLine("%s: ib_write_bw -d %s -x %d %s      BW average %.2f Gb/s", client.Netns, client.Device, client.GID, server.Address, bandwidth)
 	return nil
 }
 
@@ -362,14 +362,14 @@ func (h *hostDemo) home() error {
 func (h *hostDemo) unchanged() error {
 	var lines []string
 	for deadline := time.Now().Add(trainTime); ; time.Sleep(100 * time.Millisecond) {
-		ours, others, err := h.look()
+		ours, others, err := h.scan()
 		if err != nil {
 			return err
 		}
 		lines = append(diff(h.before, ours), diff(h.others, others)...)
 		if len(lines) == 0 {
-			say("%s, of %d NICs:", compared, len(h.nics))
-			say("diff before and after: empty (%d lines compared); %d other links and RDMA devices are where they were", len(ours), len(others))
+			printLine("%s, of %d NICs:", compared, len(h.nics))
+			printLine("diff before and after: empty (%d lines compared); %d other links and RDMA devices are where they were", len(ours), len(others))
 			return nil
 		}
 		if time.Now().After(deadline) {

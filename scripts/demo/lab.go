@@ -103,7 +103,7 @@ func tune(node string, i int) error {
 			fmt.Sprintf("echo 2 > /proc/sys/net/ipv4/conf/%s/arp_announce", r.name),
 			fmt.Sprintf("echo 2 > /proc/sys/net/ipv4/conf/%s/rp_filter", r.name))
 	}
-	if _, err := run(in(node, "sh", "-ec", strings.Join(sysctls, "\n"))...); err != nil {
+	if _, err := run(inNetns(node, "sh", "-ec", strings.Join(sysctls, "\n"))...); err != nil {
 		return err
 	}
 	first, last := rails[0].name, rails[len(rails)-1].name

@@ -73,8 +73,8 @@ func demo(binDir string) error {
 	if err := makeNodes(); err != nil {
 		return err
 	}
-	say("node1, node2: %s … %s and %s (MTU %d), uplink %s with the default route", rails[0].name, rails[len(rails)-1].name, shared, jumbo, uplink)
-	say("as administrators leave them: altnames, ARP sysctls, addresses, routes, an alias, promiscuous mode")
+	printLine("node1, node2: %s … %s and %s (MTU %d), uplink %s with the default route", rails[0].name, rails[len(rails)-1].name, shared, jumbo, uplink)
+	printLine("as administrators leave them: altnames, ARP sysctls, addresses, routes, an alias, promiscuous mode")
 	err = lendRails(c, "The eight NADs of examples/roce-nads.yaml, unchanged, for the two pods of examples/roce-pods.yaml", func(pods []pod) error {
 		if err := pingRails(pods); err != nil {
 			return err
@@ -115,8 +115,8 @@ func attachRails(c cni, p pod, networks []examples.Network) error {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	say("")
-	say("%s on %s, %d NICs in %.2f s:", p.name, p.node, len(networks), took.Seconds())
+	printLine("")
+	printLine("%s on %s, %d NICs in %.2f s:", p.name, p.node, len(networks), took.Seconds())
 	printInterfaces(list)
 	return checkAway(p.node)
 }
@@ -152,29 +152,29 @@ func chapter(title string) {
 	fmt.Printf("\n%d. %s\n", chapters, title)
 }
 
-// say prints a line of the story.
-func say(format string, args ...any) {
+// printLine prints a line of the story.
+func printLine(format string, args ...any) {
 	fmt.Println(strings.TrimRight("   "+fmt.Sprintf(format, args...), " "))
 }
 
 // quote prints the output of a command as part of the story.
 func quote(command, output string) {
-	say("$ %s", command)
+	printLine("$ %s", command)
 	for line := range strings.SplitSeq(strings.TrimRight(output, "\n"), "\n") {
-		say("%s", line)
+		printLine("%s", line)
 	}
 }
 
 // printInterfaces prints the interfaces like `ip -br address`, with the MTU and
 // the altname.
 func printInterfaces(list []seen) {
-	say("  %-6s %-5s %-5s %-18s %-16s %s", "", "STATE", "MTU", "ADDRESS", "BROADCAST", "ALTNAME")
+	printLine("  %-6s %-5s %-5s %-18s %-16s %s", "", "STATE", "MTU", "ADDRESS", "BROADCAST", "ALTNAME")
 	for _, s := range list {
 		for _, a := range s.ipv4() {
 			if s.Ifname == "lo" {
 				continue
 			}
-			say("  %-6s %-5s %-5d %-18s %-16s %s", s.Ifname, s.Operstate, s.Mtu,
+			printLine("  %-6s %-5s %-5d %-18s %-16s %s", s.Ifname, s.Operstate, s.Mtu,
 				fmt.Sprintf("%s/%d", a.Local, a.Prefixlen), a.Broadcast, strings.Join(s.Altnames, " "))
 		}
 	}

@@ -31,8 +31,8 @@ func demoRDMA(bin string) error {
 		return err
 	}
 	fmt.Printf("rail-cni demo, part 2: the same with RDMA, on the RDMA core of %s in a virtual machine.\n", kernelRelease())
-	say("Its %d NICs are stand-ins: real PCI functions, netdevs and RDMA devices that move between", 2*len(rails))
-	say("namespaces and have the GIDs that the kernel gives them; traffic comes last.")
+	printLine("Its %d NICs are stand-ins: real PCI functions, netdevs and RDMA devices that move between", 2*len(rails))
+	printLine("namespaces and have the GIDs that the kernel gives them; traffic comes last.")
 	c := cni{bin: bin}
 	wanted, err := annotations()
 	if err != nil {
@@ -60,7 +60,7 @@ func softRoCE(c cni) error {
 	}
 	if errors.Is(err, kmod.ErrNoSoftRoCE) {
 		chapter("Not shown: RDMA traffic")
-		say("%v", err)
+		printLine("%v", err)
 		return nil
 	}
 	if err != nil {
@@ -132,16 +132,16 @@ func inMode(c cni, mode string, nics []string) error {
 		}
 	}
 	title := "The eight NADs of examples/roce-nads.yaml, unchanged, in " + mode + " mode"
-	err = lendRails(c, title, func(pods []pod) error { return lookAtRDMA(c, mode, pods, numbers) })
+	err = lendRails(c, title, func(pods []pod) error { return checkRDMA(c, mode, pods, numbers) })
 	if err != nil {
 		return err
 	}
 	return clearAway("pod1", "pod2")
 }
 
-// lookAtRDMA shows and checks the RDMA devices that the pods have and the nodes
+// checkRDMA shows and checks the RDMA devices that the pods have and the nodes
 // no longer have. numbers has the char device of each RDMA device on its node.
-func lookAtRDMA(c cni, mode string, pods []pod, numbers map[string]string) error {
+func checkRDMA(c cni, mode string, pods []pod, numbers map[string]string) error {
 	chapter("Each RDMA device with its interface")
 	devices := map[string][]string{}
 	for i, p := range pods {
@@ -152,14 +152,14 @@ func lookAtRDMA(c cni, mode string, pods []pod, numbers map[string]string) error
 			return err
 		}
 	}
-	say("(RDMA names are unique in a kernel, and both nodes are of one: so node2's count from %s)", devices["pod2"][0])
+	printLine("(RDMA names are unique in a kernel, and both nodes are of one: so node2's count from %s)", devices["pod2"][0])
 	for _, p := range pods {
 		if err := leftBehind(c, mode, p, devices[p.name], numbers); err != nil {
 			return err
 		}
 	}
 	if mode == together {
-		say("(in shared mode the RDMA devices stay visible to all; a port's interface is in one pod only)")
+		printLine("(in shared mode the RDMA devices stay visible to all; a port's interface is in one pod only)")
 	}
 	if err := whoOpens(mode, pods); err != nil {
 		return err
@@ -261,16 +261,16 @@ func whoOpens(mode string, pods []pod) error {
 			return fmt.Errorf("%s opens %v, not those of its devices %v", place, can, names(list))
 		}
 		if len(can) > 0 {
-			say("%-6s opens %s", place, spans(can))
+			printLine("%-6s opens %s", place, spans(can))
 		}
 		if len(not) > 0 {
-			say("%-6s does not open %s: %s", place, spans(not), refused)
+			printLine("%-6s does not open %s: %s", place, spans(not), refused)
 		}
 	}
 	if mode == exclusive {
-		say("each device kept the number that it had on its node: what a device plugin gave a container is still right")
+		printLine("each device kept the number that it had on its node: what a device plugin gave a container is still right")
 	} else {
-		say("shared mode does not isolate: what keeps a pod off the others' NICs is the device cgroup, by what its container was given")
+		printLine("shared mode does not isolate: what keeps a pod off the others' NICs is the device cgroup, by what its container was given")
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func showGIDs(c cni, mode string, pods []pod) error {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
-	say("(each is of type RoCE v2 in the port's table, and of that interface, as sysfs says in the pod)")
+	printLine("(each is of type RoCE v2 in the port's table, and of that interface, as sysfs says in the pod)")
 	return nil
 }
 
@@ -346,7 +346,7 @@ func showPodGIDs(mode string, p pod, list []rdmaAttached) error {
 		want = append(want, value, "RoCE v2", a.IfName)
 		lines = append(lines, fmt.Sprintf("%s %s  %-11s %-9s index %d  %s", p.name, a.IfName, g.Address, fmt.Sprintf("%s/%d", d.Name, d.Port), g.Index, value))
 	}
-	out, err := run(in(p.name, append([]string{"cat"}, files...)...)...)
+	out, err := run(inNetns(p.name, append([]string{"cat"}, files...)...)...)
 	if err != nil {
 		return err
 	}
@@ -354,7 +354,7 @@ func showPodGIDs(mode string, p pod, list []rdmaAttached) error {
 		return fmt.Errorf("sysfs has the GIDs\n%q, and they should be\n%q", have, want)
 	}
 	for _, line := range lines {
-		say("%s", line)
+		printLine("%s", line)
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ done
 
 // ibdevs lists the RDMA devices that a namespace has.
 func ibdevs(netns string) ([]ibdev, error) {
-	out, err := run(in(netns, "sh", "-euc", listRDMA)...)
+	out, err := run(inNetns(netns, "sh", "-euc", listRDMA)...)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func rdmaState(netns string) (state, error) {
 	for _, d := range devices {
 		s = append(s, fmt.Sprintf("rdma %s: node GUID %s, of %s, port 1 %s, %s", d.name, d.guid, d.parent, d.port, d.uverbs))
 	}
-	out, err := run(in(netns, "rdma", "-j", "link", "show")...)
+	out, err := run(inNetns(netns, "rdma", "-j", "link", "show")...)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ const (
 
 // openings opens every uverbs device from a namespace.
 func openings(netns string) (map[string]string, error) {
-	out, err := run(in(netns, "sh", "-uc", openAll)...)
+	out, err := run(inNetns(netns, "sh", "-uc", openAll)...)
 	if err != nil {
 		return nil, err
 	}

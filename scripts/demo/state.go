@@ -59,7 +59,7 @@ func readState(netns string) (state, error) {
 	}
 	// Some settings cannot be read (write-only, or never set). grep's exit code
 	// then reports an error, which is ignored.
-	sysctls, err := run(in(netns, "sh", "-c", `grep -rs "" /proc/sys/net/ipv4 /proc/sys/net/ipv6 || true`)...)
+	sysctls, err := run(inNetns(netns, "sh", "-c", `grep -rs "" /proc/sys/net/ipv4 /proc/sys/net/ipv6 || true`)...)
 	if err != nil {
 		return nil, err
 	}
@@ -190,13 +190,13 @@ func (before states) unchanged() error {
 	for _, netns := range namespaces {
 		lines := diff(before[netns], after[netns])
 		if len(lines) == 0 {
-			say("diff of %-6s before and after: empty (%d lines compared)", netns, len(after[netns]))
+			printLine("diff of %-6s before and after: empty (%d lines compared)", netns, len(after[netns]))
 			continue
 		}
 		differ += len(lines)
-		say("diff of %-6s before and after:", netns)
+		printLine("diff of %-6s before and after:", netns)
 		for _, line := range lines {
-			say("  %s", line)
+			printLine("  %s", line)
 		}
 	}
 	if differ > 0 {

@@ -61,7 +61,7 @@ func lendRails(c cni, title string, look func([]pod) error) error {
 	}
 
 	chapter(title)
-	say("$ CNI_IFNAME=net1 cnitool add %s %s      (on node1; and so on to net8, and on node2)", wanted[0][0].Name, pods[0].path())
+	printLine("$ CNI_IFNAME=net1 cnitool add %s %s      (on node1; and so on to net8, and on node2)", wanted[0][0].Name, pods[0].path())
 	for i, p := range pods {
 		if err := attachRails(c, p, wanted[i]); err != nil {
 			return err
@@ -70,8 +70,8 @@ func lendRails(c cni, title string, look func([]pod) error) error {
 	if err := before.sameAbout(map[string]string{"node1": uplink, "node2": uplink, "pod1": "eth0", "pod2": "eth0"}); err != nil {
 		return err
 	}
-	say("")
-	say("the uplinks %s and the pods' eth0 are as they were", uplink)
+	printLine("")
+	printLine("the uplinks %s and the pods' eth0 are as they were", uplink)
 	if err := look(pods); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func lendRails(c cni, title string, look func([]pod) error) error {
 	if err := detachRails(c, pods, wanted); err != nil {
 		return err
 	}
-	say("%s:", compared)
+	printLine("%s:", compared)
 	return errors.Join(before.unchanged(), noLoans(c), checkNothingHeld())
 }
 
@@ -117,7 +117,7 @@ func pingRails(pods []pod) error {
 	}
 	for _, f := range flows {
 		if f.from == pods[0] {
-			say("pod1 %s ⇄ pod2 %s at %s: %d bytes, not fragmented", f.ifname, f.ifname, f.address, jumbo)
+			printLine("pod1 %s ⇄ pod2 %s at %s: %d bytes, not fragmented", f.ifname, f.ifname, f.address, jumbo)
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func showNode(c cni, pods []pod) error {
 
 // refusals makes requests that must be refused, and shows the errors.
 func refusals(c cni, p pod) error {
-	for _, r := range []struct{ title, network, config, say string }{
+	for _, r := range []struct{ title, network, config, text string }{
 		{
 			"the node's uplink", "uplink-by-mistake",
 			`{"cniVersion": "0.3.1", "name": "uplink-by-mistake", "type": "host-device", "device": "` + uplink + `"}`,
@@ -163,12 +163,12 @@ func refusals(c cni, p pod) error {
 		if err == nil {
 			return fmt.Errorf("%s could be lent a second time", r.title)
 		}
-		if !strings.Contains(err.Error(), r.say) {
-			return fmt.Errorf("asked for %s, expected an error with %q: %w", r.title, r.say, err)
+		if !strings.Contains(err.Error(), r.text) {
+			return fmt.Errorf("asked for %s, expected an error with %q: %w", r.title, r.text, err)
 		}
-		say("")
-		say("asked for %s:", r.title)
-		say("  %s", lastLine(err))
+		printLine("")
+		printLine("asked for %s:", r.title)
+		printLine("  %s", lastLine(err))
 	}
 	return nil
 }
@@ -226,7 +226,7 @@ func shareNIC(c cni) error {
 		if err := errors.Join(err, want.checkResult(r, "", p.path()), want.check(list)); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
-		say("%s on %s:", p.name, p.node)
+		printLine("%s on %s:", p.name, p.node)
 		printInterfaces(list)
 		for _, other := range pods {
 			if other != p {
@@ -237,7 +237,7 @@ func shareNIC(c cni) error {
 	if err := pingAll(flows); err != nil {
 		return err
 	}
-	say("each pod reaches the two others with frames of %d bytes", jumbo)
+	printLine("each pod reaches the two others with frames of %d bytes", jumbo)
 	return endShared(c, nad, pods, before)
 }
 

@@ -62,9 +62,9 @@ type spdxRef struct {
 }
 
 type spdxRelationship struct {
-	Of   string `json:"spdxElementId"`
-	Type string `json:"relationshipType"`
-	To   string `json:"relatedSpdxElement"`
+	Element string `json:"spdxElementId"`
+	Type    string `json:"relationshipType"`
+	To      string `json:"relatedSpdxElement"`
 }
 
 // unsaid is SPDX's word for what is unknown.

@@ -70,13 +70,13 @@ func TestSBOMNamesWhatEachProgramIsLinkedFrom(t *testing.T) {
 	}
 	var agent, plugin []string // the modules that they are linked with
 	for _, r := range have.Relationships {
-		if !ids[r.Of] || !ids[r.To] {
+		if !ids[r.Element] || !ids[r.To] {
 			t.Errorf("%+v leads nowhere", r)
 		}
 		switch {
-		case r.Type == "DEPENDS_ON" && r.Of == names["rail-agent (amd64)"]:
+		case r.Type == "DEPENDS_ON" && r.Element == names["rail-agent (amd64)"]:
 			agent = append(agent, r.To)
-		case r.Type == "DEPENDS_ON" && r.Of == names["macvlan (amd64)"]:
+		case r.Type == "DEPENDS_ON" && r.Element == names["macvlan (amd64)"]:
 			plugin = append(plugin, r.To)
 		}
 	}

@@ -174,7 +174,7 @@ func report(in io.Reader, out io.Writer, dir string) error {
 		}
 	}
 	for _, pkg := range slices.Sorted(maps.Keys(r.skipped)) {
-		r.tellSkipped(pkg) // its end was cut off
+		r.printSkipped(pkg) // its end was cut off
 	}
 	if dir != "" {
 		if err := appendLine(filepath.Join(dir, countsFile), r.tally); err != nil {
@@ -254,9 +254,9 @@ func (r *reporter) failed(prefix string) bool {
 	return slices.ContainsFunc(r.tally.Failed, func(f failed) bool { return strings.HasPrefix(f.Name, prefix) })
 }
 
-// tellSkipped prints why tests of a package were skipped, once for all that have the
+// printSkipped prints why tests of a package were skipped, once for all that have the
 // same reason.
-func (r *reporter) tellSkipped(pkg string) {
+func (r *reporter) printSkipped(pkg string) {
 	all := r.skipped[pkg]
 	delete(r.skipped, pkg)
 	for len(all) > 0 {
@@ -282,7 +282,7 @@ func packageSkipped(output []string) (why string, ok bool) {
 }
 
 func (r *reporter) endPackage(e event, output []string) {
-	r.tellSkipped(e.Package)
+	r.printSkipped(e.Package)
 	switch e.Action {
 	case "pass":
 		if why, ok := packageSkipped(output); ok {

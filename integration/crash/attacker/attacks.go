@@ -23,7 +23,7 @@ var attacks = slices.Concat(anywhere, settings(), onHardware)
 // rare: two processors must carry them out.
 var anywhere = []attack{
 	{"altnames, few", 4, false, (*attacker).someAltNames, false},
-	{"altnames, as many as fit", 2, false, (*attacker).mostAltNames, false},
+	{"altnames, as many as fit", 2, false, (*attacker).maxAltNames, false},
 	{"altnames removed", 2, false, (*attacker).dropAltNames, false},
 	{"rename", 6, false, (*attacker).rename, false},
 	{"rename to a NIC of the host", 4, false, (*attacker).renameAsRail, false},
@@ -82,5 +82,5 @@ var onHardware = []attack{
 	{"RDMA: mode", 1, true, (*attacker).mode, true},
 	{"RDMA: contexts", 6, false, (*attacker).verbsContext, true},
 	{"RDMA: management", 3, true, (*attacker).management, true},
-	{"nested namespace that a socket holds", 1, false, (*attacker).held, true},
+	{"nested namespace that a socket holds", 1, false, (*attacker).hideBySocket, true},
 }

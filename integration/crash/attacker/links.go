@@ -13,7 +13,7 @@ import (
 // From linux/if_link.h and linux/rtnetlink.h; package unix lacks them.
 const (
 	newLinkProp, delLinkProp = 108, 109 // RTM_…LINKPROP
-	longest                  = 127      // ALTIFNAMSIZ without its end
+	maxAltname               = 127      // ALTIFNAMSIZ without its end
 	fits                     = 490      // names of that length in one attribute
 )
 
@@ -41,13 +41,13 @@ func altNames(kind, index int, names ...string) error {
 }
 
 func (a *attacker) someAltNames(on target) error {
-	return altNames(newLinkProp, on.index, []string{a.rail(), a.word(1 + a.IntN(longest)), a.word(20), "enp3s0np0"}[a.IntN(4)])
+	return altNames(newLinkProp, on.index, []string{a.rail(), a.word(1 + a.IntN(maxAltname)), a.word(20), "enp3s0np0"}[a.IntN(4)])
 }
 
-func (a *attacker) mostAltNames(on target) error {
+func (a *attacker) maxAltNames(on target) error {
 	names := make([]string, fits)
 	for i := range names {
-		names[i] = fmt.Sprintf("%03d", i) + a.word(longest-3)
+		names[i] = fmt.Sprintf("%03d", i) + a.word(maxAltname-3)
 	}
 	return altNames(newLinkProp, on.index, names...)
 }

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// most is the number of own interfaces above which the program removes some.
-const most = 16
+// maxInterfaces is the number of own interfaces above which the program removes some.
+const maxInterfaces = 16
 
 // add makes a link that the program owns, and sets it up.
 func (a *attacker) add(l netlink.Link) error {
-	if len(interfaces()) > most {
+	if len(interfaces()) > maxInterfaces {
 		return unix.ENOSPC
 	}
 	if err := netlink.LinkAdd(l); err != nil {

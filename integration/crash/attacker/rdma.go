@@ -136,9 +136,9 @@ func (a *attacker) deviceHidden(on target) error {
 	}, func() { _ = up(on.index) })
 }
 
-// held moves an interface or an RDMA device to a namespace without a path or
+// hideBySocket moves an interface or an RDMA device to a namespace without a path or
 // process, which only a socket keeps alive.
-func (a *attacker) held(on target) error {
+func (a *attacker) hideBySocket(on target) error {
 	d, err := a.device()
 	rdma := err == nil && a.Plain && a.IntN(2) == 0
 	sockets := make(chan int, 1)

@@ -79,7 +79,7 @@ func serve(dir string) error {
 		Inventory:  func() (*deviceplugin.Inventory, error) { return readInventory(dir) },
 		Interval:   interval,
 		KubeletDir: os.Getenv(kubeletEnv), DevInfoDir: filepath.Join(dir, devInfoDir), CDIDir: filepath.Join(dir, cdiDir), Root: os.Getenv(rootEnv), Dirs: dirs,
-		Tell: func(n component.Notice) {
+		Notify: func(n component.Notice) {
 			mu.Lock()
 			defer mu.Unlock()
 			_ = json.NewEncoder(notices).Encode(n) // the test misses it

@@ -50,7 +50,7 @@ func live() (*os.File, error) {
 		return nil, err
 	}
 	w := wire.NewWriter(port)
-	if err := w.Tell(event(wire.Booted)); err != nil {
+	if err := w.Send(event(wire.Booted)); err != nil {
 		return nil, err
 	}
 	code, err := run(w)
@@ -59,7 +59,7 @@ func live() (*os.File, error) {
 	if err != nil {
 		e.Name, e.Text = wire.Failed, err.Error()
 	}
-	return port, w.Tell(e)
+	return port, w.Send(e)
 }
 
 func event(name string) wire.Event {
@@ -137,7 +137,7 @@ func run(w *wire.Writer) (int, error) {
 	if err := os.MkdirAll(job.Dir, 0o755); err != nil {
 		return 0, err
 	}
-	if err := w.Tell(event(wire.Started)); err != nil {
+	if err := w.Send(event(wire.Started)); err != nil {
 		return 0, err
 	}
 	return runTest(w, &job)

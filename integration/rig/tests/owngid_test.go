@@ -90,7 +90,7 @@ func (n *node) share(name string) *sharer {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	rails, err := publish.Of(&inventory.NICList{Tree: tree}, records, publish.PodRef{})
+	rails, err := publish.Describe(&inventory.NICList{Tree: tree}, records, publish.PodRef{})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func (n *node) usernsPod(container string) (p *pod, die func()) {
 		_ = cmd.Wait()
 	}
 	n.t.Cleanup(end)
-	p = &pod{testnet.Of(n.t, cmd.Process.Pid), container}
+	p = &pod{testnet.OfProcess(n.t, cmd.Process.Pid), container}
 	p.IP("link", "set", "lo", "up")
 	return p, func() {
 		end()

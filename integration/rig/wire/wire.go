@@ -119,8 +119,8 @@ func (s stream) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Tell sends an event.
-func (w *Writer) Tell(e Event) error {
+// Send sends an event.
+func (w *Writer) Send(e Event) error {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err

@@ -15,10 +15,10 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	w := wire.NewWriter(&line)
 	long := strings.Repeat("x", 200_000)
 	for _, step := range []error{
-		w.Tell(wire.Event{Name: wire.Booted, Uptime: 1.5}),
+		w.Send(wire.Event{Name: wire.Booted, Uptime: 1.5}),
 		write(w.Stream(wire.Stdout), long),
 		write(w.Stream(wire.Stderr), "oops"),
-		w.Tell(wire.Event{Name: wire.Ended, Code: 2, Taint: 4096}),
+		w.Send(wire.Event{Name: wire.Ended, Code: 2, Taint: 4096}),
 	} {
 		if step != nil {
 			t.Fatal(step)

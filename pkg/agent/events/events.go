@@ -14,8 +14,8 @@ import (
 // eventTime bounds the tries to send one Event.
 const eventTime = time.Minute
 
-// longest is the API's limit for an Event's message, in bytes.
-const longest = 1024
+// maxMessage is the API's limit for an Event's message, in bytes.
+const maxMessage = 1024
 
 // Recorder sends notices to the API server, as Events of the node.
 type Recorder struct {
@@ -30,9 +30,9 @@ func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
 	return &Recorder{client: client, node: node, log: log, queue: make(chan component.Notice, 100)}
 }
 
-// Tell queues a notice, for agent.Options.Notify and the like. It does not block: if the
+// Notify queues a notice, for agent.Options.Notify and the like. It does not block: if the
 // server is away for long some notices are lost; the log has them.
-func (r *Recorder) Tell(n component.Notice) {
+func (r *Recorder) Notify(n component.Notice) {
 	select {
 	case r.queue <- n:
 	default:
@@ -69,8 +69,8 @@ func (r *Recorder) event(n component.Notice, at time.Time) map[string]any {
 		kind = "Warning"
 	}
 	message := n.Message
-	if len(message) > longest {
-		message = strings.ToValidUTF8(message[:longest-len("…")], "") + "…"
+	if len(message) > maxMessage {
+		message = strings.ToValidUTF8(message[:maxMessage-len("…")], "") + "…"
 	}
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Event",

@@ -19,12 +19,12 @@ import (
 
 func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 	r := New(nil, "node1", nil)
-	for _, text := range []string{strings.Repeat("a", longest), strings.Repeat("a", longest+1), strings.Repeat("ü", longest), "a" + strings.Repeat("ü", longest)} {
+	for _, text := range []string{strings.Repeat("a", maxMessage), strings.Repeat("a", maxMessage+1), strings.Repeat("ü", maxMessage), "a" + strings.Repeat("ü", maxMessage)} {
 		message, ok := r.event(component.Notice{Reason: "Test", Message: text}, time.Now())["message"].(string)
-		if !ok || len(message) > longest || len(message) < longest-len("…ü") || !utf8.ValidString(message) {
+		if !ok || len(message) > maxMessage || len(message) < maxMessage-len("…ü") || !utf8.ValidString(message) {
 			t.Errorf("of %d bytes it made %d: %q", len(text), len(message), message[max(0, len(message)-10):])
 		}
-		if cut := strings.HasSuffix(message, "…"); cut != (len(text) > longest) {
+		if cut := strings.HasSuffix(message, "…"); cut != (len(text) > maxMessage) {
 			t.Errorf("of %d bytes: cut is %v", len(text), cut)
 		}
 	}
@@ -34,7 +34,7 @@ func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 func TestToTellNeverBlocks(t *testing.T) {
 	r := New(nil, "node1", nil)
 	for range 2*cap(r.queue) + 1 {
-		r.Tell(component.Notice{Reason: "Test"})
+		r.Notify(component.Notice{Reason: "Test"})
 	}
 	if len(r.queue) != cap(r.queue) {
 		t.Errorf("%d notices wait", len(r.queue))
@@ -65,7 +65,7 @@ func TestNoticeIsSentAsAnEvent(t *testing.T) {
 	r := New(client, "node1", slog.New(slog.DiscardHandler))
 	go r.Run(t.Context())
 	for _, reason := range []string{"NotReturned", "Returned", "Test"} {
-		r.Tell(component.Notice{Reason: reason})
+		r.Notify(component.Notice{Reason: reason})
 	}
 	for _, want := range []string{"NotReturned", "Returned", "Test"} {
 		if got := <-sent; got != want {

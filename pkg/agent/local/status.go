@@ -26,9 +26,9 @@ type Status struct {
 
 // StateDir is the status of a state directory.
 type StateDir struct {
-	Path   string    `json:"path"`
-	Looked time.Time `json:"looked"` // time of the last check
-	Ending []Ending  `json:"ending"` // attachments whose pod is gone
+	Path    string    `json:"path"`
+	Checked time.Time `json:"looked"` // time of the last check
+	Ending  []Ending  `json:"ending"` // attachments whose pod is gone
 }
 
 // Ending is an attachment that is being ended, or could not be ended.
@@ -52,7 +52,7 @@ type Binary struct {
 // server.
 type Kubeconfig struct {
 	Path     string `json:"path"`
-	Ours     bool   `json:"ours"`              // rail-agent wrote it, and renews its token
+	Owned    bool   `json:"ours"`              // rail-agent wrote it, and renews its token
 	Accepted bool   `json:"accepted"`          // by the server's last answer
 	Refused  string `json:"refused,omitempty"` // why no plugin reaches the server by it
 	Unasked  string `json:"unasked,omitempty"` // why nobody knows

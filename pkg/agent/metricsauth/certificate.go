@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// certificateLooks is the time between reads of the directory.
-const certificateLooks = time.Minute
+// certificateChecks is the time between reads of the directory.
+const certificateChecks = time.Minute
 
 // Certificate is the server certificate of the metrics.
 type Certificate struct {
@@ -43,7 +43,7 @@ func (c *Certificate) TLS() *tls.Config {
 func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.have != nil && (c.dir == "" || time.Since(c.loaded) < certificateLooks) {
+	if c.have != nil && (c.dir == "" || time.Since(c.loaded) < certificateChecks) {
 		return c.have, nil
 	}
 	c.loaded = time.Now()

@@ -38,7 +38,7 @@ func writePair(t *testing.T, dir, node string) []byte {
 func served(t *testing.T, c *Certificate, look bool) []byte {
 	t.Helper()
 	if look {
-		c.loaded = time.Now().Add(-certificateLooks)
+		c.loaded = time.Now().Add(-certificateChecks)
 	}
 	pair, err := c.TLS().GetCertificate(&tls.ClientHelloInfo{})
 	if err != nil {

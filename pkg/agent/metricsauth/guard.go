@@ -17,10 +17,10 @@ const (
 	guardTime    = 10 * time.Second // limit for one token: the wait, the TokenReview and the SubjectAccessReview
 	guardMemory  = 2 * time.Minute  // how long an accepted token is not reviewed again; the kubelet has the same
 	falseMemory  = 10 * time.Second // how long a refused token is not reviewed again; short, because it may become valid
-	mostTokens   = 100              // remembered tokens, accepted and refused ones each
-	mostReviews  = 4                // reviews at the same time, so that false tokens do not load the API server
+	maxTokens    = 100              // remembered tokens, accepted and refused ones each
+	maxReviews   = 4                // reviews at the same time, so that false tokens do not load the API server
 	reviewsOfOne = 2                // requests of one sender that wait or are in review, so that it does not block others; two scrapers may share an address
-	mostSenders  = 100              // senders whose requests wait or are in review
+	maxSenders   = 100              // senders whose requests wait or are in review
 )
 
 // Guard accepts requests whose bearer token the cluster knows and permits to get
@@ -41,7 +41,7 @@ type Guard struct {
 // NewGuard returns a guard that asks the cluster of client.
 func NewGuard(client *kube.Client, log *slog.Logger) *Guard {
 	return &Guard{
-		client: client, log: log, reviews: make(chan struct{}, mostReviews), time: guardTime, refuses: falseMemory,
+		client: client, log: log, reviews: make(chan struct{}, maxReviews), time: guardTime, refuses: falseMemory,
 		known: verdicts{}, refused: verdicts{}, senders: map[netip.Prefix]int{},
 	}
 }
@@ -123,7 +123,7 @@ func (g *Guard) enter(from netip.Prefix) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	n := g.senders[from]
-	if n >= reviewsOfOne || n == 0 && len(g.senders) >= mostSenders {
+	if n >= reviewsOfOne || n == 0 && len(g.senders) >= maxSenders {
 		return false
 	}
 	g.senders[from]++
@@ -142,10 +142,10 @@ func (g *Guard) leave(from netip.Prefix) {
 func (g *Guard) remembers(sum [sha256.Size]byte) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if code := g.known.of(sum); code != 0 {
+	if code := g.known.status(sum); code != 0 {
 		return code
 	}
-	return g.refused.of(sum)
+	return g.refused.status(sum)
 }
 
 func (g *Guard) remember(sum [sha256.Size]byte, code int) {
@@ -167,8 +167,8 @@ type verdict struct {
 	until time.Time
 }
 
-// of returns the status of a token, or 0 if there is none or it has expired.
-func (v verdicts) of(sum [sha256.Size]byte) int {
+// status returns the status of a token, or 0 if there is none or it has expired.
+func (v verdicts) status(sum [sha256.Size]byte) int {
 	if is := v[sum]; time.Now().Before(is.until) {
 		return is.code
 	}
@@ -176,7 +176,7 @@ func (v verdicts) of(sum [sha256.Size]byte) int {
 }
 
 func (v verdicts) put(sum [sha256.Size]byte, code int, life time.Duration) {
-	if len(v) >= mostTokens {
+	if len(v) >= maxTokens {
 		clear(v)
 	}
 	v[sum] = verdict{code, time.Now().Add(life)}

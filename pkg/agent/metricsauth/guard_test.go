@@ -120,10 +120,10 @@ func TestValidTokenIsAcceptedDuringFloodOfFalseTokens(t *testing.T) {
 func TestConcurrentReviewsAreBounded(t *testing.T) {
 	s, get := guarded(t)
 	var all sync.WaitGroup
-	for i := range 2 * mostReviews {
+	for i := range 2 * maxReviews {
 		all.Go(func() { get("10.0.1."+fmt.Sprint(i), "slow"+strings.Repeat("x", i)) })
 	}
-	await(t, "the reviews", func() bool { return s.now.Load() == mostReviews })
+	await(t, "the reviews", func() bool { return s.now.Load() == maxReviews })
 	answer := make(chan int, 1)
 	go func() { answer <- get("10.0.0.10", "right") }()
 	close(s.release)
@@ -131,8 +131,8 @@ func TestConcurrentReviewsAreBounded(t *testing.T) {
 		t.Errorf("a right token: %d", code)
 	}
 	all.Wait()
-	if most := s.most.Load(); most > mostReviews {
-		t.Errorf("%d reviews at once, want at most %d", most, mostReviews)
+	if most := s.most.Load(); most > maxReviews {
+		t.Errorf("%d reviews at once, want at most %d", most, maxReviews)
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 // The bounds of an answer.
 const (
 	answerTime = local.FactsTime + 2*time.Second // with the start of the program that asks the agent
-	mostAnswer = 16 << 20                        // bytes
+	maxAnswer  = 16 << 20                        // bytes
 )
 
 // labels select the agents' pods in the chart and in the manifests.
@@ -118,12 +118,12 @@ func (p *Pod) Facts(ctx context.Context, client *kube.Client) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// bounded is a buffer that takes mostAnswer bytes.
+// bounded is a buffer that takes maxAnswer bytes.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > mostAnswer {
-		return 0, fmt.Errorf("its answer has more than %d bytes", mostAnswer)
+	if b.Len()+len(p) > maxAnswer {
+		return 0, fmt.Errorf("its answer has more than %d bytes", maxAnswer)
 	}
 	return b.Buffer.Write(p)
 }

@@ -78,7 +78,7 @@ func TestReplacedAndMissingPlugins(t *testing.T) {
 	for _, b := range binaries.Value {
 		name := filepath.Base(b.Path)
 		ours, missing := b.SHA256 == b.Installed, b.SHA256 == ""
-		if b.Installed == "" || ours != (name == "host-device") || missing != (name == "rdma") || (b.Version != "") != b.Ours || b.Ours != (name == "host-device") || strings.Contains(b.Version, "\n") {
+		if b.Installed == "" || ours != (name == "host-device") || missing != (name == "rdma") || (b.Version != "") != b.RailCNI || b.RailCNI != (name == "host-device") || strings.Contains(b.Version, "\n") {
 			t.Errorf("plugin: %+v", b)
 		}
 	}

@@ -28,11 +28,11 @@ var childMemory uint64 = 64 << 20
 // The other bounds of a process that reads.
 const (
 	childTarget  = 40 << 20 // of the garbage collector
-	mostOfChild  = 16 << 20 // bytes of its answer
-	mostSaid     = 4 << 10  // bytes of what it says when it fails
+	maxChild     = 16 << 20 // bytes of its answer
+	maxErrOutput = 4 << 10  // bytes of what it says when it fails
 	childReserve = 500 * time.Millisecond
 	childEnd     = 2 * time.Second // after its answer, or after SIGKILL
-	mostStuck    = 2               // processes that cannot be killed
+	maxStuck     = 2               // processes that cannot be killed
 )
 
 // Reader reads the facts of the node, each time in a process of its own, which has no file of
@@ -89,7 +89,7 @@ func (r *Reader) Node(ctx context.Context, o Options) *doctor.Facts {
 		}
 	}
 	stuck := r.hanging(q.Hangs)
-	if len(stuck) >= mostStuck {
+	if len(stuck) >= maxStuck {
 		q.NoFiles = fmt.Sprintf("not read, because earlier processes that read it cannot be ended (PIDs %s): a file of a pod hangs", strings.Join(stuck, ", "))
 	}
 	f, err := r.read(ctx, &q)
@@ -138,7 +138,7 @@ func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 		return nil, err
 	}
 	defer out.Close()
-	said := &said{}
+	said := &output{}
 	cmd := exec.Command(r.Command[0], r.Command[1:]...) //nolint:gosec // it is this program
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), to, said
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=none")
@@ -166,7 +166,7 @@ func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 	}
 	answered := make(chan error, 1)
 	a := &answer{}
-	go func() { answered <- json.NewDecoder(io.LimitReader(out, mostOfChild)).Decode(a) }()
+	go func() { answered <- json.NewDecoder(io.LimitReader(out, maxChild)).Decode(a) }()
 	timer := time.NewTimer(q.Limit + childReserve)
 	defer timer.Stop()
 	select {
@@ -222,21 +222,21 @@ func (r *Reader) end(p *os.Process, ended chan struct{}, answered bool, hangs ma
 	}()
 }
 
-// said keeps the beginning of what a process says.
-type said struct {
+// output keeps the beginning of what a process says.
+type output struct {
 	mu  sync.Mutex
 	buf []byte
 }
 
-func (s *said) Write(p []byte) (int, error) {
+func (s *output) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.buf = append(s.buf, p[:min(len(p), mostSaid-len(s.buf))]...)
+	s.buf = append(s.buf, p[:min(len(p), maxErrOutput-len(s.buf))]...)
 	return len(p), nil
 }
 
 // text returns the first line.
-func (s *said) text() string {
+func (s *output) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	line, _, _ := strings.Cut(strings.TrimSpace(string(s.buf)), "\n")

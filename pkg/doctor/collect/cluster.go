@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	nfdPrefix     = "feature.node.kubernetes.io/" // of the labels of Node Feature Discovery
-	statusKey     = "k8s.v1.cni.cncf.io/network-status"
-	oldStatusKey  = "k8s.v1.cni.cncf.io/networks-status"
-	resourceKey   = "k8s.v1.cni.cncf.io/resourceName"
-	mostOfStatus  = 64 << 10 // bytes of an annotation that a pod may have written
-	mostOfNetwork = 64 << 10 // bytes of a network's configuration
+	nfdPrefix    = "feature.node.kubernetes.io/" // of the labels of Node Feature Discovery
+	statusKey    = "k8s.v1.cni.cncf.io/network-status"
+	oldStatusKey = "k8s.v1.cni.cncf.io/networks-status"
+	resourceKey  = "k8s.v1.cni.cncf.io/resourceName"
+	maxStatus    = 64 << 10 // bytes of an annotation that a pod may have written
+	maxNetwork   = 64 << 10 // bytes of a network's configuration
 )
 
 // rdmaWords are parts of the names of resources that are RDMA NICs.
@@ -210,8 +210,8 @@ var errNoPod = errors.New("the API server has no such pod on this node")
 func (p *podObject) networkStatus() (string, error) {
 	for _, key := range []string{statusKey, oldStatusKey} {
 		if text := p.Metadata.Annotations[key]; text != "" {
-			if len(text) > mostOfStatus {
-				return "", fmt.Errorf("the annotation %s has %d bytes, more than %d", key, len(text), mostOfStatus)
+			if len(text) > maxStatus {
+				return "", fmt.Errorf("the annotation %s has %d bytes, more than %d", key, len(text), maxStatus)
 			}
 			return text, nil
 		}
@@ -236,8 +236,8 @@ func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
 			return err
 		}
 		name := nad.Metadata.Namespace + "/" + nad.Metadata.Name
-		if len(nad.Spec.Config) > mostOfNetwork {
-			return fmt.Errorf("the configuration of %s has %d bytes, more than %d", name, len(nad.Spec.Config), mostOfNetwork)
+		if len(nad.Spec.Config) > maxNetwork {
+			return fmt.Errorf("the configuration of %s has %d bytes, more than %d", name, len(nad.Spec.Config), maxNetwork)
 		}
 		found = append(found, doctor.Config{Kind: doctor.NADConfig, Name: name, Text: nad.Spec.Config, Resource: nad.Metadata.Annotations[resourceKey]})
 		return nil

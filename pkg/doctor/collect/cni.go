@@ -30,8 +30,8 @@ var plugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
 // module is the path of our module in a program.
 const module = "github.com/rail-cni/rail-cni"
 
-// mostProgram bounds the size of a plugin, in bytes.
-const mostProgram = 256 << 20
+// maxProgram bounds the size of a plugin, in bytes.
+const maxProgram = 256 << 20
 
 // ofCNI takes the facts of the CNI directories.
 func (c *collector) ofCNI(ctx context.Context, to *doctor.CNI) {
@@ -104,16 +104,16 @@ func (c *collector) binaries(ctx context.Context) ([]doctor.Binary, error) {
 	found := []doctor.Binary{}
 	for _, path := range slices.Compact(paths) {
 		b := doctor.Binary{Path: path, Installed: installed[path]}
-		b.SHA256, err = sum(c.at(path))
+		b.SHA256, err = sum(c.hostPath(path))
 		if errors.Is(err, fs.ErrNotExist) && b.Installed == "" {
 			continue
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
-		if info, err := buildinfo.ReadFile(c.at(path)); err == nil && info.Main.Path == module {
-			b.Ours = true
-			b.Version = askVersion(ctx, c.at(path))
+		if info, err := buildinfo.ReadFile(c.hostPath(path)); err == nil && info.Main.Path == module {
+			b.RailCNI = true
+			b.Version = askVersion(ctx, c.hostPath(path))
 		}
 		found = append(found, b)
 	}
@@ -122,14 +122,14 @@ func (c *collector) binaries(ctx context.Context) ([]doctor.Binary, error) {
 
 // record returns rail-agent's record of files, nothing if there is none.
 func (c *collector) record() ([]*install.Entry, error) {
-	there, err := exists(c.at(c.InstallDir))
+	there, err := exists(c.hostPath(c.InstallDir))
 	if err != nil || !there {
 		return nil, err
 	}
 	if !c.root {
 		return nil, errRoot
 	}
-	return install.Open(c.at(c.InstallDir)).Entries()
+	return install.Open(c.hostPath(c.InstallDir)).Entries()
 }
 
 // installed returns the checksums of the plugins in rail-agent's record, by path.
@@ -137,8 +137,8 @@ func (c *collector) installed() (map[string]string, error) {
 	entries, err := c.record()
 	found := map[string]string{}
 	for _, e := range entries {
-		if isPlugin(e.Path) && len(e.Ours) > 0 {
-			found[e.Path] = e.Ours[len(e.Ours)-1]
+		if isPlugin(e.Path) && len(e.Installed) > 0 {
+			found[e.Path] = e.Installed[len(e.Installed)-1]
 		}
 	}
 	return found, err
@@ -155,11 +155,11 @@ func sum(path string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case !info.Mode().IsRegular(), info.Size() > mostProgram:
+	case !info.Mode().IsRegular(), info.Size() > maxProgram:
 		return "", fmt.Errorf("%s is not a program: %s of %d bytes", path, info.Mode().Type(), info.Size())
 	}
 	h := sha256.New()
-	if _, err := io.Copy(h, io.LimitReader(f, mostProgram)); err != nil {
+	if _, err := io.Copy(h, io.LimitReader(f, maxProgram)); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
@@ -209,7 +209,7 @@ func (c *collector) primary(context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	names, err := namesIn(c.at(dir)) // in the order of names
+	names, err := namesIn(c.hostPath(dir)) // in the order of names
 	for _, name := range names {
 		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
 			return filepath.Join(dir, name), nil
@@ -225,7 +225,7 @@ func (c *collector) multus(context.Context) (string, error) {
 		return "", err
 	}
 	for _, name := range []string{"multus-shim", "multus"} {
-		path := filepath.Join(c.at(dir), name)
+		path := filepath.Join(c.hostPath(dir), name)
 		there, err := exists(path)
 		if err != nil {
 			return "", err

@@ -67,9 +67,9 @@ const (
 	answerTime = 1500 * time.Millisecond
 )
 
-// mostAtOnce returns the bound of the threads that read at the same time. With more of them than
+// maxAtOnce returns the bound of the threads that read at the same time. With more of them than
 // the CPUs can run, each of them takes longer than its time.
-func mostAtOnce() int { return min(8*runtime.NumCPU(), 24) }
+func maxAtOnce() int { return min(8*runtime.NumCPU(), 24) }
 
 // errRoot is the error of facts that only root can read.
 var errRoot = errors.New("only root can read it; run as root")
@@ -97,7 +97,7 @@ type collector struct {
 // which must be the host's. As a user other than root it returns what that user can know. It
 // ends within seconds even if sources hang, and at once when ctx ends.
 func Node(ctx context.Context, o Options) *doctor.Facts {
-	c := &collector{Options: o.filled(), root: os.Geteuid() == 0, slots: make(chan struct{}, mostAtOnce())}
+	c := &collector{Options: o.filled(), root: os.Geteuid() == 0, slots: make(chan struct{}, maxAtOnce())}
 	f := &doctor.Facts{
 		Schema: doctor.Schema, Taken: time.Now().UTC().Truncate(time.Second), Node: c.Node, Version: o.Version,
 		Host: &doctor.Host{}, NICs: &doctor.NICs{}, Ledger: &doctor.Ledger{Dir: c.StateDir}, CNI: &doctor.CNI{},
@@ -112,7 +112,7 @@ func Node(ctx context.Context, o Options) *doctor.Facts {
 	}
 	var records doctor.Fact[[]*ledger.Record]
 	take(ctx, c, &records, c.StateDir, localTime, c.ledgerRecords)
-	take(ctx, c, &c.node, c.at(kubeletDir), localTime, func(context.Context) (bool, error) { return exists(c.at(kubeletDir)) })
+	take(ctx, c, &c.node, c.hostPath(kubeletDir), localTime, func(context.Context) (bool, error) { return exists(c.hostPath(kubeletDir)) })
 	nvidia := filepath.Join(c.Sys, "module/nvidia")
 	take(ctx, c, &c.nvidia, nvidia, localTime, func(context.Context) (bool, error) { return exists(nvidia) })
 	c.waiting.Wait()
@@ -175,8 +175,8 @@ func (o Options) filled() Options {
 	return o
 }
 
-// at returns a path of the node's root file system.
-func (c *collector) at(path string) string { return filepath.Join(c.Root, path) }
+// hostPath returns a path of the node's root file system.
+func (c *collector) hostPath(path string) string { return filepath.Join(c.Root, path) }
 
 // take reads a fact on a thread of its own in the caller's netns, and writes it to the fact
 // before c.waiting ends. If that takes longer than limit the fact has failed, and what read

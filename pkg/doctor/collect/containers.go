@@ -25,8 +25,8 @@ import (
 // Docker write it.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// mostContainers bounds those of a pod: one that may make cgroups can name any number.
-const mostContainers = 256
+// maxContainers bounds those of a pod: one that may make cgroups can name any number.
+const maxContainers = 256
 
 // firstProcesses returns the first process of each container in the pod's netns, by the
 // container's ID, without the sandbox, which has the attachment's.
@@ -57,7 +57,7 @@ func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
 			continue
 		}
 		id := ids[len(ids)-1]
-		if found[id] == 0 && len(found) == mostContainers {
+		if found[id] == 0 && len(found) == maxContainers {
 			continue
 		}
 		if found[id] == 0 || began < since[id] { // of PIDs of one time the lowest
@@ -73,7 +73,7 @@ func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
 // began returns when a process began, in clock ticks since boot (proc_pid_stat(5), starttime).
 // PIDs do not tell it: they are used again.
 func (c *collector) began(pid int) (uint64, error) {
-	text, err := readText(c.of(pid, "stat"))
+	text, err := readText(c.procPath(pid, "stat"))
 	if err != nil {
 		return 0, err
 	}
@@ -91,7 +91,7 @@ func (c *collector) containers(r *ledger.Record) ([]doctor.Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, left := []doctor.Container{}, mostOfPod
+	found, left := []doctor.Container{}, maxPod
 	for _, id := range slices.Sorted(maps.Keys(first)) {
 		container, err := c.container(id, first[id], &left)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
@@ -120,10 +120,10 @@ func (c *collector) container(id string, pid int, left *int) (*doctor.Container,
 	if found.Memlock, err = c.memlock(pid); err != nil {
 		return nil, err
 	}
-	if found.Memlock.Process, err = readText(c.of(pid, "comm")); err != nil {
+	if found.Memlock.Process, err = readText(c.procPath(pid, "comm")); err != nil {
 		return nil, err
 	}
-	status, err := readText(c.of(pid, "status"))
+	status, err := readText(c.procPath(pid, "status"))
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (c *collector) container(id string, pid int, left *int) (*doctor.Container,
 	return found, err
 }
 
-// charge takes texts of a pod from what is left of [mostOfPod]. It counts their bytes in a JSON
+// charge takes texts of a pod from what is left of [maxPod]. It counts their bytes in a JSON
 // document, in which one byte may become six.
 func charge(left *int, texts ...string) error {
 	for _, text := range texts {
@@ -155,13 +155,13 @@ func charge(left *int, texts ...string) error {
 		*left -= len(encoded)
 	}
 	if *left < 0 {
-		return fmt.Errorf("the pod's containers have more than %d bytes of variables and names of devices", mostOfPod)
+		return fmt.Errorf("the pod's containers have more than %d bytes of variables and names of devices", maxPod)
 	}
 	return nil
 }
 
-// of returns the path of a file of a process.
-func (c *collector) of(pid int, file string) string {
+// procPath returns the path of a file of a process.
+func (c *collector) procPath(pid int, file string) string {
 	return filepath.Join(c.Proc, strconv.Itoa(pid), file)
 }
 
@@ -201,21 +201,21 @@ var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_"}
 
 // The bounds of what a pod may add to the facts.
 const (
-	mostOfPod    = 128 << 10 // bytes of variables and names of devices, as JSON
-	mostVariable = 4096      // bytes, the rest is cut off
-	mostEnviron  = 4 << 20   // bytes, with the variables that are no facts
+	maxPod      = 128 << 10 // bytes of variables and names of devices, as JSON
+	maxVariable = 4096      // bytes, the rest is cut off
+	maxEnviron  = 4 << 20   // bytes, with the variables that are no facts
 )
 
 // environment returns those variables of a process as it began. More than the bounds permit is an
 // error: a variable that is left out would count as one that is not set.
 func (c *collector) environment(pid int, left *int) (map[string]string, error) {
-	f, err := os.OpenFile(c.of(pid, "environ"), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(c.procPath(pid, "environ"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	// It may have megabytes, and the first processes of many containers are read at a time.
-	in := bufio.NewReaderSize(io.LimitReader(f, mostEnviron), mostVariable)
+	in := bufio.NewReaderSize(io.LimitReader(f, maxEnviron), maxVariable)
 	found := map[string]string{}
 	for {
 		text, err := in.ReadSlice(0)
@@ -238,8 +238,8 @@ func (c *collector) environment(pid int, left *int) (map[string]string, error) {
 	}
 }
 
-// mostDevices bounds the devices of a directory that a pod has filled.
-const mostDevices = 4096
+// maxDevices bounds the devices of a directory that a pod has filled.
+const maxDevices = 4096
 
 // devicesIn returns the names of the char devices in a directory of the process' root file
 // system. The pod may have made links there: none is followed.
@@ -247,7 +247,7 @@ func (c *collector) devicesIn(pid int, dir string) ([]string, error) {
 	if err := c.checkMounts(pid, dir); err != nil {
 		return nil, err
 	}
-	root, err := unix.Open(c.of(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := unix.Open(c.procPath(pid, "root"), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +263,7 @@ func (c *collector) devicesIn(pid int, dir string) ([]string, error) {
 	}
 	f := os.NewFile(uintptr(fd), dir)
 	defer f.Close()
-	entries, err := f.ReadDir(mostDevices)
+	entries, err := f.ReadDir(maxDevices)
 	var found []string
 	for _, e := range entries {
 		if e.Type()&fs.ModeCharDevice != 0 {
@@ -293,7 +293,7 @@ var (
 func (c *collector) nameOf(id string) (name string, sandbox bool) {
 	name = id[:min(len(id), 12)]
 	for _, path := range specs {
-		text, err := readUpTo(c.at(fmt.Sprintf(path, id)), 4<<20)
+		text, err := readUpTo(c.hostPath(fmt.Sprintf(path, id)), 4<<20)
 		if err != nil {
 			continue
 		}

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostText bounds the size of a file that is read whole, in bytes.
-const mostText = 1 << 20
+// maxText bounds the size of a file that is read whole, in bytes.
+const maxText = 1 << 20
 
 // readText returns the content of a file without the last newline. It does not block on a
 // FIFO, and refuses a file of more than 1 MiB.
-func readText(path string) (string, error) { return readUpTo(path, mostText) }
+func readText(path string) (string, error) { return readUpTo(path, maxText) }
 
 func readUpTo(path string, most int64) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)

@@ -19,8 +19,8 @@ import (
 
 // The bounds of a cluster.
 const (
-	mostNodesAtOnce = 32
-	listTime        = 10 * time.Second // for the objects of one kind
+	maxNodesAtOnce = 32
+	listTime       = 10 * time.Second // for the objects of one kind
 )
 
 // ClusterOptions say where a cluster is.
@@ -94,7 +94,7 @@ func (f *fleet) findAgents(ctx context.Context) error {
 
 // askAgents asks all agents, some at a time.
 func (f *fleet) askAgents(ctx context.Context) {
-	slots := make(chan struct{}, mostNodesAtOnce)
+	slots := make(chan struct{}, maxNodesAtOnce)
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	answered := 0

@@ -68,16 +68,16 @@ func TestNICThatMovesWhileItIsReadIsReadWhereItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := at.of(nil).orGone(nil, l); err != nil {
+	if err := at.podNetns(nil).orGone(nil, l); err != nil {
 		t.Errorf("it is there: %v", err)
 	}
 	node.IP("link", "set", "ens1", "down")
 	node.IP("link", "set", "ens1", "name", "ens7")
-	if err := at.of(nil).orGone(nil, l); !errors.Is(err, link.ErrNotFound) {
+	if err := at.podNetns(nil).orGone(nil, l); !errors.Is(err, link.ErrNotFound) {
 		t.Errorf("it was renamed: %v", err)
 	}
 	node.IP("link", "set", "ens7", "netns", wire.Path)
-	if err := at.of(nil).orGone(errors.New("a file is missing"), l); !errors.Is(err, link.ErrNotFound) {
+	if err := at.podNetns(nil).orGone(errors.New("a file is missing"), l); !errors.Is(err, link.ErrNotFound) {
 		t.Errorf("it has left: %v", err)
 	}
 	var found doctor.NIC

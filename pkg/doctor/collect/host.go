@@ -35,13 +35,13 @@ func (c *collector) ofHost(ctx context.Context, h *doctor.Host) {
 	}
 	take(ctx, c, &h.NVIDIAOpen, proc("driver/nvidia/version"), localTime, c.nvidiaOpen)
 	take(ctx, c, &h.Origins, filepath.Join(c.Sys, "module/*/taint")+" and modules.dep", localTime, c.origins)
-	take(ctx, c, &h.CharDevices, c.at("dev/infiniband"), localTime, c.charDevices)
+	take(ctx, c, &h.CharDevices, c.hostPath("dev/infiniband"), localTime, c.charDevices)
 	take(ctx, c, &h.Uverbs, filepath.Join(c.Sys, "class/infiniband_verbs"), localTime, c.uverbs)
 	take(ctx, c, &h.Memlock, proc("*/limits"), localTime, c.daemonLimits)
-	take(ctx, c, &h.LimitsConf, c.at("etc/security/limits.conf, limits.d"), localTime, c.limitsConf)
+	take(ctx, c, &h.LimitsConf, c.hostPath("etc/security/limits.conf, limits.d"), localTime, c.limitsConf)
 	take(ctx, c, &h.Swaps, proc("swaps"), localTime, c.swaps)
 	take(ctx, c, &h.Sysctls, proc("sys"), localTime, c.sysctls)
-	take(ctx, c, &h.KernelLog, c.at("dev/kmsg"), localTime, c.kernelLog)
+	take(ctx, c, &h.KernelLog, c.hostPath("dev/kmsg"), localTime, c.kernelLog)
 }
 
 // hypervisors are the beginnings of the DMI vendor's name on virtual machines.
@@ -85,7 +85,7 @@ func (c *collector) kernelList(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := readUpTo(c.at(filepath.Join("lib/modules", filepath.Base(release), name)), 16<<20)
+	text, err := readUpTo(c.hostPath(filepath.Join("lib/modules", filepath.Base(release), name)), 16<<20)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -222,7 +222,7 @@ func (c *collector) dmaBuf(context.Context) (bool, error) {
 // charDevices returns the paths below /dev/infiniband. A container may have a /dev of its own
 // without it, although the node has RDMA devices.
 func (c *collector) charDevices(ctx context.Context) ([]string, error) {
-	names, err := namesIn(c.at("dev/infiniband"))
+	names, err := namesIn(c.hostPath("dev/infiniband"))
 	if err == nil && len(names) == 0 && c.contained() {
 		if uverbs, err := c.uverbs(ctx); err != nil || len(uverbs) > 0 {
 			return nil, errors.Join(err, errContained)
@@ -245,14 +245,14 @@ func (c *collector) uverbs(context.Context) ([]string, error) {
 
 // limitsConf returns the memlock lines of pam_limits(8).
 func (c *collector) limitsConf(context.Context) ([]string, error) {
-	files := []string{c.at("etc/security/limits.conf")}
-	names, err := namesIn(c.at("etc/security/limits.d"))
+	files := []string{c.hostPath("etc/security/limits.conf")}
+	names, err := namesIn(c.hostPath("etc/security/limits.d"))
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range names {
 		if strings.HasSuffix(name, ".conf") {
-			files = append(files, filepath.Join(c.at("etc/security/limits.d"), name))
+			files = append(files, filepath.Join(c.hostPath("etc/security/limits.d"), name))
 		}
 	}
 	var found []string

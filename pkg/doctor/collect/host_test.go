@@ -97,7 +97,7 @@ func TestLinesOfTheKernelsLog(t *testing.T) {
 		"6,1,5000000,-;ens1: renamed from net1\n":         "",
 		"6,1,5000000":        "",
 		"6,1,x,-;" + trouble: "",
-		"4,1,5000000,-;" + trouble + strings.Repeat("x", 10_000): (trouble + strings.Repeat("x", 10_000))[:mostLogLine],
+		"4,1,5000000,-;" + trouble + strings.Repeat("x", 10_000): (trouble + strings.Repeat("x", 10_000))[:maxLogLine],
 	} {
 		if have := logLine(record, 2_000_000); have != want {
 			t.Errorf("%.80q: %q", record, have)

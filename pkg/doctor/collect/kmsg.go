@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	mostLog     = 200     // lines of the kernel's log in the facts
-	mostLogLine = 400     // bytes of each
-	mostRecords = 1 << 20 // that are read, in all
-	mostRecord  = 8 << 10 // bytes of one (CONSOLE_EXT_LOG_MAX)
+	maxLog     = 200     // lines of the kernel's log in the facts
+	maxLogLine = 400     // bytes of each
+	maxRecords = 1 << 20 // that are read, in all
+	maxRecord  = 8 << 10 // bytes of one (CONSOLE_EXT_LOG_MAX)
 )
 
 // kernelLog returns the lines of the last day that tell of trouble, without blocking. A record of /dev/kmsg is
 // "priority,sequence,microseconds,flags;text", and what follows the first line is of no use
 // here (Documentation/ABI/testing/dev-kmsg).
 func (c *collector) kernelLog(ctx context.Context) ([]string, error) {
-	fd, err := unix.Open(c.at("dev/kmsg"), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	fd, err := unix.Open(c.hostPath("dev/kmsg"), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open: %w", err)
 	}
@@ -35,14 +35,14 @@ func (c *collector) kernelLog(ctx context.Context) ([]string, error) {
 	}
 	oldest := now - (24 * time.Hour).Microseconds()
 	var found []string
-	record := make([]byte, mostRecord)
-	for range mostRecords {
+	record := make([]byte, maxRecord)
+	for range maxRecords {
 		n, err := unix.Read(fd, record)
 		switch {
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // records were overwritten
 			continue
 		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
-			return found[max(0, len(found)-mostLog):], nil
+			return found[max(0, len(found)-maxLog):], nil
 		case err != nil:
 			return nil, err
 		case ctx.Err() != nil:
@@ -51,8 +51,8 @@ func (c *collector) kernelLog(ctx context.Context) ([]string, error) {
 		if line := logLine(string(record[:n]), oldest); line != "" {
 			found = append(found, line)
 		}
-		if len(found) > 10*mostLog {
-			found = append([]string(nil), found[len(found)-mostLog:]...)
+		if len(found) > 10*maxLog {
+			found = append([]string(nil), found[len(found)-maxLog:]...)
 		}
 	}
 	return nil, errors.New("it does not end")
@@ -72,5 +72,5 @@ func logLine(record string, oldest int64) string {
 	if !doctor.KernelTrouble(text) {
 		return ""
 	}
-	return text[:min(len(text), mostLogLine)]
+	return text[:min(len(text), maxLogLine)]
 }

@@ -27,7 +27,7 @@ func (c *collector) isNode() bool { return c.node.Value || !c.node.OK() }
 
 // ofKubelet takes the facts of device plugins.
 func (c *collector) ofKubelet(ctx context.Context, to *doctor.Kubelet) {
-	take(ctx, c, &to.Foreign, c.at(kubeletDir), localTime, func(context.Context) ([]string, error) {
+	take(ctx, c, &to.Foreign, c.hostPath(kubeletDir), localTime, func(context.Context) ([]string, error) {
 		if !c.root && c.isNode() {
 			return nil, errRoot // the kubelet's directory has a directory for each pod, and is root's
 		}
@@ -100,8 +100,8 @@ func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
 	})
 }
 
-// mostAnswer bounds an answer of the agent.
-const mostAnswer = 16 << 20
+// maxAnswer bounds an answer of the agent.
+const maxAnswer = 16 << 20
 
 // askAgent asks the agent at its socket, which is root's. Without a socket, or if nobody
 // listens there, no agent runs.
@@ -151,7 +151,7 @@ func (c *collector) get(ctx context.Context, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer answer.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(answer.Body, mostAnswer))
+	text, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
 	if err == nil && answer.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", path, answer.Status)
 	}

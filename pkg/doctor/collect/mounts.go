@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostMounts bounds what is read of a process' mounts, in bytes: a pod may make 100,000.
-const mostMounts = 4 << 20
+// maxMounts bounds what is read of a process' mounts, in bytes: a pod may make 100,000.
+const maxMounts = 4 << 20
 
 // localTypes are the types of file systems whose reading waits for the kernel and its disks only.
 // With others, as FUSE and NFS, it waits for a server, which may be the pod's own.
@@ -26,7 +26,7 @@ var localTypes = []string{
 // checkMounts returns an error if a directory of a process, or one above, is on a file system
 // that may wait for a server. It opens none of them.
 func (c *collector) checkMounts(pid int, dir string) error {
-	f, err := os.OpenFile(c.of(pid, "mountinfo"), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(c.procPath(pid, "mountinfo"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // it has ended
 	}
@@ -39,8 +39,8 @@ func (c *collector) checkMounts(pid int, dir string) error {
 		above = append(above, at)
 	}
 	kinds, read := map[string]string{}, 0
-	lines := bufio.NewScanner(io.LimitReader(f, mostMounts))
-	lines.Buffer(nil, mostMounts)
+	lines := bufio.NewScanner(io.LimitReader(f, maxMounts))
+	lines.Buffer(nil, maxMounts)
 	for lines.Scan() {
 		read += len(lines.Bytes()) + 1
 		// proc_pid_mountinfo(5): the mount point is the fifth field, and the type the first behind "-".
@@ -49,8 +49,8 @@ func (c *collector) checkMounts(pid int, dir string) error {
 			kinds[fields[4]] = fields[i+1] // the last one is on top
 		}
 	}
-	if read >= mostMounts || lines.Err() != nil {
-		return fmt.Errorf("its container has too many mounts (more than %d bytes)", mostMounts)
+	if read >= maxMounts || lines.Err() != nil {
+		return fmt.Errorf("its container has too many mounts (more than %d bytes)", maxMounts)
 	}
 	for at, kind := range kinds {
 		if !slices.Contains(localTypes, kind) {

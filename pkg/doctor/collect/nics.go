@@ -88,7 +88,7 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	}
 	found := nicFacts{list: []doctor.NIC{}}
 	found.ofNodeFile(list)
-	list.NICs = append(list.NICs, astray(c.Sys, list)...)
+	list.NICs = append(list.NICs, misplaced(c.Sys, list)...)
 	targets := make([]target, len(list.NICs))
 	func() {
 		at := &spaces{}
@@ -112,11 +112,11 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	return found, nil
 }
 
-// astray returns the NICs of rails that the inventory does not have: no driver is bound to
+// misplaced returns the NICs of rails that the inventory does not have: no driver is bound to
 // them, or their interface is in a network namespace to which no attachment has moved it. One
 // whose interface is on the host is not among them: kernels before 5.14 do not tell of an
 // interface to which NIC it belongs, but sysfs has the interfaces of each function.
-func astray(sys string, list *inventory.NICList) []inventory.NIC {
+func misplaced(sys string, list *inventory.NICList) []inventory.NIC {
 	var found []inventory.NIC
 	for _, pci := range slices.Sorted(maps.Keys(list.Rails)) {
 		d := list.Tree.ByAddress(pci)
@@ -284,14 +284,14 @@ func (t *target) readLink(found *doctor.NIC, n *inventory.NIC, at *spaces) *link
 	for range linkTries {
 		record := t.record
 		now, err := t.interfaceOf(n, at)
-		sp := at.of(t.record)
+		sp := at.podNetns(t.record)
 		setLink(found, now, sp, err)
 		if now == nil || sp.orGone(nil, now) == nil {
 			return now
 		}
 		t.record = record
 	}
-	setLink(found, nil, at.of(t.record), errMoving)
+	setLink(found, nil, at.podNetns(t.record), errMoving)
 	return nil
 }
 
@@ -302,14 +302,14 @@ func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
 		return nil, nil //nolint:nilnil // no interface is no error
 	}
 	if t.record != nil {
-		if sp := at.of(t.record); sp.Err == nil {
+		if sp := at.podNetns(t.record); sp.Err == nil {
 			if l := t.record.InterfaceIn(sp.Netns); l != nil {
 				return l, nil
 			}
 		}
 		t.record = nil // its pod is gone, or does not have it yet
 	}
-	host := at.of(nil)
+	host := at.podNetns(nil)
 	if host.Err != nil {
 		return nil, host.Err
 	}
@@ -432,7 +432,7 @@ func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]
 			where.record = r
 			is = func(d rdma.Device) bool { return d.NodeGUID == lent.NodeGUID && d.ParentDev == lent.ParentDev }
 		}
-		sp := at.of(where.record)
+		sp := at.podNetns(where.record)
 		devices, err := sp.rdma()
 		var d rdma.Device
 		if err == nil {

@@ -30,7 +30,7 @@ func TestNICsOfRailsWithoutDriverOrInterfaceAreFacts(t *testing.T) {
 		Tree: functions, NICs: []inventory.NIC{{Name: "ens1", PCI: "0000:3b:00.0"}},
 		Rails: map[string]int{"0000:3b:00.0": 0, "0000:3c:00.0": 1, "0000:3d:00.0": 2, "0000:3e:00.0": 3, "0000:3f:00.0": 4},
 	}
-	found := astray(filepath.Join(root, "sys"), list)
+	found := misplaced(filepath.Join(root, "sys"), list)
 	if len(found) != 2 {
 		t.Fatalf("%+v", found)
 	}

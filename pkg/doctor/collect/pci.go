@@ -145,7 +145,7 @@ const (
 	redirectReply   = 1 << 3
 	switchUpstream  = 5 // of the PCI Express capabilities register
 	switchDown      = 6
-	mostListed      = 256 // entries of a list, which may be a loop
+	maxListed       = 256 // entries of a list, which may be a loop
 )
 
 // redirecting returns the ports of switches on the path that send requests or completions
@@ -178,7 +178,7 @@ func redirects(config []byte) bool {
 		return false
 	}
 	at := firstExtended
-	for range mostListed {
+	for range maxListed {
 		if at < firstExtended || at+8 > len(config) {
 			return false
 		}
@@ -194,7 +194,7 @@ func redirects(config []byte) bool {
 // portType returns the type of the port, -1 without the PCI Express capability.
 func portType(config []byte) int {
 	at := int(config[capabilityList])
-	for range mostListed {
+	for range maxListed {
 		if at < headerSize || at+4 > len(config) {
 			return -1
 		}
@@ -217,7 +217,7 @@ func (c *collector) managedBy(index int) doctor.Fact[string] {
 		{"NetworkManager", "NetworkManager", "run/NetworkManager/devices", "managed"},
 		{"systemd-networkd", "systemd-network", "run/systemd/netif/links", "ADMIN_STATE"},
 	} {
-		path := filepath.Join(c.at(m.file), strconv.Itoa(index))
+		path := filepath.Join(c.hostPath(m.file), strconv.Itoa(index))
 		text, err := readText(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

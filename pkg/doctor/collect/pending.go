@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// mostPending bounds the reads of earlier runs that have not ended.
-const mostPending = 32
+// maxPending bounds the reads of earlier runs that have not ended.
+const maxPending = 32
 
 // Pending keeps the reads that have not ended when their run did, for a program that collects
 // again and again. A source that hangs is not read again until it answers: each read of it has
@@ -54,7 +54,7 @@ func (p *Pending) begin(source string) error {
 	switch {
 	case r != nil && r.hangs:
 		return fmt.Errorf("it has not answered since %s", r.since.UTC().Format(time.RFC3339))
-	case hanging >= mostPending:
+	case hanging >= maxPending:
 		return fmt.Errorf("not read, because %d other sources do not answer", hanging)
 	case r == nil:
 		if p.reads == nil {

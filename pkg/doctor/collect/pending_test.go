@@ -15,7 +15,7 @@ import (
 // runs reads the source with a new collector, and returns the fact.
 func runs(t *testing.T, p *Pending, source string, read func(context.Context) (int, error)) doctor.Fact[int] {
 	t.Helper()
-	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce())}
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
 	c.host = ownNetns(t)
 	var fact doctor.Fact[int]
 	take(t.Context(), c, &fact, source, 10*time.Millisecond, read)
@@ -62,7 +62,7 @@ func TestSourceThatHangsIsReadOnce(t *testing.T) {
 // One run may read a source for several facts.
 func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
 	p := &Pending{}
-	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce())}
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
 	c.host = ownNetns(t)
 	facts := make([]doctor.Fact[int], 5)
 	for i := range facts {
@@ -80,7 +80,7 @@ func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
 func TestTwoRunsReadASourceAtTheSameTime(t *testing.T) {
 	p := &Pending{}
 	reading, release := make(chan struct{}), make(chan struct{})
-	first := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce())}
+	first := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
 	first.host = ownNetns(t)
 	var slow doctor.Fact[int]
 	take(t.Context(), first, &slow, "a", time.Minute, func(context.Context) (int, error) { close(reading); <-release; return 1, nil })
@@ -98,7 +98,7 @@ func TestSourcesThatHangAreBounded(t *testing.T) {
 	p := &Pending{}
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
-	for i := range mostPending {
+	for i := range maxPending {
 		runs(t, p, fmt.Sprint(i), func(context.Context) (int, error) { <-release; return 0, nil })
 	}
 	if f := runs(t, p, "another", func(context.Context) (int, error) { return 1, nil }); f.OK() || !strings.Contains(f.Error, "other sources") {
@@ -112,7 +112,7 @@ func TestSourceIsAskedAgainAfterARunThatWasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
-	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, mostAtOnce()), host: ownNetns(t)}
+	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce()), host: ownNetns(t)}
 	var fact doctor.Fact[int]
 	take(ctx, c, &fact, "a", time.Minute, func(context.Context) (int, error) { cancel(); <-release; return 1, nil })
 	if c.waiting.Wait(); fact.OK() || !strings.Contains(fact.Error, "canceled") {

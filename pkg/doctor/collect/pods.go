@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// mostInterfaces bounds those of a pod, which may make any number of them.
-const mostInterfaces = 128
+// maxInterfaces bounds those of a pod, which may make any number of them.
+const maxInterfaces = 128
 
 // pods returns the pods that hold a NIC or have a macvlan, and that live, by name, without their
 // facts. One whose ADD or DEL is under way has no complete interface to judge.
@@ -88,7 +88,7 @@ func (c *collector) ofPodFiles(ctx context.Context, to *doctor.Pod, r *ledger.Re
 func inPod[T any](records []*ledger.Record, f func(sp *space) (T, error)) (T, error) {
 	at := &spaces{}
 	defer at.Close()
-	sp := at.of(records[0])
+	sp := at.podNetns(records[0])
 	if sp.Err != nil {
 		var none T
 		return none, sp.Err
@@ -120,7 +120,7 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 			of[l.Index] = r
 		}
 	}
-	links, err := sp.Netns.SomeLinks(mostInterfaces, func(index int) bool { return of[index] != nil })
+	links, err := sp.Netns.SomeLinks(maxInterfaces, func(index int) bool { return of[index] != nil })
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 	}
 	found := []doctor.Interface{}
 	for _, l := range links {
-		if l.Encap == "loopback" || len(found) == mostInterfaces && of[l.Index] == nil {
+		if l.Encap == "loopback" || len(found) == maxInterfaces && of[l.Index] == nil {
 			continue
 		}
 		i, err := sp.podInterface(l, of[l.Index], devices)

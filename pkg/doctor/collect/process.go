@@ -70,7 +70,7 @@ func (c *collector) scanProcesses() (*processes, error) {
 
 // mayBeInContainer reports whether the process is in the cgroup of a container, or may be.
 func (c *collector) mayBeInContainer(pid int) bool {
-	text, err := readText(c.of(pid, "cgroup"))
+	text, err := readText(c.procPath(pid, "cgroup"))
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || containerID.MatchString(text)
 }
 

@@ -55,7 +55,7 @@ func sample(targets []target) []counters {
 func (t *target) read(at *spaces) (map[string]uint64, error) {
 	found := map[string]uint64{}
 	if t.name != "" {
-		sp := at.of(t.record)
+		sp := at.podNetns(t.record)
 		if err := sp.count(found, "class", "net", t.name, "statistics"); err != nil {
 			return nil, err
 		}
@@ -82,7 +82,7 @@ func (t *target) read(at *spaces) (map[string]uint64, error) {
 
 // read adds the port's counters. A driver has only some of them.
 func (p *portAt) read(at *spaces, to map[string]uint64) error {
-	sp := at.of(p.record)
+	sp := at.podNetns(p.record)
 	for _, group := range []string{"counters", "hw_counters"} {
 		if err := sp.count(to, "class", "infiniband", p.device, "ports", strconv.Itoa(int(p.port)), group); err != nil {
 			return err

@@ -21,8 +21,8 @@ type spaces struct{ inventory.Namespaces }
 // space is one of them.
 type space struct{ *inventory.Namespace }
 
-// of returns the namespace of the record's pod, or with nil that of the calling thread.
-func (s *spaces) of(r *ledger.Record) *space {
+// podNetns returns the namespace of the record's pod, or with nil that of the calling thread.
+func (s *spaces) podNetns(r *ledger.Record) *space {
 	if r == nil {
 		return &space{s.Host()}
 	}
@@ -106,7 +106,7 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 
 // addresses returns those of a link, with their prefix lengths.
 func (sp *space) addresses(index int) ([]string, error) {
-	nets, err := sp.Netns.SomeAddresses(index, mostAddresses)
+	nets, err := sp.Netns.SomeAddresses(index, maxAddresses)
 	found := []string{}
 	for _, n := range nets {
 		found = append(found, n.String())
@@ -114,8 +114,8 @@ func (sp *space) addresses(index int) ([]string, error) {
 	return found, err
 }
 
-// mostAddresses bounds those of an interface: a pod may add any number of them.
-const mostAddresses = 64
+// maxAddresses bounds those of an interface: a pod may add any number of them.
+const maxAddresses = 64
 
 // physState returns the state in sysfs' form: "LinkUp".
 func physState(s rdma.PhysState) string {

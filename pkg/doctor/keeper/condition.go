@@ -14,8 +14,8 @@ import (
 // ConditionType is the type of the Node's condition.
 const ConditionType = "RailNetworkReady"
 
-// mostMessage bounds the message of the condition, in bytes.
-const mostMessage = 1024
+// maxMessage bounds the message of the condition, in bytes.
+const maxMessage = 1024
 
 // Condition is the condition of the Node, as its JSON has it (NodeCondition of core/v1).
 type Condition struct {
@@ -110,13 +110,13 @@ func (k *Keeper) removeCondition(ctx context.Context) {
 	}
 }
 
-// cut returns a text of at most mostMessage bytes.
+// cut returns a text of at most maxMessage bytes.
 func cut(text string) string {
-	if len(text) <= mostMessage {
+	if len(text) <= maxMessage {
 		return text
 	}
 	const rest = " …"
-	text = text[:mostMessage-len(rest)]
+	text = text[:maxMessage-len(rest)]
 	for !utf8.ValidString(text) {
 		text = text[:len(text)-1]
 	}

@@ -14,13 +14,13 @@ const remembered = 12 * time.Hour
 type flaps struct {
 	nics   map[string]*carrier // by PCI address, else by name
 	before time.Time           // when a record was written, before the last observation
-	at     time.Time           // the last observation
+	time   time.Time           // the last observation
 }
 
 // carrier is what is known of the carrier of a NIC.
 type carrier struct {
 	since  time.Time // the first observation
-	at     time.Time // the last one
+	time   time.Time // the last one
 	count  uint64
 	holder string
 	up     bool
@@ -31,7 +31,7 @@ type carrier struct {
 }
 
 type loss struct {
-	at    time.Time
+	time  time.Time
 	count int
 }
 
@@ -48,7 +48,7 @@ func (f *flaps) observe(r reading, nics *doctor.NICs) {
 	if nics == nil || !nics.List.OK() {
 		return
 	}
-	late := r.began.Before(f.at)
+	late := r.began.Before(f.time)
 	quiet := r.changedAfter.Equal(f.before)
 	seen := map[string]*carrier{}
 	for i := range nics.List.Value {
@@ -68,21 +68,21 @@ func (f *flaps) observe(r reading, nics *doctor.NICs) {
 		n.Flaps = doctor.Known(c.flaps(r.ended), "rail-agent's memory of carrier_down_count")
 	}
 	if !late {
-		f.nics, f.before, f.at = seen, r.changedBefore, r.ended
+		f.nics, f.before, f.time = seen, r.changedBefore, r.ended
 	}
 }
 
 func (c *carrier) observe(at time.Time, n *doctor.NIC, quiet bool) {
-	same := quiet && c.holder == n.Holder && c.up && n.AdminUp.Value && !c.at.IsZero()
+	same := quiet && c.holder == n.Holder && c.up && n.AdminUp.Value && !c.time.IsZero()
 	if same && c.waiting > 0 {
-		c.losses = append(c.losses, loss{c.at, c.waiting})
+		c.losses = append(c.losses, loss{c.time, c.waiting})
 	}
 	c.waiting = 0
 	if lost := n.CarrierDown.Value; same && lost > c.count {
 		c.waiting = int(min(lost-c.count, 1000))
 	}
-	c.at, c.count, c.holder, c.up = at, n.CarrierDown.Value, n.Holder, n.AdminUp.Value
-	for len(c.losses) > 0 && at.Sub(c.losses[0].at) > remembered {
+	c.time, c.count, c.holder, c.up = at, n.CarrierDown.Value, n.Holder, n.AdminUp.Value
+	for len(c.losses) > 0 && at.Sub(c.losses[0].time) > remembered {
 		c.losses = c.losses[1:]
 	}
 }

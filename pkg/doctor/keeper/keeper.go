@@ -34,8 +34,8 @@ type Options struct {
 	Read  func(context.Context, collect.Options) *doctor.Facts
 	Every time.Duration // between runs; a minute if it is 0
 	Log   *slog.Logger
-	// Tell passes on notices, if it is not nil.
-	Tell func(component.Notice)
+	// Notify passes on notices, if it is not nil.
+	Notify func(component.Notice)
 	// Status returns the status of the agent of this process, a JSON object.
 	Status func() ([]byte, error)
 	// Condition writes the condition of the Node, if it is not nil. A nil condition removes it.
@@ -61,7 +61,7 @@ type Keeper struct {
 
 // New returns a Keeper. Run must be called once.
 func New(o Options) *Keeper {
-	k := &Keeper{Options: o, reporter: component.NewReporter("doctor", o.Log, o.Tell), rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
+	k := &Keeper{Options: o, reporter: component.NewReporter("doctor", o.Log, o.Notify), rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
 	if k.Every == 0 {
 		k.Every = usually
 	}

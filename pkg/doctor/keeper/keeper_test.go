@@ -39,7 +39,7 @@ const (
 func told(t *testing.T) (k *Keeper, since func() []string) {
 	t.Helper()
 	var notices []string
-	k = New(Options{Log: slog.New(slog.DiscardHandler), Tell: func(n component.Notice) {
+	k = New(Options{Log: slog.New(slog.DiscardHandler), Notify: func(n component.Notice) {
 		if n.Warning != (n.Reason != "RailProblemSolved") {
 			t.Errorf("%+v", n)
 		}
@@ -96,7 +96,7 @@ func TestNoticesOfARunAreBounded(t *testing.T) {
 	k.note(results)
 	k.note(results)
 	have := since()
-	if len(have) != mostNotices+1 || !strings.Contains(have[0], "p004: it has no carrier; and 95 more;") || !strings.Contains(have[mostNotices], "40 more rules") {
+	if len(have) != maxNotices+1 || !strings.Contains(have[0], "p004: it has no carrier; and 95 more;") || !strings.Contains(have[maxNotices], "40 more rules") {
 		t.Errorf("%d notices: %q", len(have), have)
 	}
 }
@@ -258,7 +258,7 @@ func TestFactsOfTheAgentAreThoseOfThisProcess(t *testing.T) {
 }
 
 func TestConditionsMessageIsBounded(t *testing.T) {
-	if have := cut(strings.Repeat("ö", 1000)); len(have) > mostMessage || !strings.HasSuffix(have, "ö …") {
+	if have := cut(strings.Repeat("ö", 1000)); len(have) > maxMessage || !strings.HasSuffix(have, "ö …") {
 		t.Errorf("%d bytes: %q", len(have), have)
 	}
 }

@@ -15,9 +15,9 @@ import (
 const memoryFile = "doctor.json"
 
 // memory is the content of the file: what was told of, by rule.
-type memory map[string]toldRule
+type memory map[string]reportedRule
 
-type toldRule struct {
+type reportedRule struct {
 	Scope    doctor.Scope      `json:"scope"`
 	Fails    bool              `json:"fails"`
 	Findings map[string]string `json:"findings"` // their texts, by key
@@ -49,7 +49,7 @@ func (k *Keeper) remember(rules []doctor.Rule) {
 		}
 		w := &watched{scope: r.Scope, fails: r.Fails, findings: map[string]*finding{}}
 		for key, text := range r.Findings {
-			w.findings[key] = &finding{text: text, told: true}
+			w.findings[key] = &finding{text: text, reported: true}
 		}
 		k.rules[id] = w
 	}
@@ -62,9 +62,9 @@ func (k *Keeper) memorize() {
 	}
 	told := memory{}
 	for id, w := range k.rules {
-		r := toldRule{Scope: w.scope, Fails: w.fails, Findings: map[string]string{}}
+		r := reportedRule{Scope: w.scope, Fails: w.fails, Findings: map[string]string{}}
 		for key, f := range w.findings {
-			if f.told {
+			if f.reported {
 				r.Findings[key] = f.text
 			}
 		}

@@ -14,8 +14,8 @@ const (
 	// inARow is the number of runs after which a change is reported. A pod that is just starting
 	// or ending has findings for a moment.
 	inARow = 2
-	// mostNotices bounds the notices of one run.
-	mostNotices = 10
+	// maxNotices bounds the notices of one run.
+	maxNotices = 10
 )
 
 // watched is what is known of a rule.
@@ -29,9 +29,9 @@ type watched struct {
 
 // finding is one of an object, or of a part of it.
 type finding struct {
-	text string // object and evidence
-	runs int    // in a row that had it, or had it no longer once it is told
-	told bool
+	text     string // object and evidence
+	runs     int    // in a row that had it, or had it no longer once it is told
+	reported bool
 }
 
 // note notes the results of a run, and tells of what changed.
@@ -54,9 +54,9 @@ func (k *Keeper) note(results []doctor.Result) {
 		if len(r.Findings) > 0 {
 			w.fails = r.Status == doctor.Status(doctor.Fail)
 		}
-		before := w.told()
+		before := w.reported()
 		fresh, over := w.update(r)
-		changed = changed || len(fresh) > 0 || w.told() != before
+		changed = changed || len(fresh) > 0 || w.reported() != before
 		switch {
 		case len(fresh) > 0:
 			notices = append(notices, component.Notice{Reason: "RailProblem", Summary: "doctor found a problem", Warning: true, Message: w.problem(r, fresh)})
@@ -68,7 +68,7 @@ func (k *Keeper) note(results []doctor.Result) {
 		k.memorize()
 	}
 	for i, n := range notices {
-		if i == mostNotices {
+		if i == maxNotices {
 			k.reporter.Report(component.Notice{
 				Reason: "RailProblem", Summary: "doctor found a problem", Warning: true,
 				Message: fmt.Sprintf("%d more rules of the doctor changed at the same time: see railctl doctor on the node, and the metric rail_doctor_rule", len(notices)-i),
@@ -113,33 +113,33 @@ func (w *watched) update(r *doctor.Result) (fresh []string, over bool) {
 		}
 		f.text = text
 		switch {
-		case f.told:
+		case f.reported:
 			f.runs = 0
 		default:
 			if f.runs++; f.runs >= inARow {
-				f.told, f.runs = true, 0
+				f.reported, f.runs = true, 0
 				fresh = append(fresh, key)
 			}
 		}
 	}
-	before := w.told()
+	before := w.reported()
 	for key, f := range w.findings {
 		if _, ok := now[key]; ok {
 			continue
 		}
-		if f.runs++; !f.told || f.runs >= inARow {
+		if f.runs++; !f.reported || f.runs >= inARow {
 			delete(w.findings, key)
 		}
 	}
 	slices.Sort(fresh)
-	return fresh, before > 0 && w.told() == 0
+	return fresh, before > 0 && w.reported() == 0
 }
 
-// told returns the number of findings that were told.
-func (w *watched) told() int {
+// reported returns the number of findings that were told.
+func (w *watched) reported() int {
 	n := 0
 	for _, f := range w.findings {
-		if f.told {
+		if f.reported {
 			n++
 		}
 	}
@@ -171,6 +171,6 @@ func (w *watched) failed() string {
 	if w.scope != doctor.NodeScope || !w.fails {
 		return ""
 	}
-	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(w.findings)), func(key string) bool { return !w.findings[key].told })
+	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(w.findings)), func(key string) bool { return !w.findings[key].reported })
 	return w.evidence(keys)
 }

@@ -37,15 +37,15 @@ var made = []kube.Resource{
 func (u *Uninstaller) delete(ctx context.Context) error {
 	deleted := 0
 	for _, r := range made {
-		n, err := u.deleteOurs(ctx, r)
+		n, err := u.deleteOwned(ctx, r)
 		deleted += n
 		if err != nil {
 			return err
 		}
 	}
-	u.Say(fmt.Sprintf("deleted %d objects", deleted))
+	u.Report(fmt.Sprintf("deleted %d objects", deleted))
 	if !u.Definitions {
-		u.Say("the CustomResourceDefinitions and the pools stay")
+		u.Report("the CustomResourceDefinitions and the pools stay")
 		return nil
 	}
 	for _, name := range definitionsOfPools {
@@ -54,13 +54,13 @@ func (u *Uninstaller) delete(ctx context.Context) error {
 			return err
 		}
 	}
-	u.Say("deleted whereabouts' CustomResourceDefinitions and all pools")
+	u.Report("deleted whereabouts' CustomResourceDefinitions and all pools")
 	return nil
 }
 
-// deleteOurs deletes all objects of a kind that have our label, and returns how many
+// deleteOwned deletes all objects of a kind that have our label, and returns how many
 // there were.
-func (u *Uninstaller) deleteOurs(ctx context.Context, r kube.Resource) (int, error) {
+func (u *Uninstaller) deleteOwned(ctx context.Context, r kube.Resource) (int, error) {
 	var found []kube.Meta
 	_, err := u.Client.List(ctx, r, kube.ListOptions{LabelSelector: ourLabel, MetadataOnly: true}, func(item []byte) error {
 		var o struct{ Metadata kube.Meta }

@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	lookAgain  = time.Second // between checks of the nodes
+	pollPause  = time.Second // between checks of the nodes
 	deleteTime = time.Minute // limit for the deletion of the objects
 )
 
@@ -38,7 +38,7 @@ type Uninstaller struct {
 	NodesOnly   bool // leave the objects
 	Definitions bool // delete whereabouts' CustomResourceDefinitions too
 
-	Say func(line string) // reports the steps, and the reasons of a wait
+	Report func(line string) // reports the steps, and the reasons of a wait
 }
 
 type container struct {
@@ -120,7 +120,7 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 		if err := u.elsewhere(bounded); err != nil {
 			return err
 		}
-		u.Say(fmt.Sprintf("no DaemonSet %s in the namespace %s, nodes not changed", agentName, u.Namespace))
+		u.Report(fmt.Sprintf("no DaemonSet %s in the namespace %s, nodes not changed", agentName, u.Namespace))
 	}
 	for _, d := range agents {
 		if release := d.Metadata.Annotations["meta.helm.sh/release-name"]; release != "" && !u.NodesOnly {
@@ -128,7 +128,7 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 		}
 	}
 	for _, d := range agents {
-		if err := u.tell(bounded, d); err != nil {
+		if err := u.startUninstall(bounded, d); err != nil {
 			return err
 		}
 	}
@@ -164,9 +164,9 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 	return errors.Join(found, err)
 }
 
-// tell makes the DaemonSet's agents uninstall, on all nodes at the same time: a node
+// startUninstall makes the DaemonSet's agents uninstall, on all nodes at the same time: a node
 // that waits for its pods must not delay the others.
-func (u *Uninstaller) tell(ctx context.Context, d *daemonSet) error {
+func (u *Uninstaller) startUninstall(ctx context.Context, d *daemonSet) error {
 	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })
 	if i < 0 {
 		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not rail-cni's; name the right namespace by --namespace", u.Namespace, d.Metadata.Name, agentName)
@@ -205,7 +205,7 @@ func (u *Uninstaller) wait(ctx context.Context) error {
 				nodes += d.Status.DesiredNumberScheduled
 			}
 			if done {
-				u.Say(fmt.Sprintf("uninstalled on %d of %d nodes", nodes-left, nodes))
+				u.Report(fmt.Sprintf("uninstalled on %d of %d nodes", nodes-left, nodes))
 				return nil
 			}
 			waiting, err = u.waiting(ctx)
@@ -214,10 +214,10 @@ func (u *Uninstaller) wait(ctx context.Context) error {
 			return err
 		}
 		if text := strings.Join(waiting, "\n"); text != said && text != "" {
-			u.Say(text)
+			u.Report(text)
 			said = text
 		}
-		_ = wait.For(ctx, lookAgain) // the loop checks ctx
+		_ = wait.For(ctx, pollPause) // the loop checks ctx
 	}
 	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for by \"kubectl describe node\", and run it again",
 		max(1, left), nodes, u.Timeout)

@@ -42,7 +42,7 @@ func newInstalled(t *testing.T) *installed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.u = cluster.Uninstaller{Client: client, Namespace: "kube-system", Timeout: time.Hour, Say: func(line string) {
+	c.u = cluster.Uninstaller{Client: client, Namespace: "kube-system", Timeout: time.Hour, Report: func(line string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.said = append(c.said, line)

@@ -13,7 +13,7 @@ import (
 // waiting returns the last messages of the nodes that are not done, by node name.
 func (u *Uninstaller) waiting(ctx context.Context) ([]string, error) {
 	agents, err := u.unready(ctx)
-	said, sayErr := u.said(ctx, agents)
+	said, sayErr := u.lastEvents(ctx, agents)
 	var lines []string
 	for _, node := range slices.Sorted(maps.Keys(said)) {
 		lines = append(lines, node+": "+said[node])
@@ -44,9 +44,9 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]bool, error) {
 	return nodes, err
 }
 
-// said returns, for each node, the last Event with the reason why it is not
+// lastEvents returns, for each node, the last Event with the reason why it is not
 // done.
-func (u *Uninstaller) said(ctx context.Context, nodes map[string]bool) (map[string]string, error) {
+func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]bool) (map[string]string, error) {
 	last, at := map[string]string{}, map[string]string{}
 	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}
 	_, err := u.Client.List(ctx, events, kube.ListOptions{FieldSelector: "reason=NotUninstalled"}, func(item []byte) error {

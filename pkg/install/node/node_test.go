@@ -105,7 +105,7 @@ func (l *lab) uninstall(change func(*node.Uninstaller)) *node.Uninstaller {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.ending = true
-	}, Tell: func(n component.Notice) {
+	}, Notify: func(n component.Notice) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.told = append(l.told, n.Reason+": "+n.Message)

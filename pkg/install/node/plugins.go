@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// mostTries bounds the tries to back up another's half-written plugin.
-	mostTries = 10
+	// maxTries bounds the tries to back up another's half-written plugin.
+	maxTries = 10
 
 	nodeFileMode = fs.FileMode(0o644)
 )
@@ -58,7 +58,7 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
 	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: PluginMode}
 	outcome, err := p.Record.Put(ctx, file)
-	for tries := 0; failure.KindOf(err) == failure.TryAgain && tries < mostTries; tries++ {
+	for tries := 0; failure.KindOf(err) == failure.TryAgain && tries < maxTries; tries++ {
 		outcome, err = p.Record.Put(ctx, file)
 	}
 	if err != nil {

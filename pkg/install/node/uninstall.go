@@ -13,15 +13,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-var errNotLooked = errors.New("not looked yet")
+var errNotChecked = errors.New("not looked yet")
 
 // Uninstaller removes the plugins of a node once no pod needs them.
 type Uninstaller struct {
 	Plugins
-	InUse func() []string        // returns the users of the plugins
-	Force bool                   // do not wait for users
-	Stop  func()                 // stops the other installer, and waits for its end
-	Tell  func(component.Notice) // is called whenever the remaining work changes
+	InUse  func() []string        // returns the users of the plugins
+	Force  bool                   // do not wait for users
+	Stop   func()                 // stops the other installer, and waits for its end
+	Notify func(component.Notice) // is called whenever the remaining work changes
 
 	took bool // it removed the plugins, and did not restore them
 
@@ -31,7 +31,7 @@ type Uninstaller struct {
 }
 
 const (
-	lookAgain = 2 * time.Second
+	pollPause = 2 * time.Second
 	// lastCalls bounds the time of a plugin call that began before the plugin
 	// was removed, until it has written its record.
 	lastCalls = 2 * time.Second
@@ -43,12 +43,12 @@ func (u *Uninstaller) Run(ctx context.Context) {
 		left := u.try(ctx)
 		if u.set(left) {
 			if left == "" {
-				u.Tell(component.Notice{Reason: "Uninstalled", Summary: "plugins uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
+				u.Notify(component.Notice{Reason: "Uninstalled", Summary: "plugins uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
 				return
 			}
-			u.Tell(component.Notice{Reason: "NotUninstalled", Summary: "plugins not uninstalled yet", Message: left, Warning: true})
+			u.Notify(component.Notice{Reason: "NotUninstalled", Summary: "plugins not uninstalled yet", Message: left, Warning: true})
 		}
-		_ = wait.For(ctx, lookAgain) // the loop checks ctx
+		_ = wait.For(ctx, pollPause) // the loop checks ctx
 	}
 }
 
@@ -114,7 +114,7 @@ func (u *Uninstaller) Ready() error {
 	defer u.mu.Unlock()
 	switch {
 	case !u.known:
-		return errNotLooked
+		return errNotChecked
 	case u.left != "":
 		return errors.New(u.left)
 	}

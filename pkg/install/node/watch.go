@@ -38,10 +38,10 @@ const watchEvery = 30 * time.Second
 const settleTime = 300 * time.Millisecond
 
 // Another installer may replace each restored plugin again. So a plugin is
-// restored only mostRestores times in restoresPer.
+// restored only maxRestores times in restoresPer.
 const (
-	mostRestores = 3
-	restoresPer  = time.Minute
+	maxRestores = 3
+	restoresPer = time.Minute
 )
 
 // The problems of an installed plugin.
@@ -241,7 +241,7 @@ func (b *Watcher) restore(ctx context.Context, path, name, wrong string) string 
 	if time.Since(tries.since) > restoresPer {
 		tries = restores{since: time.Now()}
 	}
-	if tries.count == mostRestores {
+	if tries.count == maxRestores {
 		return wrong + ", and something puts it there again and again"
 	}
 	tries.count++

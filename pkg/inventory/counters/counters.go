@@ -222,12 +222,12 @@ func (c *scrape) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger.Record
 		if errors.Is(err, rdma.ErrNotFound) {
 			continue // it has just left
 		}
-		c.tellState(p)
+		c.addState(p)
 		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without counters
 			errs = append(errs, err)
 		}
 		for name, value := range counters {
-			c.tell(name, float64(value), p)
+			c.add(name, float64(value), p)
 		}
 		if p.lent == nil || ns.ID.Equal(p.lent.Netns.NetnsID) {
 			c.driver(ns, p)
@@ -272,18 +272,18 @@ func (c *scrape) driver(ns *link.Netns, p port) {
 	}
 	for name, value := range d.Stats {
 		if m := ofPriority.FindStringSubmatch(name); m != nil {
-			c.tell(m[1]+"_"+m[3], float64(value), p, "priority", m[2])
+			c.add(m[1]+"_"+m[3], float64(value), p, "priority", m[2])
 		} else if strings.Contains(name, "vport") {
-			c.tell(name, float64(value), p)
+			c.add(name, float64(value), p)
 		}
 	}
 	if d.Mbps > 0 {
-		c.tell("vport_speed_mbps", float64(d.Mbps), p)
+		c.add("vport_speed_mbps", float64(d.Mbps), p)
 	}
 }
 
-// tellState exports whether the port of a lent NIC is active.
-func (c *scrape) tellState(p port) {
+// addState exports whether the port of a lent NIC is active.
+func (c *scrape) addState(p port) {
 	if p.lent == nil {
 		return
 	}
@@ -292,7 +292,7 @@ func (c *scrape) tellState(p port) {
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name)
 }
 
-func (c *scrape) tell(name string, value float64, p port, more ...string) {
+func (c *scrape) add(name string, value float64, p port, more ...string) {
 	if name = strings.ToLower(name); !metricName.MatchString(name) {
 		return
 	}

@@ -17,7 +17,7 @@ func TestMetricsPageHasTheLabelsOfRDMACounters(t *testing.T) {
 	const page = "docs/reference/metrics.md"
 	var metrics componenttest.Metrics
 	c := &scrape{node: "node1", out: &metrics, roots: map[rdma.GUID]string{1: "ens12np0"}}
-	c.tell("np_cnp_sent", 1, port{
+	c.add("np_cnp_sent", 1, port{
 		device: rdma.Device{Name: "mlx5_0", NodeGUID: 2, SysImageGUID: 1}, name: "mlx5_0", netdev: "net1",
 		pod: ledger.Pod{Namespace: "default", Name: "trainer-0"},
 	}, "priority", "3")
@@ -46,8 +46,8 @@ func TestMetricsNameADeviceAsTheHostDoes(t *testing.T) {
 	var metrics componenttest.Metrics
 	c := &scrape{out: &metrics, roots: map[rdma.GUID]string{}}
 	told := c.describe(d, rdma.Port{Number: 1}, r)
-	c.tell("np_cnp_sent", 1, told)
-	c.tellState(told)
+	c.add("np_cnp_sent", 1, told)
+	c.addState(told)
 	if len(metrics) != 2 {
 		t.Fatal(metrics)
 	}

@@ -129,9 +129,9 @@ func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) e
 	return err
 }
 
-// foreignLooks is the number of addresses found to be taken in other pools after
+// foreignChecks is the number of addresses found to be taken in other pools after
 // which all of those are read at once.
-const foreignLooks = 8
+const foreignChecks = 8
 
 // lastFile has the address that was handed out last, for claims that rotate. It may be
 // lost or wrong: then another free address is the next one.
@@ -188,7 +188,7 @@ func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 		if err := p.pages.hide(addr); err != nil {
 			return netip.Addr{}, err
 		}
-		if foreign++; foreign == foreignLooks {
+		if foreign++; foreign == foreignChecks {
 			if err := errors.Join(p.hideForeign(c.Range), p.rails.hide(p.pages)); err != nil {
 				return netip.Addr{}, err
 			}

@@ -31,8 +31,8 @@ func (r *reservations) target(addr netip.Addr) string {
 	return "../" + r.pool + "/" + recordName(addr)
 }
 
-// mine reports whether this pool has the link for addr.
-func (r *reservations) mine(addr netip.Addr) bool {
+// owned reports whether this pool has the link for addr.
+func (r *reservations) owned(addr netip.Addr) bool {
 	now, err := r.dir.Readlink(addr.String())
 	return err == nil && now == r.target(addr)
 }
@@ -60,7 +60,7 @@ func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) 
 		if r.elsewhere(addr) {
 			return false, nil
 		}
-		if r.mine(addr) {
+		if r.owned(addr) {
 			return true, nil
 		}
 		if err := r.dir.Remove(addr.String()); err != nil {
@@ -74,7 +74,7 @@ func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) 
 
 // free removes the reservation of addr if it is this pool's.
 func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
-	if !r.mine(addr) {
+	if !r.owned(addr) {
 		return nil
 	}
 	lock, err := r.space.Lock(ctx, reservedLock)
@@ -82,7 +82,7 @@ func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
 		return err
 	}
 	defer release(lock)
-	if !r.mine(addr) {
+	if !r.owned(addr) {
 		return nil
 	}
 	return r.dir.Remove(addr.String())

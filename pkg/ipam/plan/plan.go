@@ -26,8 +26,8 @@ func SlicePool(conf *netconf.Whereabouts) (name string, ok bool) {
 	return name, conf.NodeSliceSize != 0
 }
 
-// In reports whether the slice is a part of a range.
-func (s Slice) In(whole netip.Prefix) bool {
+// Part reports whether the slice is a part of a range.
+func (s Slice) Within(whole netip.Prefix) bool {
 	return whole.Contains(s.Prefix.Addr()) && s.Prefix.Bits() >= whole.Bits()
 }
 
@@ -59,7 +59,7 @@ func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 			Exclude: r.Exclude, ExcludeText: r.ExcludeText, Avoid: avoid(conf, r.Prefix), Small: conf.NodePrefix,
 		})
 		if err == nil && slice.Prefix.IsValid() {
-			rng, err = rng.In(slice.Prefix)
+			rng, err = rng.Part(slice.Prefix)
 		}
 		if err != nil {
 			return claims, err

@@ -55,7 +55,7 @@ func TestClaimsOfANodeSlice(t *testing.T) {
 		t.Errorf("a slice below range_start has claims %v", claims)
 	}
 	for prefix, want := range map[string]bool{"10.0.3.0/24": true, "10.0.0.0/16": true, "10.1.0.0/24": false, "10.0.0.0/8": false} {
-		if got := (Slice{Prefix: netip.MustParsePrefix(prefix)}).In(conf.Ranges[0].Prefix); got != want {
+		if got := (Slice{Prefix: netip.MustParsePrefix(prefix)}).Within(conf.Ranges[0].Prefix); got != want {
 			t.Errorf("%s is in %s: %t", prefix, conf.Ranges[0].Prefix, got)
 		}
 	}

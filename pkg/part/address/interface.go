@@ -288,7 +288,7 @@ func checkRoute(c *attachment.Checking, r link.Route) error {
 	if !anywhere || c.Link.Master != 0 { // the rules of a VRF are its own
 		return nil
 	}
-	used, err := c.Pod.LooksUp(tables)
+	used, err := c.Pod.HasRuleFor(tables)
 	if err == nil && !used {
 		err = attachment.Mismatch("the route to %s by %s is in table %d, and no rule leads to it", r.Dst, c.IfName, tables[0])
 	}

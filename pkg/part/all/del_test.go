@@ -367,7 +367,7 @@ func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
 	}
 	// The kernel deletes the links of a dead netns a moment later.
 	err = wait.Until(t.Context(), 10*time.Millisecond, func() (bool, error) {
-		hears, err := b.node.HearsFor(parent.Index, mac)
+		hears, err := b.node.Accepts(parent.Index, mac)
 		return !hears, err
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ func inUserNetns(t *testing.T, b *bench) batch {
 			t.Fatal("unshare does not come to its command")
 		}
 	}
-	b.pod = testnet.Of(t, holder.Process.Pid)
+	b.pod = testnet.OfProcess(t, holder.Process.Pid)
 	return func(b *bench, commands ...string) {
 		cmd := exec.Command("nsenter", "--target", pid, "--user", "--net", "ip", "-batch", "-")
 		cmd.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")

@@ -187,7 +187,7 @@ func newDHCP(t *testing.T, lease time.Duration) *dhcpd {
 	d := &dhcpd{bench: b, dir: scratch.Dir(t)}
 	d.socket = filepath.Join(d.dir, "dhcp.sock")
 	wire := nicName + "-sw"
-	d.released = b.wire.Heard(wire, release)
+	d.released = b.wire.Capture(wire, release)
 	b.wire.IP("addr", "add", "10.78.0.1/24", "dev", wire)
 	config := fmt.Sprintf("start 10.78.0.50\nend 10.78.0.53\ninterface %s\nlease_file %s/leases\npidfile %s/pid\nmin_lease 1\n"+
 		"opt subnet 255.255.255.0\nopt router 10.78.0.1\nopt lease %d\n", wire, d.dir, d.dir, int(lease.Seconds()))

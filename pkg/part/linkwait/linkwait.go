@@ -19,12 +19,12 @@ import (
 // running, and its new interface has a time of its own.
 //
 // No wait ends later than LastWait after the first of these ADDs began, but each has
-// leastWait: the pod's addresses may take three of the four minutes (store.SandboxTime).
+// minWait: the pod's addresses may take three of the four minutes (store.SandboxTime).
 // The time of plugins before that ADD is not known, and not counted.
 const (
 	OfPod     = 2 * time.Minute
 	LastWait  = ofSandbox - 30*time.Second
-	leastWait = 2 * time.Second
+	minWait   = 2 * time.Second
 	ofSandbox = 2 * OfPod
 )
 
@@ -157,7 +157,7 @@ func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, sho
 		bound, shortened = max(left, 0), fmt.Sprintf("all NICs of a pod together wait at most %s", OfPod)
 	}
 	age := time.Since(first)
-	if rest := max(LastWait-age, leastWait); age < ofSandbox && rest < bound {
+	if rest := max(LastWait-age, minWait); age < ofSandbox && rest < bound {
 		bound, shortened = rest, fmt.Sprintf("the pod's first ADD began %s ago, and no ADD waits beyond %s", age.Round(time.Second), LastWait)
 	}
 	return bound, shortened

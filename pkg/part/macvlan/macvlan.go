@@ -46,7 +46,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	c := p.Conf
 	if !c.LinkInContainer {
 		host := tx.Node.Host()
-		if err := host.Permit(host.Of(parent), tx.Node.File, nil); err != nil {
+		if err := host.Permit(host.NICOf(parent), tx.Node.File, nil); err != nil {
 			return err
 		}
 		tx.Parent = parent // in the pod it is the pod's own, and so is its RDMA device
@@ -72,7 +72,7 @@ func lowerOf(parent *link.Link, inPod bool) *ledger.Lower {
 	if parent.Kind != "macvlan" && parent.Kind != "macvtap" {
 		return nil
 	}
-	return &ledger.Lower{Index: parent.Lower, Away: !inPod || parent.LowerAway}
+	return &ledger.Lower{Index: parent.Lower, OutsidePod: !inPod || parent.LowerInOtherNetns}
 }
 
 // Confirm fails if the parent is lent. The ADD that lends it writes its record and then
@@ -82,7 +82,7 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 	if tx.Parent == nil {
 		return nil
 	}
-	holder, err := tx.Node.Ledger.HolderOf(tx.Node.Host().Of(tx.Parent).Key(tx.Node.Netns.ID))
+	holder, err := tx.Node.Ledger.HolderOf(tx.Node.Host().NICOf(tx.Parent).Key(tx.Node.Netns.ID))
 	if err == nil && holder != nil && holder.LendsNetdev() && tx.Node.Alive(holder) {
 		err = ledger.LentTo(holder)
 	}
@@ -124,7 +124,7 @@ func (p Part) checkRail(n *attachment.Node, parent *link.Link, rails *rails.Rail
 	if rails == nil {
 		return nil, nil
 	}
-	rail, err := rails.Of(n.Host().Of(parent), p.Conf.Rail)
+	rail, err := rails.RailOf(n.Host().NICOf(parent), p.Conf.Rail)
 	return &rail, p.Conf.RailCure(err)
 }
 
@@ -235,8 +235,8 @@ func tempName(r *ledger.Record) string {
 	return fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff)
 }
 
-// leastMTU is the smallest MTU of a macvlan, in bytes (ETH_MIN_MTU).
-const leastMTU = 68
+// minMTU is the smallest MTU of a macvlan, in bytes (ETH_MIN_MTU).
+const minMTU = 68
 
 // refused returns the error for a macvlan that the kernel did not make.
 func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
@@ -253,7 +253,7 @@ func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
 		return failure.From(err, failure.InvalidConfig,
 			"%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what).
 			Cure("use another master, or take it out of its bridge or bond")
-	case errors.Is(err, unix.EINVAL) && p.Conf.MTU > 0 && p.Conf.MTU < leastMTU:
+	case errors.Is(err, unix.EINVAL) && p.Conf.MTU > 0 && p.Conf.MTU < minMTU:
 		return failure.From(err, failure.InvalidConfig, "%s with MTU %d", what, p.Conf.MTU).Cure(`give "mtu" at least 68 bytes, or 1280 with IPv6`)
 	case errors.Is(err, unix.EINVAL):
 		return failure.From(err, failure.InvalidConfig, "%s", what).Cure(`check "mode" and "mac": passthru allows one child, and a MAC must be unicast`)
@@ -266,7 +266,7 @@ func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
 func hasKind(ns *link.Netns, master int, kinds ...string) bool {
 	links, err := ns.Links()
 	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool {
-		return l.Lower == master && !l.LowerAway && slices.Contains(kinds, l.Kind)
+		return l.Lower == master && !l.LowerInOtherNetns && slices.Contains(kinds, l.Kind)
 	})
 }
 
@@ -315,5 +315,5 @@ func (p Part) Available(n *attachment.Node) error {
 		return err
 	}
 	host := n.Host()
-	return host.Permit(host.Of(parent), n.File, nil)
+	return host.Permit(host.NICOf(parent), n.File, nil)
 }

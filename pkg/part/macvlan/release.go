@@ -122,9 +122,9 @@ func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 func onParent(l *link.Link, c *ledger.Child) bool {
 	lower := c.Lower
 	if lower == nil {
-		lower = &ledger.Lower{Index: c.MasterIndex, Away: !c.InPod}
+		lower = &ledger.Lower{Index: c.MasterIndex, OutsidePod: !c.InPod}
 	}
-	return l.Kind == "macvlan" && (l.Damage != nil || l.Lower == lower.Index && l.LowerAway == lower.Away)
+	return l.Kind == "macvlan" && (l.Damage != nil || l.Lower == lower.Index && l.LowerInOtherNetns == lower.OutsidePod)
 }
 
 // Is reports whether l is the macvlan of the attachment o.
@@ -188,7 +188,7 @@ func (s *search) hidden() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	hears, err := ns.HearsFor(master.Index, mac)
+	hears, err := ns.Accepts(master.Index, mac)
 	if errors.Is(err, link.ErrNotFound) {
 		return false, nil // it left just now
 	}

@@ -68,7 +68,7 @@ func (c *comparison) compare(ctx context.Context, again func() (lost []error)) [
 func (c *comparison) settle(ctx context.Context) (none bool, err error) {
 	since := time.Now() // an address was missing last
 	err = wait.Until(ctx, comparePause, func() (bool, error) {
-		gone, err := c.look()
+		gone, err := c.check()
 		if gone {
 			since = time.Now()
 		}
@@ -81,8 +81,8 @@ func (c *comparison) settle(ctx context.Context) (none bool, err error) {
 	return none, err
 }
 
-// look compares the NIC once. It reports whether an address is gone that was restored.
-func (c *comparison) look() (gone bool, err error) {
+// check compares the NIC once. It reports whether an address is gone that was restored.
+func (c *comparison) check() (gone bool, err error) {
 	found, err := c.releasing.Home.Compare(c.index, c.releasing.Record.Loan.Snapshot, false)
 	c.missing = notAmong(found, c.lost)
 	if gone = slices.ContainsFunc(c.missing, isAddress); gone {

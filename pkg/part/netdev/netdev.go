@@ -108,7 +108,7 @@ func (p *Part) railOf(n *attachment.Node, host *nic.Host, found *nic.NIC) (*int,
 	if err != nil {
 		return nil, p.Conf.RailCure(err)
 	}
-	rail, err := rails.Of(found, p.Conf.Rail)
+	rail, err := rails.RailOf(found, p.Conf.Rail)
 	return &rail, p.Conf.RailCure(err)
 }
 

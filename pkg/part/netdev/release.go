@@ -82,7 +82,7 @@ func gone(releasing *attachment.Releasing) bool {
 func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *link.Netns, err error) {
 	r, home, host := releasing.Record, releasing.Home, releasing.Node.Host()
 	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
-	came, err := releasing.Await(ctx, func() int { return releasing.Node.NICsAway() }, func() (done bool, err error) {
+	came, err := releasing.Await(ctx, func() int { return releasing.Node.NICsMoving() }, func() (done bool, err error) {
 		l, err = home.Find(id, hints...)
 		if l != nil || err != nil || id.ParentDev == "" {
 			return true, err
@@ -286,7 +286,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	c := &comparison{releasing: releasing, index: l.Index}
 	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
 		c.lost = lost
-		if gone, _ := c.look(); gone { // compare reports the error
+		if gone, _ := c.check(); gone { // compare reports the error
 			break // and waits for the NIC's manager
 		}
 		_ = wait.For(ctx, restorePause)

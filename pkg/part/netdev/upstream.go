@@ -54,7 +54,7 @@ func lentByAlias(l *link.Link) bool {
 func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 	known, host := *l, n.Host()
 	known.Name = l.Alias
-	found := host.Of(&known)
+	found := host.NICOf(&known)
 	if err := host.Permit(found, n.File, nil); err != nil {
 		n.Log.Warn("NIC without a record left in place", "nic", l.Alias, "err", err)
 		return false
@@ -160,6 +160,6 @@ func unrecorded(u *attachment.Upstream, l *link.Link) *ledger.Record {
 		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
 		Group: l.Group, Flags: l.SettableFlags(),
 	}}
-	r.Loan.PCI = u.Node.Host().Of(l).PCI
+	r.Loan.PCI = u.Node.Host().NICOf(l).PCI
 	return r
 }

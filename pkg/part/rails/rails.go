@@ -57,14 +57,14 @@ func (r *Rails) Selector(rail int) (nic.Selector, error) {
 		Cure("correct \"rail\", or \"rails\" in %s: `%s` proposes them", r.node.File.Path, discover)
 }
 
-// Of returns the rail of a NIC. It is an error if the NIC has none, or another than wanted. A
+// RailOf returns the rail of a NIC. It is an error if the NIC has none, or another than wanted. A
 // virtual function or subfunction without a rail of its own has that of its physical function,
 // and a VLAN has that of the NIC that it lies on.
-func (r *Rails) Of(found *nic.NIC, wanted netconf.Rail) (int, error) {
+func (r *Rails) RailOf(found *nic.NIC, wanted netconf.Rail) (int, error) {
 	name, pci := found.PCI, found.PCI
 	if found.Link != nil {
 		lower := r.host.NICBelow(found.Link)
-		pci = r.host.Of(lower).PCI
+		pci = r.host.NICOf(lower).PCI
 		if i := slices.IndexFunc(r.nics, func(f resource.NIC) bool { return slices.Contains(f.Names, lower.Name) }); pci == "" && i >= 0 {
 			pci = r.nics[i].PCI // kernels before 5.14 report no parent
 		}

@@ -29,7 +29,7 @@ type Chained struct {
 	devices
 	Conf *netconf.RDMAChained
 
-	nic *behind // set by Claim
+	nic *lowerNIC // set by Claim
 }
 
 // Off implements [attachment.Chained].
@@ -129,7 +129,7 @@ func (p *Chained) Apply(ctx context.Context, tx *attachment.Tx) error {
 }
 
 // find returns the RDMA devices of the NIC.
-func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledger.RDMA, error) {
+func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*ledger.RDMA, error) {
 	n, allow := tx.Node, p.Conf.Allow
 	host, err := rdma.Open(n.Netns)
 	if err != nil {
@@ -200,7 +200,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *behind) (*ledg
 // that are not on the host.
 func elsewhere(found *ledger.RDMA, err error) bool {
 	if err != nil {
-		return errors.Is(err, errAway)
+		return errors.Is(err, errOtherNetns)
 	}
 	return found.Mode == string(rdma.Exclusive) && !slices.ContainsFunc(found.Devices, func(d ledger.RDMADevice) bool { return d.Lent })
 }

@@ -34,7 +34,7 @@ func TestCarrierOfTheChainedPluginAnnouncesTheAddresses(t *testing.T) {
 		Record: &ledger.Record{RDMA: &ledger.RDMA{}},
 	}
 	tx.Layer3.IPs = []*current.IPConfig{{Address: net.IPNet{IP: net.IPv4(172, 31, 1, 2), Mask: net.CIDRMask(24, 32)}}}
-	part := Carrier{Chained: &Chained{Conf: &netconf.RDMAChained{}, nic: &behind{pod: l}}}
+	part := Carrier{Chained: &Chained{Conf: &netconf.RDMAChained{}, nic: &lowerNIC{pod: l}}}
 	if err := part.Apply(context.Background(), tx); err != nil {
 		t.Fatal(err)
 	}

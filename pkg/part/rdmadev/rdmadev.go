@@ -251,7 +251,7 @@ func ofNIC(core *rdma.Core, host *link.Netns, l *link.Link, mode rdma.Mode, allo
 			return nil, err
 		}
 	}
-	devices, err := core.Of(l)
+	devices, err := core.ServingOf(l)
 	if err != nil {
 		return nil, err
 	}

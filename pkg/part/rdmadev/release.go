@@ -73,7 +73,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		return err
 	}
 	defer core.Close()
-	came, err := releasing.Await(ctx, func() int { return devicesAway(n, core) + n.NICsAway() }, func() (done bool, err error) {
+	came, err := releasing.Await(ctx, func() int { return devicesAway(n, core) + n.NICsMoving() }, func() (done bool, err error) {
 		device, err := findDevice(core, d)
 		if device != nil || err != nil {
 			return true, errors.Join(err, RestoreName(ctx, n, core, home, device, d.Name))

@@ -25,7 +25,7 @@ func isServed(n *attachment.Node, l *link.Link) bool {
 	var others []string
 	if err == nil {
 		defer core.Close()
-		devices, err = core.Of(l)
+		devices, err = core.ServingOf(l)
 	}
 	if err == nil {
 		_, others, err = ofBond(core, n.Netns, l)
@@ -52,7 +52,7 @@ func ofBond(core *rdma.Core, host *link.Netns, l *link.Link) (device string, oth
 	if i < 0 {
 		return "", nil, nil
 	}
-	devices, err := core.Of(links[i])
+	devices, err := core.ServingOf(links[i])
 	if err != nil {
 		return "", nil, err
 	}

@@ -58,19 +58,19 @@ func (r *reason) ofImage() bool {
 	return r != nil && slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}, r.Reason)
 }
 
-// mostReason bounds what is kept of a message, in bytes.
-const mostReason = 1 << 10
+// maxReason bounds what is kept of a message, in bytes.
+const maxReason = 1 << 10
 
 // brief returns the beginning of a message.
 func brief(s string) string {
-	if len(s) > mostReason {
-		return strings.ToValidUTF8(s[:mostReason], "") + " …"
+	if len(s) > maxReason {
+		return strings.ToValidUTF8(s[:maxReason], "") + " …"
 	}
 	return s
 }
 
-// of reports whether the try's Job has made the pod. The labels of a pod may be anybody's.
-func (p *podObject) of(s *state) bool {
+// madeBy reports whether the try's Job has made the pod. The labels of a pod may be anybody's.
+func (p *podObject) madeBy(s *state) bool {
 	for _, o := range p.Metadata.Owners {
 		if o.Controller {
 			return s.uid != "" && o.UID == s.uid
@@ -81,7 +81,7 @@ func (p *podObject) of(s *state) bool {
 
 // state returns the try of which the pod is, nil for a pod that is none of the run.
 func (f *Fleet) state(p *podObject) *state {
-	if s := f.states[p.Metadata.Labels[nodeLabel]]; s != nil && s.renewed == nil && p.of(s) {
+	if s := f.states[p.Metadata.Labels[nodeLabel]]; s != nil && s.renewed == nil && p.madeBy(s) {
 		return s
 	}
 	return nil
@@ -122,7 +122,7 @@ func (f *Fleet) await(ctx context.Context) error {
 		renewals.Wait()
 		f.takeRenewed()
 	}()
-	last := time.Now().Add(mostWithin * f.Within)
+	last := time.Now().Add(maxWithin * f.Within)
 	for looked := time.Now(); ; {
 		pods, err := f.ownPods(ctx)
 		if err != nil {
@@ -135,7 +135,7 @@ func (f *Fleet) await(ctx context.Context) error {
 		}
 		f.takeRenewed()
 		waiting := f.waiting()
-		if len(waiting) > 0 && time.Since(looked) > lookEvents {
+		if len(waiting) > 0 && time.Since(looked) > eventsPause {
 			f.readEvents(ctx, waiting, pods)
 			for _, s := range waiting {
 				if s.without != nil {
@@ -160,7 +160,7 @@ func (f *Fleet) await(ctx context.Context) error {
 				s.failed, s.why = true, fmt.Sprintf("its pod%s does not run after %s: %s; %s", s.pod, f.Within, s.why, cmp.Or(s.cure, "raise --start-timeout, or leave the node out by --nodes"))
 			}
 		}
-		if err := wait.For(ctx, look); err != nil {
+		if err := wait.For(ctx, pollPause); err != nil {
 			return err
 		}
 	}
@@ -233,7 +233,7 @@ func (f *Fleet) readEvents(ctx context.Context, waiting []*state, pods []podObje
 		}
 		about := s.job
 		for k := range pods {
-			if pods[k].of(s) {
+			if pods[k].madeBy(s) {
 				about = pods[k].Metadata.Name
 			}
 		}
@@ -374,15 +374,15 @@ func (f *Fleet) leaveOutHeld(m *member, held []doctor.Attachment) {
 
 // gone waits until the pod of a try is gone: it may hold the other rails for a moment.
 func (f *Fleet) gone(ctx context.Context, s *state) error {
-	for range int(removalTime / look) {
+	for range int(removalTime / pollPause) {
 		pods, err := f.pods(ctx, s.job)
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(pods, func(p podObject) bool { return p.of(s) }) {
+		if !slices.ContainsFunc(pods, func(p podObject) bool { return p.madeBy(s) }) {
 			return nil
 		}
-		if err := wait.For(ctx, look); err != nil {
+		if err := wait.For(ctx, pollPause); err != nil {
 			return err
 		}
 	}

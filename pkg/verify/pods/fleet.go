@@ -37,11 +37,11 @@ type Options struct {
 }
 
 const (
-	look        = 300 * time.Millisecond // between two looks at the pods
-	lookEvents  = time.Second            // between two looks at their events
+	pollPause   = 300 * time.Millisecond // between two looks at the pods
+	eventsPause = time.Second            // between two looks at their events
 	atOnce      = 16                     // requests at the same time
 	removalTime = time.Minute            // of a run's objects
-	mostWithin  = 3                      // times Within that all tries of a node have together
+	maxWithin   = 3                      // times Within that all tries of a node have together
 )
 
 // Fleet is the probers of a run. Close ends and removes them.
@@ -186,8 +186,8 @@ type condition struct {
 	Since time.Time `json:"lastTransitionTime"`
 }
 
-// ours reports whether the Job has the name that a run gives it. Its labels alone may be anybody's.
-func (j *jobObject) ours() bool {
+// hasRunName reports whether the Job has the name that a run gives it. Its labels alone may be anybody's.
+func (j *jobObject) hasRunName() bool {
 	l := j.Metadata.Labels
 	return strings.HasPrefix(j.Metadata.Name, jobName(l[runLabel], l[nodeLabel])+"-")
 }
@@ -210,7 +210,7 @@ func (f *Fleet) removeEnded(ctx context.Context) error {
 		if err := json.Unmarshal(item, &j); err != nil {
 			return err
 		}
-		if j.ours() && j.over(time.Now()) {
+		if j.hasRunName() && j.over(time.Now()) {
 			left = append(left, j.Metadata.Name)
 		}
 		return nil
@@ -256,7 +256,7 @@ func (f *Fleet) Close() error {
 		case len(left) == 0:
 			return nil
 		}
-		if wait.For(ctx, look) != nil {
+		if wait.For(ctx, pollPause) != nil {
 			return fmt.Errorf("pod %s/%s and %d others are still there; Kubernetes will remove them when they have ended", f.Namespace, left[0].Metadata.Name, len(left)-1)
 		}
 	}

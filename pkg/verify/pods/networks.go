@@ -20,8 +20,8 @@ const (
 	resourceKey = "k8s.v1.cni.cncf.io/resourceName"
 )
 
-// mostConfig bounds the configuration of a network, in bytes.
-const mostConfig = 64 << 10
+// maxConfig bounds the configuration of a network, in bytes.
+const maxConfig = 64 << 10
 
 // Network is a NetworkAttachmentDefinition (NAD), by which pods get a rail.
 type Network struct {
@@ -125,7 +125,7 @@ func readNetwork(text []byte) (Network, error) {
 		Plugins []plugin `json:"plugins"`
 	}
 	err := errors.New("it is too long")
-	if len(nad.Spec.Config) <= mostConfig {
+	if len(nad.Spec.Config) <= maxConfig {
 		err = json.Unmarshal([]byte(cmp.Or(nad.Spec.Config, "{}")), &config)
 	}
 	if err != nil {

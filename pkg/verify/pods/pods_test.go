@@ -163,7 +163,7 @@ func TestNetworkIsReadAsMultusReadsIt(t *testing.T) {
 			t.Errorf("%s: %+v, %v", config, n, err)
 		}
 	}
-	for _, config := range []string{"{", `[]`, `{"name": 3}`, strings.Repeat(" ", mostConfig+1)} {
+	for _, config := range []string{"{", `[]`, `{"name": 3}`, strings.Repeat(" ", maxConfig+1)} {
 		if n, err := readNetwork(nad("rail-0", config)); err == nil || !strings.Contains(err.Error(), "ml/rail-0") {
 			t.Errorf("%.40s: %+v, %v", config, n, err)
 		}
@@ -201,7 +201,7 @@ func TestEventsNameTheRailThatAPodCannotHave(t *testing.T) {
 		{"an error that stays", sandbox + "no address is free", 2, &left{1, "its network ml/b cannot be attached: no address is free", true}},
 		{"two networks of a name", strings.ReplaceAll(sandbox, "r2", "r3") + "no address is free", 2, nil},
 		{"another error", "Failed to pull image", 9, nil},
-		{"an endless error", sandbox + strings.Repeat("x", 1<<20), 2, &left{1, "its network ml/b cannot be attached: " + strings.Repeat("x", mostReason) + " …", true}},
+		{"an endless error", sandbox + strings.Repeat("x", 1<<20), 2, &left{1, "its network ml/b cannot be attached: " + strings.Repeat("x", maxReason) + " …", true}},
 	} {
 		have := f.blamed(&state{member: &member{}}, c.message, c.count)
 		if (have == nil) != (c.want == nil) || have != nil && *have != *c.want {
@@ -228,7 +228,7 @@ func TestJobsOfDeadRunsAreKnown(t *testing.T) {
 		j.Metadata.CreationTimestamp, j.Spec.Deadline = now.Add(-time.Minute), 600
 		j.Metadata.Labels = map[string]string{runLabel: "01234567", nodeLabel: "1-0"}
 		for name, ours := range map[string]bool{"rail-verify-01234567-1-0-ab010203": true, "rail-verify-01234567-1-1-ab010203": false, "users-job": false, "": false} {
-			if j.Metadata.Name = name; j.ours() != ours {
+			if j.Metadata.Name = name; j.hasRunName() != ours {
 				t.Errorf("a Job named %q: %v", name, !ours)
 			}
 		}

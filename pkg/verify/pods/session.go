@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	mostAnswer = 16 << 20         // bytes of an answer
+	maxAnswer  = 16 << 20         // bytes of an answer
 	answerTime = 20 * time.Second // of an answer, beside the time of what it measures
 	rdmaTime   = 40 * time.Second // of an answer about RDMA tests, which bound themselves
 	beat       = Idle / 3         // between requests of a prober that has nothing to do
@@ -34,7 +34,7 @@ func attach(ctx context.Context, client *kube.Client, namespace, pod string) *se
 	ctx, cancel := context.WithCancelCause(ctx)
 	inRead, inWrite := io.Pipe()
 	outRead, outWrite := io.Pipe()
-	s := &session{lines: verify.NewLines(inWrite, outRead, mostAnswer), cancel: cancel, ended: make(chan struct{})}
+	s := &session{lines: verify.NewLines(inWrite, outRead, maxAnswer), cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(s.ended)
 		err := client.Attach(ctx, namespace, pod, container, inRead, outWrite)

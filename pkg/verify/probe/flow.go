@@ -14,14 +14,14 @@ import (
 
 // The bounds of requests, and of what a responder remembers.
 const (
-	mostFlows  = 4096
-	mostProbes = 10_000
-	longest    = 10 * time.Second // of an interval or a wait
+	maxFlows    = 4096
+	maxProbes   = 10_000
+	maxDuration = 10 * time.Second // of an interval or a wait
 )
 
 // arrival is a probe that arrived, and its answer.
 type arrival struct {
-	at      time.Time
+	time    time.Time
 	program time.Duration // until it was answered
 	out     time.Duration // until the answer left, after that; 0 until then
 }
@@ -38,7 +38,7 @@ func (p *Prober) respond(s *socket) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if a := p.seen[out.flow][out.number]; a != nil && a.out == 0 {
-			a.out = max(out.at.Sub(a.at)-a.program, 1)
+			a.out = max(out.time.Sub(a.time)-a.program, 1)
 		}
 	}, func() bool { return false })
 }
@@ -49,17 +49,17 @@ func (p *Prober) remember(in *packet) bool {
 	defer p.mu.Unlock()
 	flow := p.seen[in.flow]
 	if flow == nil {
-		if p.reported[in.flow] || len(p.seen) >= mostFlows {
+		if p.reported[in.flow] || len(p.seen) >= maxFlows {
 			return false
 		}
 		flow = map[uint32]*arrival{}
 		p.seen[in.flow] = flow
 	}
-	if flow[in.number] != nil || len(flow) >= mostProbes {
+	if flow[in.number] != nil || len(flow) >= maxProbes {
 		return false
 	}
 	// The answer is sent next. The wall clock is that of the kernel's times.
-	flow[in.number] = &arrival{at: in.at, program: max(time.Now().Round(0).Sub(in.at), 0)}
+	flow[in.number] = &arrival{time: in.time, program: max(time.Now().Round(0).Sub(in.time), 0)}
 	return true
 }
 
@@ -82,8 +82,8 @@ func (p *Prober) report(flows []uint32) *verify.Answer {
 
 // measure runs flows at the same time.
 func (p *Prober) measure(ctx context.Context, flows []verify.Flow) (*verify.Answer, error) {
-	if len(flows) > mostFlows {
-		return nil, fmt.Errorf("%d flows, and at most %d are possible", len(flows), mostFlows)
+	if len(flows) > maxFlows {
+		return nil, fmt.Errorf("%d flows, and at most %d are possible", len(flows), maxFlows)
 	}
 	for _, f := range flows {
 		if err := p.check(&f); err != nil {
@@ -117,7 +117,7 @@ func (p *Prober) check(f *verify.Flow) error {
 		return errors.New("the addresses are not of one family")
 	case f.Size < overhead(f)+headerSize || f.Size > 65535:
 		return fmt.Errorf("packets of %d bytes are not possible", f.Size)
-	case f.Count < 1 || f.Count > mostProbes || f.Interval < 1 || f.Wait < 0 || wait > longest:
+	case f.Count < 1 || f.Count > maxProbes || f.Interval < 1 || f.Wait < 0 || wait > maxDuration:
 		return errors.New("its number of probes, interval or wait is out of bounds")
 	}
 	return nil
@@ -138,7 +138,7 @@ func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 		if in.flow != f.ID || in.number >= uint32(f.Count) || sent[in.number].IsZero() {
 			return &verify.Sample{}, 0
 		}
-		return &e.Samples[in.number], max(in.at.Sub(sent[in.number]), 1)
+		return &e.Samples[in.number], max(in.time.Sub(sent[in.number]), 1)
 	}
 	ended := make(chan struct{})
 	go func() {

@@ -18,11 +18,11 @@ import (
 
 // The broadcasts.
 const (
-	hellos    = 3
-	helloWait = 50 * time.Millisecond  // between them
-	heardWait = 300 * time.Millisecond // for the last ones of others
-	helloData = 14 + 28                // what is ours lies behind the ARP message
-	helloFrom = 2 + 2 + 6 + 2          // the node, the rail, its MAC and the number of the broadcast, before their signature
+	hellos      = 3
+	helloWait   = 50 * time.Millisecond  // between them
+	receiveWait = 300 * time.Millisecond // for the last ones of others
+	helloData   = 14 + 28                // what is ours lies behind the ARP message
+	helloFrom   = 2 + 2 + 6 + 2          // the node, the rail, its MAC and the number of the broadcast, before their signature
 )
 
 // packetSocket receives the ARP frames of an interface.
@@ -70,8 +70,8 @@ func (p *Prober) helloFrame(rail, number int) []byte {
 	return append(frame, sign(p.token, frame[helloData:])...)
 }
 
-// sayHello broadcasts by each rail.
-func (p *Prober) sayHello(ctx context.Context) (*verify.Answer, error) {
+// sendHello broadcasts by each rail.
+func (p *Prober) sendHello(ctx context.Context) (*verify.Answer, error) {
 	for number := range hellos {
 		for i := range p.rails {
 			if h := p.rails[i].hello; h != nil {
@@ -83,8 +83,8 @@ func (p *Prober) sayHello(ctx context.Context) (*verify.Answer, error) {
 	return &verify.Answer{}, ctx.Err()
 }
 
-// hear notes the broadcasts that arrive at a rail, until its socket is closed.
-func (p *Prober) hear(rail int) {
+// receive notes the broadcasts that arrive at a rail, until its socket is closed.
+func (p *Prober) receive(rail int) {
 	frame := make([]byte, 256)
 	for {
 		n, err := p.rails[rail].hello.Read(frame)
@@ -109,7 +109,7 @@ func (p *Prober) take(rail int, frame []byte) {
 	if !hmac.Equal(signature, sign(p.token, from)) {
 		return
 	}
-	h := verify.Heard{Rail: rail, Node: int(binary.BigEndian.Uint16(from)), FromRail: int(binary.BigEndian.Uint16(from[2:]))}
+	h := verify.Broadcast{Rail: rail, Node: int(binary.BigEndian.Uint16(from)), FromRail: int(binary.BigEndian.Uint16(from[2:]))}
 	if h.Node == p.node {
 		return
 	}
@@ -117,27 +117,27 @@ func (p *Prober) take(rail int, frame []byte) {
 	defer p.mu.Unlock()
 	// Everybody in the rail's network can hear a broadcast, and send it again. Then it has
 	// another source than the one that it signs, or comes twice.
-	once := heardOnce{h, binary.BigEndian.Uint16(from[10:])}
+	once := reception{h, binary.BigEndian.Uint16(from[10:])}
 	h.Repeated = p.numbers[once] || !bytes.Equal(frame[6:12], from[4:10])
-	if len(p.heard) < verify.MostHeard && len(p.numbers) < hellos*verify.MostHeard {
-		p.heard[h], p.numbers[once] = true, true
+	if len(p.received) < verify.MaxReceived && len(p.numbers) < hellos*verify.MaxReceived {
+		p.received[h], p.numbers[once] = true, true
 	}
 }
 
-// heardOnce is one broadcast, of those of a rail.
-type heardOnce struct {
-	verify.Heard
+// reception is one broadcast, of those of a rail.
+type reception struct {
+	verify.Broadcast
 	number uint16
 }
 
-// tellHeard returns the broadcasts that arrived, after a wait for the last ones.
-func (p *Prober) tellHeard(ctx context.Context) (*verify.Answer, error) {
-	sleep(ctx, heardWait)
+// reportReceived returns the broadcasts that arrived, after a wait for the last ones.
+func (p *Prober) reportReceived(ctx context.Context) (*verify.Answer, error) {
+	sleep(ctx, receiveWait)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := &verify.Answer{}
-	for h := range p.heard {
-		a.Heard = append(a.Heard, h)
+	for h := range p.received {
+		a.Received = append(a.Received, h)
 	}
 	return a, ctx.Err()
 }

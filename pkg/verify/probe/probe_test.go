@@ -127,7 +127,7 @@ func TestBroadcastDoesNotLetOthersFloodAResponder(t *testing.T) {
 	defer s.Close()
 	foreign := make([]byte, 64)
 	for at := helloData; at < helloData+12; at += 4 {
-		for flow := range uint32(mostFlows + 100) {
+		for flow := range uint32(maxFlows + 100) {
 			header{flow: 100 + flow, number: 1}.write(foreign, [8]byte(frame[at:]))
 			if _, err := s.WriteToUDPAddrPort(foreign, to); err != nil {
 				t.Fatal(err)
@@ -225,14 +225,14 @@ func TestBroadcastsOfOthersAreNotHeard(t *testing.T) {
 		}
 	}
 	p.take(0, frame[:helloData+helloFrom])
-	if len(p.heard) != 1 || !p.heard[verify.Heard{Node: 3}] {
-		t.Errorf("%d broadcasts are remembered", len(p.heard))
+	if len(p.received) != 1 || !p.received[verify.Broadcast{Node: 3}] {
+		t.Errorf("%d broadcasts are remembered", len(p.received))
 	}
 	station := slices.Clone(frame)
 	station[6] ^= 4 // sent again by another station
 	p.take(1, station)
-	if p.take(0, frame); len(p.heard) != 3 || !p.heard[verify.Heard{Rail: 1, Node: 3, Repeated: true}] || !p.heard[verify.Heard{Node: 3, Repeated: true}] {
-		t.Errorf("repeated: %v", p.heard)
+	if p.take(0, frame); len(p.received) != 3 || !p.received[verify.Broadcast{Rail: 1, Node: 3, Repeated: true}] || !p.received[verify.Broadcast{Node: 3, Repeated: true}] {
+		t.Errorf("repeated: %v", p.received)
 	}
 }
 
@@ -294,10 +294,10 @@ func TestBadRequestsAreErrors(t *testing.T) {
 		"too small":    {Flows: with(func(f *verify.Flow) { f.Size = 40 })},
 		"too large":    {Flows: with(func(f *verify.Flow) { f.Size = 65536 })},
 		"no probe":     {Flows: with(func(f *verify.Flow) { f.Count = 0 })},
-		"too many":     {Flows: with(func(f *verify.Flow) { f.Count = mostProbes + 1 })},
+		"too many":     {Flows: with(func(f *verify.Flow) { f.Count = maxProbes + 1 })},
 		"no interval":  {Flows: with(func(f *verify.Flow) { f.Interval = 0 })},
 		"a long wait":  {Flows: with(func(f *verify.Flow) { f.Wait = 1 << 40 })},
-		"many flows":   {Flows: make([]verify.Flow, mostFlows+1)},
+		"many flows":   {Flows: make([]verify.Flow, maxFlows+1)},
 	} {
 		if a, err := p.Do(t.Context(), r); err == nil {
 			t.Errorf("%s: %+v", name, a)

@@ -24,7 +24,7 @@ import (
 const (
 	serverTime = 5 * time.Second  // until a server listens
 	clientTime = 20 * time.Second // for a client
-	mostOutput = 64 << 10         // bytes of a program's output
+	maxOutput  = 64 << 10         // bytes of a program's output
 )
 
 // rdmaTests runs programs at the same time. Servers of an earlier request are ended first.
@@ -286,7 +286,7 @@ type bounded struct {
 func (b *bounded) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.text.Write(p[:min(len(p), mostOutput-b.text.Len())])
+	b.text.Write(p[:min(len(p), maxOutput-b.text.Len())])
 	return len(p), nil
 }
 

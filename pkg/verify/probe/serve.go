@@ -92,8 +92,8 @@ type Prober struct {
 	mu       sync.Mutex
 	seen     map[uint32]map[uint32]*arrival // by flow and number
 	reported map[uint32]bool                // flows that are over
-	heard    map[verify.Heard]bool
-	numbers  map[heardOnce]bool
+	received map[verify.Broadcast]bool
+	numbers  map[reception]bool
 
 	servers []func() // each ends a server of an RDMA test
 }
@@ -116,9 +116,9 @@ func (p *Prober) Do(ctx context.Context, r *verify.Request) (*verify.Answer, err
 	case p.netns == nil:
 		return nil, errors.New("the first request must be \"open\"")
 	case r.Hello:
-		return p.sayHello(ctx)
-	case r.Heard:
-		return p.tellHeard(ctx)
+		return p.sendHello(ctx)
+	case r.Received:
+		return p.reportReceived(ctx)
 	case r.Flows != nil:
 		return p.measure(ctx, r.Flows)
 	case r.RDMA != nil:
@@ -156,8 +156,8 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 	}
 	p.netns, p.node = n, o.Node
 	binary.BigEndian.PutUint64(p.token[:], o.Token)
-	p.seen, p.reported, p.heard = map[uint32]map[uint32]*arrival{}, map[uint32]bool{}, map[verify.Heard]bool{}
-	p.numbers = map[heardOnce]bool{}
+	p.seen, p.reported, p.received = map[uint32]map[uint32]*arrival{}, map[uint32]bool{}, map[verify.Broadcast]bool{}
+	p.numbers = map[reception]bool{}
 	links, err := n.Links()
 	if err != nil {
 		return nil, err
@@ -198,8 +198,8 @@ func netNames(links []*link.Link) (names []string) {
 	return names
 }
 
-// mostAddresses bounds how many addresses of an interface are looked at.
-const mostAddresses = 64
+// maxAddresses bounds how many addresses of an interface are looked at.
+const maxAddresses = 64
 
 // begin starts the responders of a rail.
 func (p *Prober) begin(i int) {
@@ -214,7 +214,7 @@ func (p *Prober) begin(i int) {
 		r.Problem = "it has no carrier"
 		return
 	}
-	nets, err := p.netns.SomeAddresses(l.Index, mostAddresses)
+	nets, err := p.netns.SomeAddresses(l.Index, maxAddresses)
 	if err != nil {
 		r.Problem = err.Error()
 		return
@@ -248,5 +248,5 @@ func (p *Prober) begin(i int) {
 		r.Deaf = strings.TrimSpace(err.Error())
 		return
 	}
-	p.ended.Go(func() { p.hear(i) })
+	p.ended.Go(func() { p.receive(i) })
 }

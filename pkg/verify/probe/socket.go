@@ -27,8 +27,8 @@ type socket struct {
 
 // The bounds of what is read before the end is looked for: a flood of packets never ends.
 const (
-	batch    = 256
-	mostLate = 16 << 10 // after the deadline: more than the buffer holds
+	batch       = 256
+	maxLateness = 16 << 10 // after the deadline: more than the buffer holds
 )
 
 // SetReadDeadline sets the deadline of read.
@@ -111,7 +111,7 @@ type packet struct {
 	header
 	data []byte // all of it, if it arrived
 	from netip.AddrPort
-	at   time.Time // by the kernel's clock
+	time time.Time // by the kernel's clock
 }
 
 // read calls arrived and left for the packets of this run until done returns true or the
@@ -120,7 +120,7 @@ func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() 
 	data, control := make([]byte, 64<<10), make([]byte, 512)
 	ended := false
 	drain := func(fd uintptr) bool {
-		for more, late := true, 0; more && late < mostLate; {
+		for more, late := true, 0; more && late < maxLateness; {
 			more = s.drain(int(fd), token, data, control, arrived, left)
 			if ended = done(); ended {
 				return true
@@ -170,7 +170,7 @@ func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, lef
 		}
 		if i := bytes.Index(data[:n], []byte(mark)); i >= 0 {
 			if h, ok := parse(data[i:n], token); ok {
-				left(&packet{header: h, at: stamp(control[:oobn])})
+				left(&packet{header: h, time: stamp(control[:oobn])})
 			}
 		}
 	}

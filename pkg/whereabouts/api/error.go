@@ -43,13 +43,13 @@ func IsLostRace(err error) bool {
 	return kube.IsRefused(err) || kube.IsConflict(err) || kube.IsNotFound(err) || kube.IsAlreadyExists(err)
 }
 
-const shortestPause, longestPause = 10 * time.Millisecond, 500 * time.Millisecond
+const shortestPause, maxPause = 10 * time.Millisecond, 500 * time.Millisecond
 
 // PauseAfterRace waits after a lost race: longer after each race, and for a
 // random time, so that the writers do not collide again. lost is the number of
 // races; err is the error of the last.
 func PauseAfterRace(ctx context.Context, lost int, err error) error {
-	longest := min(shortestPause<<min(lost, 10), longestPause)
+	longest := min(shortestPause<<min(lost, 10), maxPause)
 	if wait.For(ctx, rand.N(longest)) == nil {
 		return nil
 	}

@@ -84,8 +84,8 @@ func missingSlices(err error, name string) error {
 
 // NodeSlices is a NodeSlicePool: the slices of a range by node.
 type NodeSlices struct {
-	Range string
-	Of    map[string]netip.Prefix // by node
+	Range  string
+	ByNode map[string]netip.Prefix // by node
 }
 
 // InspectSlices returns the NodeSlicePools of client's namespace by name, none
@@ -97,10 +97,10 @@ func InspectSlices(ctx context.Context, client *kube.Client) (map[string]*NodeSl
 		if err := json.Unmarshal(item, &p); err != nil {
 			return err
 		}
-		n := &NodeSlices{Range: p.Spec.Range, Of: map[string]netip.Prefix{}}
+		n := &NodeSlices{Range: p.Spec.Range, ByNode: map[string]netip.Prefix{}}
 		for _, a := range p.Status.Allocations {
 			if slice, err := netip.ParsePrefix(a.SliceRange); err == nil && a.NodeName != "" {
-				n.Of[a.NodeName] = slice.Masked()
+				n.ByNode[a.NodeName] = slice.Masked()
 			}
 		}
 		all[p.Metadata.Name] = n

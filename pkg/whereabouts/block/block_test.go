@@ -235,7 +235,7 @@ func newProxy(t *testing.T) *proxy {
 }
 
 // newProxyTo returns a proxy that sends each request with the client that pick returns for
-// it, after a call of look.
+// it, after a call of scan.
 func newProxyTo(t *testing.T, pick func() *controlplane.Client, look func(*http.Request)) *proxy {
 	t.Helper()
 	p := &proxy{}

@@ -21,10 +21,10 @@ const (
 	// reads which ones are held. Unless the pool is nearly full, one of them is probably
 	// free.
 	blindProbes = 16
-	// mostProbes bounds the blocks that one search asks the server for, and
-	// mostCandidates those that it considers.
-	mostProbes     = 4096
-	mostCandidates = 1 << 16
+	// maxProbes bounds the blocks that one search asks the server for, and
+	// maxCandidates those that it considers.
+	maxProbes     = 4096
+	maxCandidates = 1 << 16
 )
 
 // claim makes the node the holder of one more block with an address for c: one that it
@@ -37,7 +37,7 @@ func (p *pool) claim(ctx context.Context, c ipam.Claim) error {
 		}
 		// Another process may have claimed one while this one waited. If its addresses are
 		// taken by others meanwhile, this process comes back.
-		if p.room(ctx, c, f) {
+		if p.hasFree(ctx, c, f) {
 			return nil
 		}
 		if f.full(p.hosts(c), p.now()) {
@@ -59,9 +59,9 @@ func (p *pool) peek(ctx context.Context) (now *file, err error) {
 	return now, err
 }
 
-// room reports whether a usable block has a free address for c, or the requested one,
+// hasFree reports whether a usable block has a free address for c, or the requested one,
 // free or not.
-func (p *pool) room(ctx context.Context, c ipam.Claim, f *file) bool {
+func (p *pool) hasFree(ctx context.Context, c ipam.Claim, f *file) bool {
 	usable := blocksFor(c, f.usable(p.now()))
 	if c.Want.IsValid() {
 		return slices.ContainsFunc(usable, func(b netip.Prefix) bool { return b.Contains(c.Want) })
@@ -97,7 +97,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 		if by, some := held[api.BlockName(p.Pool, prefix)]; some && f.find(prefix) == nil && !p.mineBefore(by) {
 			continue
 		}
-		if asked++; asked > mostProbes {
+		if asked++; asked > maxProbes {
 			break
 		}
 		ok, err := p.take(ctx, prefix, at)
@@ -147,7 +147,7 @@ func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix]
 		for gcd(step, n) != 1 { // then the steps lead to each block once
 			step++
 		}
-		for i := range min(n, mostCandidates) {
+		for i := range min(n, maxCandidates) {
 			at := (f.Tried + i) % n
 			if !yield(at, nth(first, (start+at*step)%n)) {
 				return

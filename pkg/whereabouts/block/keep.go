@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// passEvery is the time between two looks of a [Keeper] at the node's files. They
+	// passEvery is the time between two scans of a [Keeper] at the node's files. They
 	// make a request only if something has changed, or a confirmation is old.
 	passEvery = 15 * time.Second
 	// keptFresh is the age of a confirmation at which the Keeper asks again, so that ADDs
@@ -44,7 +44,7 @@ type Keeper struct {
 
 	published map[string]map[string]api.Entry // what the server has, by claim
 	emptied   map[string]moment               // when a block was first seen empty, by claim
-	said      string                          // the last error
+	lastError string                          // the last error
 
 	// Of tests: the node's clock and boot.
 	now  func() moment
@@ -58,10 +58,10 @@ func (k *Keeper) Run(ctx context.Context) {
 		err := k.Pass(bounded)
 		cancel()
 		said := fmt.Sprint(err)
-		if err != nil && said != k.said && ctx.Err() == nil {
+		if err != nil && said != k.lastError && ctx.Err() == nil {
 			k.Log.Warn("address blocks not kept, retrying", "err", err)
 		}
-		k.said = said
+		k.lastError = said
 	}
 }
 

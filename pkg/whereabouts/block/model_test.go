@@ -37,9 +37,9 @@ const (
 	// inProcesses is the percentage of ADDs and DELs that run in a process of their own. Of
 	// the keeper's passes it is three times as many.
 	inProcesses = 20
-	// longestPause bounds a pause of the second API server. It is longer than modelWait, so
+	// maxPause bounds a pause of the second API server. It is longer than modelWait, so
 	// that some requests take effect after the node has given up.
-	longestPause = 2 * modelWait
+	maxPause = 2 * modelWait
 )
 
 // sandbox is a sandbox of a pod on a node, and its address.
@@ -259,7 +259,7 @@ func (w *world) reconcile() {
 			read, before = append(read, b), append(before, onServer(w.t, w.claim, b.Prefix))
 		}
 	}
-	w.blocks.Look(pooltest.Context(w.t), w.admin, slog.New(slog.DiscardHandler), read)
+	w.blocks.Sync(pooltest.Context(w.t), w.admin, slog.New(slog.DiscardHandler), read)
 	for _, b := range before {
 		now := onServer(w.t, w.claim, b.Prefix)
 		// A block that is not marked was returned by its node, by a request that took effect late.
@@ -292,7 +292,7 @@ func (w *world) pause() {
 	if !w.second.running.TryLock() {
 		return
 	}
-	d := rand.N(longestPause)
+	d := rand.N(maxPause)
 	w.note("the second API server is paused for %s", d)
 	if err := w.second.Pause(); err != nil {
 		w.t.Fatal(err)

@@ -248,7 +248,7 @@ func (p *pool) status(ctx context.Context, c ipam.Claim) error {
 	switch {
 	case err != nil:
 		return err
-	case p.room(ctx, c, f):
+	case p.hasFree(ctx, c, f):
 		return nil
 	case f.full(p.hosts(c), p.now()):
 		return p.fullError(c)

@@ -99,7 +99,7 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 		return err
 	}
 	slice := plan.Slice{Node: whole.Node, Prefix: prefix}
-	if whole := whole.Prefix; !slice.In(whole) {
+	if whole := whole.Prefix; !slice.Within(whole) {
 		return failure.New(failure.InvalidConfig, "the slice %s of node %q, in NodeSlicePool %s, is not part of %s", prefix, slice.Node, name, whole).
 			Cure("delete the NodeSlicePool so that it is recreated, or correct the range")
 	}

@@ -26,8 +26,8 @@ func NewBlocks(grace time.Duration) *Blocks {
 	return &Blocks{Grace: grace, Now: time.Now, since: map[string]time.Time{}}
 }
 
-// Look compares all blocks, from a [api.Survey], with the Nodes, and does what is due.
-func (b *Blocks) Look(ctx context.Context, client *kube.Client, log *slog.Logger, all []*api.PoolState) {
+// Sync compares all blocks, from a [api.Survey], with the Nodes, and does what is due.
+func (b *Blocks) Sync(ctx context.Context, client *kube.Client, log *slog.Logger, all []*api.PoolState) {
 	if len(all) == 0 {
 		return
 	}

@@ -68,7 +68,7 @@ func TestBlockOfANodeThatIsGoneIsRevokedAndThenFreed(t *testing.T) {
 				if err != nil || len(survey.Blocks) != 1 || len(survey.Pools) != 0 {
 					t.Fatalf("%+v, %v", survey, err)
 				}
-				b.Look(pooltest.Context(t), l.client, slog.New(slog.DiscardHandler), survey.Blocks)
+				b.Sync(pooltest.Context(t), l.client, slog.New(slog.DiscardHandler), survey.Blocks)
 				return l.block(name)
 			}
 			gone := tc.freed || tc.answer

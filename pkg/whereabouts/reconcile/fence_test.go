@@ -32,7 +32,7 @@ func TestReconcileWaitsForLaterPodOfTheSameName(t *testing.T) {
 	l.wantHeld("just ended", "10.0.0.0-24/1 job", "10.0.0.1 job")
 }
 
-// judged returns the findings of a look.
+// judged returns the findings of a scan.
 func (l *reconcilerLab) judged(live map[string]*podState) (*api.Survey, []*Finding) {
 	l.t.Helper()
 	s, err := api.Inspect(pooltest.Context(l.t), l.client)

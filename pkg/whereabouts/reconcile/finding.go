@@ -76,7 +76,7 @@ func (f *Finding) finish(outcome string, err error) {
 	}
 }
 
-// id is the same at each look as long as the holder is the same.
+// id is the same at each scan as long as the holder is the same.
 func (f *Finding) id() string {
 	if f.holding != nil {
 		return strings.Join([]string{string(f.Kind), f.Pool, f.holding.Key, f.ContainerID, f.PodRef, f.IfName}, "|")

@@ -14,8 +14,8 @@ const (
 	// removals bounds one patch: three operations each, and the server accepts
 	// ten thousand.
 	removals = 500
-	// mostLost bounds the races of one patch.
-	mostLost = 5
+	// maxLost bounds the races of one patch.
+	maxLost = 5
 )
 
 // act repairs the due findings, in batches: each requests its pods immediately
@@ -89,7 +89,7 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 		}
 		return nil
 	}
-	if !api.IsLostRace(err) || lost == mostLost {
+	if !api.IsLostRace(err) || lost == maxLost {
 		return give(err)
 	}
 	if err := api.PauseAfterRace(ctx, lost, err); err != nil {

@@ -45,7 +45,7 @@ func (l *leaseLab) look(what string, want bool) {
 	}
 }
 
-// later makes the follower's last look older.
+// later makes the follower's last scan older.
 func (l *leaseLab) later(d time.Duration) { l.follower.since = l.follower.since.Add(-d) }
 
 // The clocks of two hosts may differ by any time.
@@ -80,7 +80,7 @@ func TestWhoLostTheLeaseDoesNotGiveItAway(t *testing.T) {
 	}
 }
 
-// With a reconciler on each of a thousand nodes, a look a minute of each is 22 requests
+// With a reconciler on each of a thousand nodes, a scan a minute of each is 22 requests
 // a second.
 func TestFollowerOfALivingLeaderLooksSeldom(t *testing.T) {
 	l := newLeaseLab(t)

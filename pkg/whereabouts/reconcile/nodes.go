@@ -21,7 +21,7 @@ const nodesPerPage = 100
 // is a reason to wait for all pods that are gone.
 type nodes struct {
 	grace time.Duration
-	known map[string]bool // the Nodes of the last look; nil before the first
+	known map[string]bool // the Nodes of the last scan; nil before the first
 	// NodeGrace applies until this time, for the reason why.
 	until time.Time
 	why   string
@@ -47,7 +47,7 @@ func (n *nodes) mayRunBecause(ctx context.Context, client *kube.Client) string {
 	return ""
 }
 
-// note compares found with the Nodes of the last look. notReady is one of them, or "". A
+// note compares found with the Nodes of the last scan. notReady is one of them, or "". A
 // node that is ready again needs some time to end its pods.
 func (n *nodes) note(found map[string]bool, notReady string, now time.Time) {
 	if n.known == nil {

@@ -41,7 +41,7 @@ func TestReconcileWaitsLongerWhileAPodThatIsGoneMayStillRun(t *testing.T) {
 	for what, tc := range map[string]struct {
 		ready   string
 		begun   bool // just now
-		removed bool // the other Node, since the last look
+		removed bool // the other Node, since the last scan
 		denied  bool // the list of Nodes
 		why     string
 	}{
@@ -77,7 +77,7 @@ func TestReconcileWaitsLongerWhileAPodThatIsGoneMayStillRun(t *testing.T) {
 			if tc.removed {
 				removeOther()
 			}
-			found, err := r.look(pooltest.Context(t), nil)
+			found, err := r.scan(pooltest.Context(t), nil)
 			if err != nil || len(found) != 1 {
 				t.Fatal(found, err)
 			}
@@ -96,7 +96,7 @@ func TestReconcileWaitsLongerWhileAPodThatIsGoneMayStillRun(t *testing.T) {
 				m.since = m.since.Add(-r.NodeGrace)
 				r.marks[key] = m
 			}
-			if found, err = r.look(pooltest.Context(t), nil); err != nil {
+			if found, err = r.scan(pooltest.Context(t), nil); err != nil {
 				t.Fatal(err)
 			}
 			if tc.why != "" && (len(found) != 1 || found[0].Outcome != Freed) {

@@ -19,7 +19,7 @@ import (
 // than most runtimes' retries of a DEL.
 const DefaultGrace = time.Minute
 
-// DefaultInterval is the time between two full looks of a running reconciler.
+// DefaultInterval is the time between two full scans of a running reconciler.
 const DefaultInterval = 10 * time.Minute
 
 // replayTime bounds a replay: the plugins wait for its pool meanwhile.
@@ -28,7 +28,7 @@ const replayTime = 30 * time.Second
 // Options configures a [Reconciler].
 type Options struct {
 	Client *kube.Client
-	// Grace is the time between the look that first finds a defect and the one
+	// Grace is the time between the scan that first finds a defect and the one
 	// that frees it; 0 frees it at once.
 	Grace  time.Duration
 	DryRun bool // only [Reconciler.Once]: change nothing
@@ -38,9 +38,9 @@ type Options struct {
 	// node was removed or Run began: pods that are gone may still run there. 0 means that
 	// Grace always holds.
 	NodeGrace time.Duration
-	Interval  time.Duration // between full looks, DefaultInterval if 0
+	Interval  time.Duration // between full scans, DefaultInterval if 0
 	Identity  string        // of this process in the cluster's Lease; "" = host name and process ID
-	// Surveyed is called with what each look has read of the store, and with nil when another
+	// Surveyed is called with what each scan has read of the store, and with nil when another
 	// reconciler may lead. It must neither change nor keep the survey. nil is none.
 	Surveyed func(*api.Survey)
 
@@ -83,12 +83,12 @@ type Reconciler struct {
 	next   time.Time // when the first of the marks is due
 }
 
-// mark is a finding of an earlier look.
+// mark is a finding of an earlier scan.
 type mark struct {
 	since   time.Time
 	ref     string
 	uid     string // of the pod, "" if it was gone
-	byWatch bool   // found by a watch, not by a look
+	byWatch bool   // found by a watch, not by a scan
 }
 
 // New returns a reconciler. It makes no request.
@@ -107,18 +107,18 @@ func New(o Options) *Reconciler {
 }
 
 // Once looks, waits the grace period if that is needed, and looks again. It
-// returns the findings of the last look, and an error if that look was
+// returns the findings of the last scan, and an error if that scan was
 // incomplete.
 func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 	errs := []error{r.replay(ctx)}
-	found, err := r.look(ctx, nil)
+	found, err := r.scan(ctx, nil)
 	waits := func(f *Finding) bool { return f.Outcome == Waiting }
 	if slices.ContainsFunc(found, waits) && !r.DryRun {
 		if err := wait.For(ctx, r.Grace); err != nil {
 			return found, err
 		}
 		first := found
-		found, err = r.look(ctx, nil)
+		found, err = r.scan(ctx, nil)
 		for _, f := range first { // include the findings that the first look has ended
 			if !waits(f) && f.Outcome != Kept {
 				found = append(found, f)
@@ -142,11 +142,11 @@ func (r *Reconciler) replay(ctx context.Context) error {
 	return err
 }
 
-// look reads the store, judges it, and frees what is due. deleted has the pods
-// that ended according to a watch: look then judges only their addresses, and
+// scan reads the store, judges it, and frees what is due. deleted has the pods
+// that ended according to a watch: scan then judges only their addresses, and
 // earlier marks. If deleted is nil, it judges everything. Errors of unreadable
 // objects are returned as an [oddError], after everything else has been done.
-func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]*Finding, error) {
+func (r *Reconciler) scan(ctx context.Context, deleted map[string]time.Time) ([]*Finding, error) {
 	survey, err := api.Inspect(ctx, r.Client)
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (r *Reconciler) look(ctx context.Context, deleted map[string]time.Time) ([]
 		}
 	}
 	if r.blocks != nil && refs == nil {
-		r.blocks.Look(ctx, r.Client, r.Log, survey.Blocks)
+		r.blocks.Sync(ctx, r.Client, r.Log, survey.Blocks)
 	}
 	narrow(survey, refs)
 	named := map[string]bool{}
@@ -214,15 +214,15 @@ func (r *Reconciler) surveyed(s *api.Survey) {
 	}
 }
 
-// oddError is the error of a look that read everything except malformed objects
-// and holders whose pod no server can know. Another look would have the same
+// oddError is the error of a scan that read everything except malformed objects
+// and holders whose pod no server can know. Another scan would have the same
 // error.
 type oddError struct{ error }
 
 func (e oddError) Unwrap() error { return e.error }
 
 // due marks findings, and returns those that were marked long enough ago. It
-// removes marks of objects that the look has judged and no longer finds. reason is the
+// removes marks of objects that the scan has judged and no longer finds. reason is the
 // reason why pods that are gone may still run.
 func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted map[string]time.Time, refs map[string]bool, reason string) []*Finding {
 	now := time.Now()

@@ -216,8 +216,8 @@ func TestReconcileFreesThePairOfAPodThatIsGoneAfterTheGracePeriod(t *testing.T) 
 			l.add(l.owner("stays", 1), v4, v6)
 			l.deletePod("goes")
 			r := l.reconciler(grace)
-			for range 2 { // within the grace period the second look changes nothing, either
-				found, err := r.look(pooltest.Context(t), nil)
+			for range 2 { // within the grace period the second scan changes nothing, either
+				found, err := r.scan(pooltest.Context(t), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -250,7 +250,7 @@ func TestReconcileKeepsThePodThatCameAgainUnderItsName(t *testing.T) {
 	l.add(l.owner("web-0", 0), c)
 	r := l.reconciler(time.Millisecond)
 	l.deletePod("web-0")
-	if _, err := r.look(pooltest.Context(t), nil); err != nil { // marks it
+	if _, err := r.scan(pooltest.Context(t), nil); err != nil { // marks it
 		t.Fatal(err)
 	}
 	l.createPod("web-0", nil)
@@ -272,7 +272,7 @@ func (l *reconcilerLab) entry(pool ipam.Pool, key string) api.Entry {
 	return p.Entries[key]
 }
 
-// A look may have found the pod gone, and the new one may be quicker than the
+// A scan may have found the pod gone, and the new one may be quicker than the
 // patch.
 func TestReconcileIsFencedAgainstAnEntryThatWasTakenOver(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
@@ -344,7 +344,7 @@ func TestReconcileFreesAPodThatHasEndedForLongerThanTheGracePeriod(t *testing.T)
 		l.setPhase(name, phase, false)
 	}
 	r := l.reconciler(time.Hour)
-	found, err := r.look(pooltest.Context(t), nil)
+	found, err := r.scan(pooltest.Context(t), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -547,7 +547,7 @@ func (l *looks) until(t *testing.T, n int) (all []look) {
 	return all
 }
 
-// A look that failed is repeated after afterError. One beside an object that cannot be read has
+// A scan that failed is repeated after afterError. One beside an object that cannot be read has
 // not failed: the next is one for pods that go, or that of the interval.
 func TestRunningReconcilerRestsBesideObjectsThatItCannotRead(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")

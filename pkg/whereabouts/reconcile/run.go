@@ -15,16 +15,16 @@ import (
 const (
 	// afterError is the pause before a failed step is repeated.
 	afterError = 10 * time.Second
-	// gathering is the time during which deletions are collected before a look.
+	// gathering is the time during which deletions are collected before a scan.
 	gathering = time.Second
 )
 
 // Run reconciles until ctx ends. Of all that run in a cluster one at a time
-// works, by a Lease, because each full look costs the server a list of pods;
+// works, by a Lease, because each full scan costs the server a list of pods;
 // the others wait, and replay their node's journal. (The Lease only saves that
 // cost: each change is fenced by itself.) If the leader dies, a follower takes the
 // Lease within about ten minutes. If the leader ends properly, a follower takes it
-// at its next look.
+// at its next scan.
 //
 // The leader looks at everything every Interval, and whenever its watch of pods
 // broke. In between it looks at pods that the watch reported as deleted, after
@@ -66,8 +66,8 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 	r.blocks = NewBlocks(max(r.NodeGrace, r.Grace))
 	deleted := map[string]time.Time{}
-	// The time of the next full look, the first once the watch has begun; and
-	// of the next look at deleted or marked pods, zero is never.
+	// The time of the next full scan, the first once the watch has begun; and
+	// of the next scan of deleted or marked pods, zero is never.
 	full, some := time.Now().Add(afterError), time.Time{}
 	replayed := time.Now()
 	for {
@@ -92,15 +92,15 @@ func (r *Reconciler) lead(ctx context.Context) error {
 
 		all := !time.Now().Before(full)
 		r.Log.Debug("checking addresses", "all", all, "pods", len(deleted))
-		// Pods that were deleted too recently are for the next look.
+		// Pods that were deleted too recently are for the next scan.
 		ripe := map[string]time.Time{}
 		for ref, t := range deleted {
 			if all || time.Since(t) >= r.Grace {
 				ripe[ref] = t
 			}
 		}
-		found, err := r.lookAt(ctx, all, ripe)
-		r.Tell(found)
+		found, err := r.examine(ctx, all, ripe)
+		r.Report(found)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -127,7 +127,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 }
 
-// someAt returns the time of the next look at deleted or marked pods, zero if there are
+// someAt returns the time of the next scan of deleted or marked pods, zero if there are
 // none. It is not before afterError, and after a failed look not before the grace period.
 func (r *Reconciler) someAt(deleted int) time.Time {
 	again := time.Now().Add(max(r.Grace, afterError))
@@ -147,13 +147,13 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// lookAt examines all pods, or only those in deleted. Unreadable objects do not
+// examine examines all pods, or only those in deleted. Unreadable objects do not
 // cause an early repetition.
-func (r *Reconciler) lookAt(ctx context.Context, all bool, deleted map[string]time.Time) ([]*Finding, error) {
+func (r *Reconciler) examine(ctx context.Context, all bool, deleted map[string]time.Time) ([]*Finding, error) {
 	if all {
 		deleted = nil
 	}
-	found, err := r.look(ctx, deleted)
+	found, err := r.scan(ctx, deleted)
 	if odd := (oddError{}); errors.As(err, &odd) {
 		r.Log.Warn("unreadable objects ignored", "err", err)
 		err = nil
@@ -161,8 +161,8 @@ func (r *Reconciler) lookAt(ctx context.Context, all bool, deleted map[string]ti
 	return found, err
 }
 
-// Tell logs findings.
-func (r *Reconciler) Tell(found []*Finding) {
+// Report logs findings.
+func (r *Reconciler) Report(found []*Finding) {
 	for _, f := range found {
 		level := slog.LevelInfo
 		switch f.Outcome {

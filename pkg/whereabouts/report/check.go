@@ -88,7 +88,7 @@ func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
 	networks, errs := readNetworks(ctx, client)
 	networks = used(networks, survey)
 	for _, err := range errs {
-		k.say(LevelError, "", err.Error(), "")
+		k.report(LevelError, "", err.Error(), "")
 	}
 	for i := range networks {
 		if _, sliced := plan.SlicePool(networks[i].Conf); (sliced || networks[i].Conf.BlockSize != 0) && !k.asked {
@@ -105,8 +105,8 @@ func newChecker(ctx context.Context, client *kube.Client) (*checker, error) {
 	return k, nil
 }
 
-// say adds a verdict unless it exists already.
-func (k *checker) say(level, network, what, cure string) {
+// report adds a verdict unless it exists already.
+func (k *checker) report(level, network, what, cure string) {
 	v := Verdict{level, network, what, cure}
 	if !slices.Contains(k.verdicts, v) {
 		k.verdicts = append(k.verdicts, v)
@@ -132,11 +132,11 @@ func (k *checker) readNodes(ctx context.Context, client *kube.Client) {
 func (k *checker) network(n *Network) {
 	whole, err := n.sources(plan.Slice{})
 	if err != nil {
-		k.say(LevelError, n.Name, err.Error(), "")
+		k.report(LevelError, n.Name, err.Error(), "")
 		return
 	}
 	if err := n.Conf.CheckEntryByEntry(); err != nil && n.Conf.Store != netconf.StoreLocal {
-		k.say(LevelError, n.Name, err.Error(), "")
+		k.report(LevelError, n.Name, err.Error(), "")
 	}
 	name, sliced := plan.SlicePool(n.Conf)
 	if !sliced {
@@ -147,32 +147,32 @@ func (k *checker) network(n *Network) {
 		return
 	}
 	if len(whole) != 1 {
-		k.say(LevelError, n.Name, "node_slice_size with several ranges", "use one network for each range")
+		k.report(LevelError, n.Name, "node_slice_size with several ranges", "use one network for each range")
 		return
 	}
 	made := k.slices[name]
 	switch {
 	case made == nil:
-		k.say(LevelError, n.Name, "there is no NodeSlicePool "+name+": no pod gets an address", "run whereabouts' node slice controller")
+		k.report(LevelError, n.Name, "there is no NodeSlicePool "+name+": no pod gets an address", "run whereabouts' node slice controller")
 		return
-	case len(made.Of) == 0:
-		k.say(LevelError, n.Name, "NodeSlicePool "+name+" has no slices: no pod gets an address", "run whereabouts' node slice controller")
+	case len(made.ByNode) == 0:
+		k.report(LevelError, n.Name, "NodeSlicePool "+name+" has no slices: no pod gets an address", "run whereabouts' node slice controller")
 	}
 	for _, node := range k.nodes {
-		if !made.Of[node].IsValid() {
-			k.say(LevelError, n.Name, fmt.Sprintf("node %s has no slice of %s", node, whole[0].Pool.Prefix), "make the range larger or the slices smaller, and look at the controller's log")
+		if !made.ByNode[node].IsValid() {
+			k.report(LevelError, n.Name, fmt.Sprintf("node %s has no slice of %s", node, whole[0].Pool.Prefix), "make the range larger or the slices smaller, and look at the controller's log")
 		}
 	}
-	for _, node := range slices.Sorted(maps.Keys(made.Of)) {
-		slice := made.Of[node]
+	for _, node := range slices.Sorted(maps.Keys(made.ByNode)) {
+		slice := made.ByNode[node]
 		part := plan.Slice{Node: node, Prefix: slice}
-		if r := whole[0].Pool.Prefix; !part.In(r) {
-			k.say(LevelError, n.Name, fmt.Sprintf("the slice %s of node %s is not part of %s", slice, node, r), "delete the NodeSlicePool so that it is recreated")
+		if r := whole[0].Pool.Prefix; !part.Within(r) {
+			k.report(LevelError, n.Name, fmt.Sprintf("the slice %s of node %s is not part of %s", slice, node, r), "delete the NodeSlicePool so that it is recreated")
 			continue
 		}
 		some, err := n.sources(part)
 		if err != nil {
-			k.say(LevelError, n.Name, err.Error(), "")
+			k.report(LevelError, n.Name, err.Error(), "")
 		}
 		k.sources = append(k.sources, some...)
 	}
@@ -183,18 +183,18 @@ func (k *checker) source(s *source) {
 	conf := s.network.Conf
 	p := k.pools[s.Pool.Name()]
 	if what, cure := s.mismatch(p); what != "" {
-		k.say(LevelError, s.network.Name, what, cure)
+		k.report(LevelError, s.network.Name, what, cure)
 	}
 	if addresses := between(s.Range.First(), s.Range.Last()); conf.BlockSize == 0 && addresses.Cmp(big.NewInt(api.MaxEntries)) > 0 {
 		level := LevelWarning
 		if p != nil && len(p.Entries) > nearlyFull {
 			level = LevelError
 		}
-		k.say(level, s.network.Name, fmt.Sprintf("%s has %s addresses, and one IPPool holds about %d", s.Pool.Prefix, Count(addresses), api.MaxEntries),
+		k.report(level, s.network.Name, fmt.Sprintf("%s has %s addresses, and one IPPool holds about %d", s.Pool.Prefix, Count(addresses), api.MaxEntries),
 			"set block_size or node_slice_size if you expect that many pods")
 	}
 	if gw := conf.Gateway; conf.AllowGateway && gw.IsValid() && s.Range.Why(gw) == "" {
-		k.say(LevelWarning, s.network.Name, fmt.Sprintf("the gateway %s may be handed out", gw), "remove allow_gateway")
+		k.report(LevelWarning, s.network.Name, fmt.Sprintf("the gateway %s may be handed out", gw), "remove allow_gateway")
 	}
 	for _, gw := range gatewaysOf(s) {
 		held := p
@@ -202,7 +202,7 @@ func (k *checker) source(s *source) {
 			held = k.pools[api.BlockName(s.Pool, blockAt(gw, conf.BlockSize))]
 		}
 		if held != nil && holderOf(held, gw) != placeholder && held.Used().Has(gw) {
-			k.say(LevelError, s.network.Name, fmt.Sprintf("the gateway %s is %s", gw, holderOf(held, gw)), "delete that pod, so that it gets another address")
+			k.report(LevelError, s.network.Name, fmt.Sprintf("the gateway %s is %s", gw, holderOf(held, gw)), "delete that pod, so that it gets another address")
 		}
 	}
 }
@@ -223,7 +223,7 @@ func (k *checker) blockRoom(s *source) {
 	if blocks == len(k.nodes) {
 		level, what = LevelWarning, "no node can have a second one"
 	}
-	k.say(level, s.network.Name, fmt.Sprintf("%s and %s of %d addresses in %s: %s", plural(len(k.nodes), "node"), plural(blocks, "block"), size, s.Pool.Prefix, what),
+	k.report(level, s.network.Name, fmt.Sprintf("%s and %s of %d addresses in %s: %s", plural(len(k.nodes), "node"), plural(blocks, "block"), size, s.Pool.Prefix, what),
 		"make block_size smaller or the range larger")
 }
 
@@ -249,7 +249,7 @@ func (k *checker) pair(a, b *source) {
 	for _, x := range [][2]*source{{a, b}, {b, a}} {
 		for _, gw := range gatewaysOf(x[0]) {
 			if x[1].Range.Why(gw) == "" {
-				k.say(LevelError, x[1].network.Name, fmt.Sprintf("it hands out %s, the gateway of network %s", gw, x[0].network.Name), "give it the same gateway, or exclude the address")
+				k.report(LevelError, x[1].network.Name, fmt.Sprintf("it hands out %s, the gateway of network %s", gw, x[0].network.Name), "give it the same gateway, or exclude the address")
 			}
 		}
 	}
@@ -261,11 +261,11 @@ func (k *checker) pair(a, b *source) {
 	case conf.BlockSize != other.BlockSize:
 		k.blockSizes(a, b)
 	case !same && conf.BlockSize != 0 && (a.SameHost != nil || b.SameHost != nil): // their blocks are not compared
-		k.say(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s, and one of them has sameHost: one address may be given twice", a.Pool.Prefix, b),
+		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s, and one of them has sameHost: one address may be given twice", a.Pool.Prefix, b),
 			"let no other range with block_size overlap one with sameHost, or, if they are different networks, give them network_name")
 	case same || conf.BlockSize != 0: // no two nodes hold one block
 	case !conf.Overlapping || !other.Overlapping:
-		k.say(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be given twice", a.Pool.Prefix, b),
+		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be given twice", a.Pool.Prefix, b),
 			"set enable_overlapping_ranges in both, or, if they are different networks, network_name")
 	}
 }
@@ -282,8 +282,8 @@ func (k *checker) blockSizes(a, b *source) {
 	}
 	switch name := a.Pool.Name(); {
 	case name != b.Pool.Name():
-		k.say(LevelError, a.network.Name, fmt.Sprintf("%s (%s) overlaps %s (%s): one address may be given twice", a.Pool.Prefix, size(a), b, size(b)), cure)
+		k.report(LevelError, a.network.Name, fmt.Sprintf("%s (%s) overlaps %s (%s): one address may be given twice", a.Pool.Prefix, size(a), b, size(b)), cure)
 	case k.pools[name] == nil:
-		k.say(LevelError, a.network.Name, fmt.Sprintf("it has %s, and network %s with the same pool has %s: the pods of one of them get no address", size(a), b.network.Name, size(b)), cure)
+		k.report(LevelError, a.network.Name, fmt.Sprintf("it has %s, and network %s with the same pool has %s: the pods of one of them get no address", size(a), b.network.Name, size(b)), cure)
 	}
 }

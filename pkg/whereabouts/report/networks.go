@@ -173,7 +173,7 @@ func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node strin
 	}
 	var prefix netip.Prefix
 	if slices := all[name]; slices != nil {
-		prefix = slices.Of[node]
+		prefix = slices.ByNode[node]
 	}
 	if !prefix.IsValid() {
 		return nil, failure.New(failure.NotAvailable, "NodeSlicePool %s has no slice for node %q", name, node).

@@ -134,7 +134,7 @@ func allSources(n *Network, slicePools map[string]*api.NodeSlices) []source {
 	}
 	var all []source
 	if pool := slicePools[name]; pool != nil {
-		for node, slice := range pool.Of {
+		for node, slice := range pool.ByNode {
 			some, _ := n.sources(plan.Slice{Node: node, Prefix: slice})
 			all = append(all, some...)
 		}

@@ -17,9 +17,9 @@ const (
 	// kubeletTime is the age of a sandbox after which its pod runs: an ADD then adds an
 	// interface to a running pod, and is not bounded by earlier ADDs.
 	kubeletTime = 4 * time.Minute
-	// leastTime is the time that every ADD has, even if its sandbox is nearly out of
+	// minTime is the time that every ADD has, even if its sandbox is nearly out of
 	// time. A server that works answers in a fraction of it.
-	leastTime = 5 * time.Second
+	minTime = 5 * time.Second
 )
 
 // Deadline returns when the ADDs of owner's container must stop asking for addresses, or
@@ -47,7 +47,7 @@ func Deadline(stateDir, netns string, owner ipam.Owner) time.Time {
 		return time.Time{}
 	}
 	end := begun.Add(SandboxTime)
-	if least := now.Add(leastTime); end.Before(least) {
+	if least := now.Add(minTime); end.Before(least) {
 		return least
 	}
 	return end

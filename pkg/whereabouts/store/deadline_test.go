@@ -19,7 +19,7 @@ func TestADDsOfASandboxShareTheirTime(t *testing.T) {
 	}{
 		"the first":                {nil, false, SandboxTime},
 		"after others":             {[]time.Duration{30 * time.Second, time.Minute, 10 * time.Second}, false, SandboxTime - time.Minute},
-		"nothing is left":          {[]time.Duration{SandboxTime + 30*time.Second}, false, leastTime},
+		"nothing is left":          {[]time.Duration{SandboxTime + 30*time.Second}, false, minTime},
 		"in a pod that is running": {[]time.Duration{time.Hour}, false, 0},
 		"others of another":        {[]time.Duration{2 * time.Minute}, true, SandboxTime},
 		"the clock was set back":   {[]time.Duration{-time.Hour}, false, SandboxTime},

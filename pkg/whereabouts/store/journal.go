@@ -144,7 +144,7 @@ func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 		if d.Pool == pool && here(d) {
 			jobs = append(jobs, &job{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig, FlatFile: d.FlatFile}, journalFile: file})
 		}
-		return len(jobs) < longestTurn
+		return len(jobs) < maxTurn
 	})
 	if err != nil {
 		return nil // the agent reports it

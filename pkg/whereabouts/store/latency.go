@@ -25,8 +25,8 @@ const (
 // The server repeats a patch that races with another's by itself, so the time is the
 // only sign of many writers.
 type latency struct {
-	At   time.Time     `json:"at"`   // of the last patch
-	Mean time.Duration `json:"mean"` // moving average, in nanoseconds
+	Patched time.Time     `json:"at"`   // of the last patch
+	Mean    time.Duration `json:"mean"` // moving average, in nanoseconds
 }
 
 // latencyOf returns the note about pool, zero if there is none that counts.
@@ -40,7 +40,7 @@ func (s *Store) latencyOf(pool ipam.Pool) (last latency) {
 	if err != nil || json.Unmarshal(data, &last) != nil {
 		return latency{}
 	}
-	if age := time.Since(last.At); age < 0 || age > latencyKept { // the clock may have been set back
+	if age := time.Since(last.Patched); age < 0 || age > latencyKept { // the clock may have been set back
 		return latency{}
 	}
 	return last
@@ -49,7 +49,7 @@ func (s *Store) latencyOf(pool ipam.Pool) (last latency) {
 // patched notes that a patch of the pool took so long, and warns if patches are slow.
 func (t *turn) patched(took time.Duration) {
 	last := t.s.latencyOf(t.pool)
-	if last.At.IsZero() && took < slowPatch {
+	if last.Patched.IsZero() && took < slowPatch {
 		return
 	}
 	if last.Mean < slowMean/2 {

@@ -73,17 +73,17 @@ const (
 	askSuffix    = ".ask"
 	answerSuffix = ".answer"
 	queueLock    = "lock"
-	// longestTurn bounds one patch: a handful of operations for each ask, and
+	// maxTurn bounds one patch: a handful of operations for each ask, and
 	// the server accepts ten thousand.
-	longestTurn = 512
+	maxTurn = 512
 	// againAfter is the approximate time for which a writer without an answer
 	// from the server leaves the turn to others.
 	againAfter = time.Second
 	// lockPatience is how long an ask that frees an address waits for its turn.
 	lockPatience = 5 * time.Second
-	// sandboxLook is the time between checks whether a waiting ask still needs
+	// sandboxCheck is the time between checks whether a waiting ask still needs
 	// its address.
-	sandboxLook = 200 * time.Millisecond
+	sandboxCheck = 200 * time.Millisecond
 )
 
 // errAgain is wrapped when the writer could not carry out its own ask yet.
@@ -175,7 +175,7 @@ func (a *ask) patience(ctx context.Context) (context.Context, context.CancelFunc
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		defer cancel()
-		look := time.NewTicker(sandboxLook)
+		look := time.NewTicker(sandboxCheck)
 		defer look.Stop()
 		for !a.canceled() {
 			select {
@@ -214,7 +214,7 @@ func (q queue) waiting(known []*job) ([]*job, error) {
 			}
 		}
 		isKnown := slices.ContainsFunc(known, func(j *job) bool { return j.name == name })
-		if !isAsk || isKnown || len(known)+len(all) > longestTurn {
+		if !isAsk || isKnown || len(known)+len(all) > maxTurn {
 			continue
 		}
 		held, err := q.dir.Held(file)

@@ -19,9 +19,9 @@ type silence struct {
 	Why   string    `json:"why"`
 }
 
-// silent records that the server does not answer, and the reason. DELs then
+// recordSilence records that the server does not answer, and the reason. DELs then
 // make no request; an ADD does.
-func (s *Store) silent(why error) {
+func (s *Store) recordSilence(why error) {
 	data, err := json.Marshal(silence{time.Now(), why.Error()})
 	if err == nil {
 		err = s.dir.Write(silenceFile, data)
@@ -29,8 +29,8 @@ func (s *Store) silent(why error) {
 	s.warnIf(err)
 }
 
-// heard removes the record: the server works again.
-func (s *Store) heard() {
+// forgetSilence removes the record: the server works again.
+func (s *Store) forgetSilence() {
 	if s.dir.Exists(silenceFile) {
 		s.warnIf(s.dir.Remove(silenceFile))
 	}

@@ -39,7 +39,7 @@ func (s *Store) readSlice(ctx context.Context, name, node string) (netip.Prefix,
 	now, err := api.ReadSlice(ctx, s.client, name, node, known)
 	switch {
 	case kube.IsUnavailable(err):
-		s.silent(err)
+		s.recordSilence(err)
 	case err == nil && now != known:
 		s.warnIf(s.keepSlice(name, node, now))
 	}

@@ -213,7 +213,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 		done, err = s.submit(within, pool, j.ask)
 		cancel()
 		if took := time.Since(began); took >= RetryFor && s.Silence() == "" {
-			s.silent(fmt.Errorf("freeing an address took %s", took.Round(time.Second)))
+			s.recordSilence(fmt.Errorf("freeing an address took %s", took.Round(time.Second)))
 		}
 	}
 	// The queue may be on a full file system; the journal is on another one.

@@ -686,11 +686,11 @@ func TestTurnReadsOfTheJournalWhatMayBeOfItsPool(t *testing.T) {
 
 func TestTurnTakesNoMoreOfTheJournalThanOnePatchHolds(t *testing.T) {
 	n, c := newNode(t), pooltest.Claim(t, "many", "10.0.0.0/16")
-	for i := range longestTurn + 10 {
+	for i := range maxTurn + 10 {
 		n.putJournal(c.Pool, pooltest.Pod(i))
 	}
-	if got := n.journal.jobs(n.client, c.Pool); len(got) != longestTurn {
-		t.Errorf("%d of %d", len(got), longestTurn+10)
+	if got := n.journal.jobs(n.client, c.Pool); len(got) != maxTurn {
+		t.Errorf("%d of %d", len(got), maxTurn+10)
 	}
 }
 

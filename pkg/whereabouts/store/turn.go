@@ -15,17 +15,17 @@ import (
 )
 
 const (
-	// largestPool is the limit of one object as JSON, in bytes: etcd refuses a
+	// maxPool is the limit of one object as JSON, in bytes: etcd refuses a
 	// request of 1.5 MiB, and the server needs some of that itself.
-	largestPool = 1<<20 + 1<<19 - 24<<10
+	maxPool = 1<<20 + 1<<19 - 24<<10
 	// manyEntries is the number of entries from which on the patch removes
 	// metadata.managedFields, the server's record of each entry's writer (for
 	// server-side apply, which is not used on pools): with 2500 entries it is
 	// three quarters of a patch's time, and a quarter of the object.
 	manyEntries = 50
-	// foreignLooks is the number of addresses found to be reserved by others
+	// foreignChecks is the number of addresses found to be reserved by others
 	// after which all reservations are listed at once.
-	foreignLooks = 3
+	foreignChecks = 3
 )
 
 // turn is the work of a writer: it carries out the asks of several processes for one
@@ -122,7 +122,7 @@ func (t *turn) run(ctx context.Context) error {
 		err := t.step(ctx, lost)
 		switch {
 		case err == nil:
-			t.s.heard()
+			t.s.forgetSilence()
 		case api.IsLostRace(err):
 			lost++
 			if err := api.PauseAfterRace(ctx, lost, err); err != nil {
@@ -138,7 +138,7 @@ func (t *turn) run(ctx context.Context) error {
 				}
 			}
 			if api.IsTransient(err) {
-				t.s.silent(err)
+				t.s.recordSilence(err)
 			}
 			if api.IsAccessError(err) || t.own.open() {
 				return err
@@ -341,7 +341,7 @@ func (t *turn) hideForeign(ctx context.Context) error {
 			most = max(most, j.foreign)
 		}
 	}
-	if most < foreignLooks || t.listed {
+	if most < foreignChecks || t.listed {
 		return nil
 	}
 	t.listed = true

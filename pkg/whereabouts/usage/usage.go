@@ -12,9 +12,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
 )
 
-// mostPools bounds the address pools that have metrics. With node slices each node has a pool
+// maxPools bounds the address pools that have metrics. With node slices each node has a pool
 // for each range.
-const mostPools = 1000
+const maxPools = 1000
 
 // Metrics are the metrics of the cluster's address pools. Only the process that reconciles the
 // pools knows them, because it reads all of them anyway. The zero value knows none.
@@ -79,7 +79,7 @@ func (m *Metrics) collect(out component.Metrics) {
 	}
 	out.Gauge("rail_cni_pools", "Address pools of the cluster.", float64(len(pools)))
 	out.Gauge("rail_cni_pools_read_timestamp_seconds", "When the address pools of the cluster were read.", float64(read.UnixMilli())/1000)
-	for _, p := range pools[:min(len(pools), mostPools)] {
+	for _, p := range pools[:min(len(pools), maxPools)] {
 		out.Gauge("rail_cni_pool_addresses", "Addresses that the pool can have at the most.", p.Addresses, "pool", p.Pool)
 		out.Gauge("rail_cni_pool_addresses_used", "Addresses of the pool that are in use.", p.Used, "pool", p.Pool)
 		if p.Blocks > 0 {

@@ -14,7 +14,7 @@ func TestFullestPoolsHaveMetrics(t *testing.T) {
 		{Pool: "10.1.0.0-16", Used: 3, Addresses: 65534, Claimed: 1023, Blocks: 1024},
 		{Pool: "10.0.0.0-24", Used: 127, Addresses: 254},
 	}}
-	for i := range mostPools - 1 {
+	for i := range maxPools - 1 {
 		m.pools = append(m.pools, poolUse{Pool: fmt.Sprint("node-", i), Used: 1, Addresses: 1000})
 	}
 	exposed := func() string {
@@ -30,7 +30,7 @@ func TestFullestPoolsHaveMetrics(t *testing.T) {
 			t.Errorf("no %s in\n%.2000s", want, text)
 		}
 	}
-	if n := strings.Count(text, "\nrail_cni_pool_addresses{"); n != mostPools {
+	if n := strings.Count(text, "\nrail_cni_pool_addresses{"); n != maxPools {
 		t.Errorf("%d pools", n)
 	}
 	if n := strings.Count(text, "\nrail_cni_pool_blocks{"); n != 1 {

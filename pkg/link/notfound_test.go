@@ -55,7 +55,7 @@ func callsOf(t *testing.T, r *rail, v *link.View) map[string]func() error {
 		"Driver":          func() error { _, err := n.Driver(l.Name); return err },
 		"Hardware":        func() error { _, err := n.Hardware(l.Name); return err },
 		"Sysctls":         func() error { _, err := n.Sysctls(l.Name); return err },
-		"HearsFor":        func() error { _, err := n.HearsFor(l.Index, mac); return err },
+		"Accepts":         func() error { _, err := n.Accepts(l.Index, mac); return err },
 		"MacvlanIsUp":     func() error { _, err := probe.MacvlanIsUp(n.Netns, l.Index, mac); return err },
 		"Move":            func() error { return n.Move(l.Index, other, "net1", "alias") },
 		"MoveAs":          func() error { return n.MoveAs(l, other, "net1", "alias") },

@@ -27,13 +27,13 @@ func hear(k *stateDir) told {
 // device is an RDMA device that was lent, as the kernel would show it.
 type device struct {
 	onHost, inPod bool
-	looks, moves  int   // into the pod
+	scans, moves  int   // into the pod
 	err           error // of a move
 	stays         bool  // a move succeeds and moves nothing
 }
 
 // newTestRemaker returns a remaker of a node with one attachment, and its device.
-func newTestRemaker(t *testing.T) (*remaker, *device, told) {
+func newTestRemaker(t *testing.T) (*recreatedWatch, *device, told) {
 	t.Helper()
 	k, r := newStuckKeeper(t)
 	said := hear(k)
@@ -47,7 +47,7 @@ func newTestRemaker(t *testing.T) (*remaker, *device, told) {
 		return func(*ledger.Record) bool { return d.onHost }, nil
 	}
 	m.missing = func(_ *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) {
-		d.looks++
+		d.scans++
 		if d.inPod {
 			return nil, nil
 		}
@@ -74,9 +74,9 @@ func newTestRemaker(t *testing.T) (*remaker, *device, told) {
 func TestPodThatPutsItsRDMADeviceOnTheHostCausesFewMoves(t *testing.T) {
 	m, d, said := newTestRemaker(t)
 	ctx, now := t.Context(), time.Now()
-	for began := now; now.Before(began.Add(time.Hour)); now = now.Add(remadeRest) {
+	for began := now; now.Before(began.Add(time.Hour)); now = now.Add(recreatedRest) {
 		d.onHost, d.inPod = true, false // each has a notice
-		m.look(ctx, now)
+		m.scan(ctx, now)
 	}
 	if d.moves < 10 || d.moves > 25 || said["RDMADeviceRemade"] != d.moves || len(said) != 1 {
 		t.Errorf("%d moves and the Events %v in an hour", d.moves, said)
@@ -87,7 +87,7 @@ func TestPodThatPutsItsRDMADeviceOnTheHostCausesFewMoves(t *testing.T) {
 }
 
 // only returns the node's record.
-func (m *remaker) only(t *testing.T) *ledger.Record {
+func (m *recreatedWatch) only(t *testing.T) *ledger.Record {
 	t.Helper()
 	records, errs := m.dir.node.Ledger.List()
 	if len(records) != 1 || len(errs) > 0 {
@@ -102,7 +102,7 @@ func TestPodThatHidesItsRDMADeviceNowAndThenCausesFewEvents(t *testing.T) {
 	now := time.Now()
 	for began := now; now.Before(began.Add(time.Hour)); now = now.Add(slow) {
 		d.inPod = !d.inPod
-		m.look(t.Context(), now)
+		m.scan(t.Context(), now)
 	}
 	if said["RDMADeviceMissing"] == 0 || said["RDMADeviceMissing"] > 12 {
 		t.Errorf("Events in an hour: %v", said)
@@ -114,12 +114,12 @@ func TestDriverThatResetsSeldomIsFollowedAtOnce(t *testing.T) {
 	now := time.Now()
 	for reset := 1; reset <= 5; reset++ {
 		d.onHost, d.inPod = true, false
-		if m.look(t.Context(), now); d.moves != reset || m.dir.lacking != 0 {
+		if m.scan(t.Context(), now); d.moves != reset || m.dir.lacking != 0 {
 			t.Fatalf("reset %d: %d moves, %d lack a device", reset, d.moves, m.dir.lacking)
 		}
 		for range 30 {
 			now = now.Add(slow)
-			m.look(t.Context(), now)
+			m.scan(t.Context(), now)
 		}
 	}
 	if len(m.known) != 0 {
@@ -127,16 +127,16 @@ func TestDriverThatResetsSeldomIsFollowedAtOnce(t *testing.T) {
 	}
 }
 
-// A DEL can return the device between the look and the lock.
+// A DEL can return the device between the scan and the lock.
 func TestDeviceThatDELHasReturnedIsNotReported(t *testing.T) {
 	m, d, said := newTestRemaker(t)
 	d.onHost, d.inPod, d.stays = true, false, true
-	if m.look(t.Context(), time.Now()); len(said) != 0 || m.dir.lacking != 0 {
+	if m.scan(t.Context(), time.Now()); len(said) != 0 || m.dir.lacking != 0 {
 		t.Errorf("Events %v, %d lack a device", said, m.dir.lacking)
 	}
 	d.err = statefile.ErrBusy
 	now := time.Now()
-	if next := m.look(t.Context(), now); next.Sub(now) > retryLocked || len(said) != 0 || m.dir.lacking != 0 {
+	if next := m.scan(t.Context(), now); next.Sub(now) > retryLocked || len(said) != 0 || m.dir.lacking != 0 {
 		t.Errorf("Events %v, next look in %s, %d lack a device", said, next.Sub(now), m.dir.lacking)
 	}
 }
@@ -146,28 +146,28 @@ func TestMoveThatTheEndOfTheAgentInterruptsIsNotReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	d.onHost, d.inPod, d.err = true, false, context.Canceled
 	cancel()
-	if m.look(ctx, time.Now()); len(said) != 0 {
+	if m.scan(ctx, time.Now()); len(said) != 0 {
 		t.Errorf("Events %v", said)
 	}
 }
 
-// Each change of RDMA devices anywhere on the node causes a look at the host only.
+// Each change of RDMA devices anywhere on the node causes a scan of the host only.
 func TestManyChangesDelayNoLookIntoThePods(t *testing.T) {
 	m, d, said := newTestRemaker(t)
 	now := time.Now()
-	m.look(t.Context(), now)
+	m.scan(t.Context(), now)
 	d.inPod = false // and nowhere else
 	for range 45 {
-		now = now.Add(remadeRest)
-		m.look(t.Context(), now)
+		now = now.Add(recreatedRest)
+		m.scan(t.Context(), now)
 	}
-	if d.looks != 2 || said["RDMADeviceMissing"] != 1 || m.dir.lacking != 1 {
-		t.Errorf("%d looks into the pod, Events %v, %d lack a device", d.looks, said, m.dir.lacking)
+	if d.scans != 2 || said["RDMADeviceMissing"] != 1 || m.dir.lacking != 1 {
+		t.Errorf("%d looks into the pod, Events %v, %d lack a device", d.scans, said, m.dir.lacking)
 	}
 	d.err = errors.New("the driver refuses")
 	for range 100 {
 		now = now.Add(slow)
-		m.look(t.Context(), now)
+		m.scan(t.Context(), now)
 	}
 	if said["RDMADeviceMissing"] != 2 {
 		t.Errorf("Events %v", said)
@@ -175,7 +175,7 @@ func TestManyChangesDelayNoLookIntoThePods(t *testing.T) {
 	if err := m.dir.node.Ledger.Remove(m.only(t)); err != nil {
 		t.Fatal(err)
 	}
-	if m.look(t.Context(), now); m.dir.lacking != 0 || len(m.known) != 0 {
+	if m.scan(t.Context(), now); m.dir.lacking != 0 || len(m.known) != 0 {
 		t.Errorf("after the attachment's end %d lack a device", m.dir.lacking)
 	}
 }

@@ -22,15 +22,15 @@ const (
 	stateOutside   = "outside"
 )
 
-// look reads the configuration and the inventory, updates what the kubelet is told, and
-// returns the time of the next look, which may be far away. What cannot be read leaves all
+// scan reads the configuration and the inventory, updates what the kubelet is told, and
+// returns the time of the next scan, which may be far away. What cannot be read leaves all
 // as it was: the kubelet keeps the devices.
-func (p *Plugin) look(ctx context.Context) (next time.Time) {
+func (p *Plugin) scan(ctx context.Context) (next time.Time) {
 	now := p.Now()
 	next = now.Add(p.Interval)
 	config, rails, err := p.Config()
 	if err != nil {
-		p.sayUnread(fmt.Errorf("the configuration of resources: %w", err))
+		p.reportUnread(fmt.Errorf("the configuration of resources: %w", err))
 		if p.config == nil {
 			return next
 		}
@@ -42,13 +42,13 @@ func (p *Plugin) look(ctx context.Context) (next time.Time) {
 	if configured || len(p.deviceInfoFiles()) > 0 || p.hasCDIFile() { // files of NICs that are lent stay
 		read, inventoryErr := p.Inventory()
 		if inventoryErr != nil {
-			p.sayUnread(fmt.Errorf("the NICs of the node: %w", inventoryErr))
+			p.reportUnread(fmt.Errorf("the NICs of the node: %w", inventoryErr))
 			return next
 		}
 		inventory = p.withGone(read)
 	}
 	if err == nil {
-		p.sayUnread(nil)
+		p.reportUnread(nil)
 	}
 	facts := make([]resource.NIC, 0, len(inventory.NICs))
 	for _, n := range inventory.NICs {
@@ -63,7 +63,7 @@ func (p *Plugin) look(ctx context.Context) (next time.Time) {
 	if !configured {
 		problems, more = nil, nil // rails are of interest to others as well
 	}
-	p.sayProblems(slices.Concat(problems, more))
+	p.reportProblems(slices.Concat(problems, more))
 
 	j := &judgment{plugin: p, inventory: inventory, now: now, next: next, ill: map[device]string{}, states: map[[2]string]int{}}
 	if config != nil {
@@ -112,7 +112,7 @@ func (p *Plugin) keepHeld(ctx context.Context, config *resource.Config, facts []
 }
 
 // holders returns a function that reports whether a container has a device by the kubelet;
-// if the kubelet does not say, whether the NIC was in a pool in the last look.
+// if the kubelet does not say, whether the NIC was in a pool in the last scan.
 func (p *Plugin) holders(ctx context.Context) func(device) bool {
 	containers, err := p.containers(ctx)
 	if err != nil {
@@ -123,8 +123,8 @@ func (p *Plugin) holders(ctx context.Context) func(device) bool {
 	}
 }
 
-// sayUnread reports what cannot be read, once.
-func (p *Plugin) sayUnread(err error) {
+// reportUnread reports what cannot be read, once.
+func (p *Plugin) reportUnread(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -156,8 +156,8 @@ func (p *Plugin) withGone(read *Inventory) *Inventory {
 	return &all
 }
 
-// sayProblems reports new problems, and those that are solved.
-func (p *Plugin) sayProblems(problems []resource.Problem) {
+// reportProblems reports new problems, and those that are solved.
+func (p *Plugin) reportProblems(problems []resource.Problem) {
 	now, reasons := map[resource.Problem]bool{}, map[[2]string]int{}
 	for _, problem := range problems {
 		now[problem] = true
@@ -280,7 +280,7 @@ func topology(pool *resource.Pool, nics ...resource.NIC) *kubelet.TopologyInfo {
 	return t
 }
 
-// soon makes the next look not later than at a time, unless that is zero.
+// soon makes the next scan not later than at a time, unless that is zero.
 func (j *judgment) soon(at time.Time) {
 	if !at.IsZero() && at.Before(j.next) {
 		j.next = at

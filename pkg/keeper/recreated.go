@@ -16,16 +16,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// remadeRest is the time from a change of RDMA devices to the look for those that were
+// recreatedRest is the time from a change of RDMA devices to the scan for those that were
 // re-created. A pod's end changes many devices, and the return of its NICs comes first.
-const remadeRest = time.Second
+const recreatedRest = time.Second
 
-// remaker moves RDMA devices that their drivers re-create into their pods again.
-type remaker struct {
+// recreatedWatch moves RDMA devices that their drivers re-create into their pods again.
+type recreatedWatch struct {
 	dir     *stateDir
 	changed *component.Trigger // RDMA devices have changed
-	known   map[ledger.Key]*remade
-	full    time.Time // of the next look into all pods
+	known   map[ledger.Key]*recreated
+	full    time.Time // of the next scan into all pods
 
 	// Those of package rdmadev, but for tests.
 	onHost  func(*attachment.Node) (func(*ledger.Record) bool, error)
@@ -33,8 +33,8 @@ type remaker struct {
 	move    func(context.Context, *attachment.Node, *ledger.Record) (bool, error)
 }
 
-// remade is an attachment that lacks an RDMA device, or did so a short time ago.
-type remade struct {
+// recreated is an attachment that lacks an RDMA device, or did so a short time ago.
+type recreated struct {
 	record *ledger.Record
 	lacks  bool
 
@@ -45,40 +45,40 @@ type remade struct {
 }
 
 // forget forgets an attachment, and its problem.
-func (m *remaker) forget(l *remade) {
+func (m *recreatedWatch) forget(l *recreated) {
 	m.dir.Over(m.key(l))
 	delete(m.known, l.record.Key)
 }
 
 // key names the attachment's problem for the reporter.
-func (m *remaker) key(l *remade) string { return m.dir.key("remade", l.record) }
+func (m *recreatedWatch) key(l *recreated) string { return m.dir.key("remade", l.record) }
 
-func newRemaker(k *stateDir) *remaker {
-	return &remaker{
-		dir: k, changed: component.NewTrigger(), known: map[ledger.Key]*remade{},
+func newRemaker(k *stateDir) *recreatedWatch {
+	return &recreatedWatch{
+		dir: k, changed: component.NewTrigger(), known: map[ledger.Key]*recreated{},
 		onHost: rdmadev.OnHost, missing: rdmadev.Missing, move: rdmadev.MoveRemade,
 	}
 }
 
 // loop returns the loop that checks when the RDMA core reports a change (Linux 6.12), and every
 // so often.
-func (m *remaker) loop() *component.Loop {
+func (m *recreatedWatch) loop() *component.Loop {
 	return &component.Loop{
-		Reporter: m.dir.Reporter, Trigger: m.changed, Settle: remadeRest,
-		Do: func(ctx context.Context) time.Time { return m.look(ctx, time.Now()) },
+		Reporter: m.dir.Reporter, Trigger: m.changed, Settle: recreatedRest,
+		Do: func(ctx context.Context) time.Time { return m.scan(ctx, time.Now()) },
 	}
 }
 
-// look looks at the pods whose device is on the host or, every so often, at all that have
-// one. It returns the time of the next look.
-func (m *remaker) look(ctx context.Context, now time.Time) (next time.Time) {
+// scan looks at the pods whose device is on the host or, every so often, at all that have
+// one. It returns the time of the next scan.
+func (m *recreatedWatch) scan(ctx context.Context, now time.Time) (next time.Time) {
 	full := !now.Before(m.full)
 	if full {
 		m.full = now.Add(slow)
 	}
 	next = m.full
 	defer m.count()
-	records, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, rdmadev.HasLent) // the keeper's look reports unreadable ones
+	records, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, rdmadev.HasLent) // the keeper's scan reports unreadable ones
 	for _, l := range m.known {
 		if !slices.ContainsFunc(records, l.record.Same) {
 			m.forget(l)
@@ -95,7 +95,7 @@ func (m *remaker) look(ctx context.Context, now time.Time) (next time.Time) {
 		if !full && !onHost(r) {
 			continue
 		}
-		again := m.attend(ctx, r, now)
+		again := m.moveMissing(ctx, r, now)
 		if ctx.Err() != nil {
 			return next
 		}
@@ -106,9 +106,9 @@ func (m *remaker) look(ctx context.Context, now time.Time) (next time.Time) {
 	return next
 }
 
-// attend moves the missing devices of an attachment. It returns the time of the next try,
+// moveMissing moves the missing devices of an attachment. It returns the time of the next try,
 // which is zero if there is nothing to do.
-func (m *remaker) attend(ctx context.Context, r *ledger.Record, now time.Time) (again time.Time) {
+func (m *recreatedWatch) moveMissing(ctx context.Context, r *ledger.Record, now time.Time) (again time.Time) {
 	missing, err := m.missing(m.dir.node, r)
 	if err != nil {
 		return time.Time{} // CHECK and the metrics report what cannot be read
@@ -124,7 +124,7 @@ func (m *remaker) attend(ctx context.Context, r *ledger.Record, now time.Time) (
 		return time.Time{}
 	}
 	if l == nil {
-		l = &remade{record: r, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
+		l = &recreated{record: r, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
 		m.known[r.Key] = l
 	}
 	if l.next.After(now) {
@@ -153,7 +153,7 @@ func (m *remaker) attend(ctx context.Context, r *ledger.Record, now time.Time) (
 }
 
 // count exports the number of the attachments that lack a device.
-func (m *remaker) count() {
+func (m *recreatedWatch) count() {
 	lacking := 0
 	for _, l := range m.known {
 		if l.lacks {
@@ -166,7 +166,7 @@ func (m *remaker) count() {
 }
 
 // report reports that an attachment has its devices again, or once why it has not.
-func (m *remaker) report(l *remade, missing []ledger.RDMADevice, err error) {
+func (m *recreatedWatch) report(l *recreated, missing []ledger.RDMADevice, err error) {
 	r := l.record
 	names := make([]string, len(missing))
 	for i, d := range missing {

@@ -15,9 +15,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// remadeWait bounds the wait for a device that was moved into a running pod. A privileged
+// recreatedWait bounds the wait for a device that was moved into a running pod. A privileged
 // process there can take it away at once, and the node's lock is held meanwhile.
-const remadeWait = 5 * time.Second
+const recreatedWait = 5 * time.Second
 
 // HasLent reports whether the record says that RDMA devices have moved into the pod.
 func HasLent(r *ledger.Record) bool { return len(lentOf(r)) > 0 }
@@ -131,7 +131,7 @@ func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) 
 }
 
 func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d ledger.RDMADevice, tos *int) error {
-	ctx, cancel := context.WithTimeout(ctx, remadeWait)
+	ctx, cancel := context.WithTimeout(ctx, recreatedWait)
 	defer cancel()
 	device, err := findDevice(host, d)
 	if err != nil {

@@ -22,24 +22,24 @@ func IsRail(r *ledger.Record) bool {
 	return r.Phase == ledger.Lent && (r.RDMA != nil || r.Loan != nil || r.Rail != nil)
 }
 
-// Of returns the document of the pod that has the records. Each record of which [IsRail] is
+// Describe returns the document of the pod that has the records. Each record of which [IsRail] is
 // true becomes a rail, with the facts that list has of its NIC and its present state in the
 // pod. Of needs root, and the calling thread must be in the host netns. If something cannot
 // be read, it returns the rest beside the error.
-func Of(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
-	s := &sight{}
+func Describe(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
+	s := &stateReader{}
 	defer s.Close()
-	return s.of(list, records, pod)
+	return s.describe(list, records, pod)
 }
 
-// sight reads the present state.
-type sight struct {
+// stateReader reads the present state.
+type stateReader struct {
 	inventory.Namespaces
 	// see is called for each port that the pod has, if it is not nil.
 	see func(core *rdma.Core, d rdma.Device, port uint32, lent bool)
 }
 
-func (s *sight) of(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
+func (s *stateReader) describe(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
 	r := &Rails{Schema: Schema, Pod: pod, Rails: []Rail{}}
 	var errs []error
 	for _, record := range records {
@@ -55,7 +55,7 @@ func (s *sight) of(list *inventory.NICList, records []*ledger.Record, pod PodRef
 }
 
 // rails returns the rails of one attachment.
-func (s *sight) rails(list *inventory.NICList, r *ledger.Record) ([]Rail, error) {
+func (s *stateReader) rails(list *inventory.NICList, r *ledger.Record) ([]Rail, error) {
 	base, now, err := s.netdev(r)
 	if r.RDMA == nil || len(r.RDMA.Devices) == 0 {
 		n := nicOf(list, r, nil)
@@ -80,7 +80,7 @@ func (s *sight) rails(list *inventory.NICList, r *ledger.Record) ([]Rail, error)
 
 // netdev returns what the interface in the pod says, and the interface, nil for none.
 // Without it, the record has what it was when ADD ended.
-func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
+func (s *stateReader) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	l := Rail{Rail: r.Rail, IfName: r.IfName, MAC: r.MAC, MTU: r.MTU, Addresses: slices.Clone(r.Addresses)}
 	if r.Loan != nil && r.Loan.Driver != "" {
 		l.IfName = ""
@@ -94,7 +94,7 @@ func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	var found []*net.IPNet
 	var err error
 	if now != nil {
-		found, err = in.Netns.SomeAddresses(now.Index, mostAddresses)
+		found, err = in.Netns.SomeAddresses(now.Index, maxAddresses)
 	}
 	if now == nil || errors.Is(err, link.ErrNotFound) {
 		l.State = inventory.LinkDown
@@ -114,9 +114,9 @@ func (s *sight) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	return l, now, nil
 }
 
-// mostAddresses is the number of addresses of an interface that a pod is told of. The kernel
+// maxAddresses is the number of addresses of an interface that a pod is told of. The kernel
 // has no limit: root in a pod can add a million, which must cost the agent no memory.
-const mostAddresses = 64
+const maxAddresses = 64
 
 // ordered returns the addresses as CIDR, those of the record first and in its order.
 func ordered[T fmt.Stringer](found []T, recorded []string) []string {
@@ -254,7 +254,7 @@ func gpusOf(list *inventory.NICList, n *inventory.NIC, pci string) []GPU {
 }
 
 // port adds what the RDMA core says of the device now.
-func (s *sight) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now *link.Link) error {
+func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now *link.Link) error {
 	in, d, err := s.DeviceOf(r, recorded, s.Pod)
 	if errors.Is(err, rdma.ErrNotFound) {
 		l.State = ""
@@ -303,7 +303,7 @@ const infiniBand = "InfiniBand"
 // setGIDs adds the GIDs of the port: all of a port that only the pod has, and of a shared
 // one those of the interface's addresses, because its table has the GIDs of other pods, too.
 func (l *Rail) setGIDs(table rdma.GIDTable, lent bool, now *link.Link) {
-	l.SharedPort = !lent && l.LinkLayer != infiniBand && now != nil && now.LowerAway
+	l.SharedPort = !lent && l.LinkLayer != infiniBand && now != nil && now.LowerInOtherNetns
 	for _, e := range table.Entries {
 		g := GID{Index: e.Index, Type: e.Type, GID: e.GID.String()}
 		if l.LinkLayer != infiniBand {

@@ -17,18 +17,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// behind is the NIC behind a pod's interface that another plugin made.
-type behind struct {
+// lowerNIC is the NIC behind a pod's interface that another plugin made.
+type lowerNIC struct {
 	parent string     // its device on the host: a PCI address or an auxiliary device; "" if unknown
 	pod    *link.Link // the interface in the pod, nil if there is none (DPDK)
 	// netdev is the NIC's netdev: the interface itself, or the link that it lies
 	// on; nil if neither is the device's. The link below a macvlan may be a VLAN
 	// or a bond, which has no parent.
 	netdev *link.Link
-	in     *link.Netns // where netdev is
+	netns  *link.Netns // where netdev is
 }
 
-func (b *behind) String() string {
+func (b *lowerNIC) String() string {
 	if b.parent == "" && b.netdev != nil {
 		return b.netdev.Describe()
 	}
@@ -36,25 +36,25 @@ func (b *behind) String() string {
 }
 
 // unknown reports whether neither a device nor a VLAN or bond was found.
-func (b *behind) unknown() bool { return b.parent == "" && !(b.child() && b.netdev.IsStacked()) }
+func (b *lowerNIC) unknown() bool { return b.parent == "" && !(b.child() && b.netdev.IsStacked()) }
 
 // child reports whether the pod has an interface on the NIC (a macvlan) and not the NIC
 // itself.
-func (b *behind) child() bool { return b.netdev != nil && b.netdev != b.pod }
+func (b *lowerNIC) child() bool { return b.netdev != nil && b.netdev != b.pod }
 
 // findBehind finds the NIC: by the runtime's ID, or else by the interface. It
 // ignores an ID that is no device of this host (a device plugin's own number).
-func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *netconf.RDMAChained) (*behind, error) {
+func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *netconf.RDMAChained) (*lowerNIC, error) {
 	host := n.Host()
 	l, err := pod.ByName(c.IfName)
 	if err != nil && !errors.Is(err, link.ErrNotFound) {
 		return nil, err
 	}
-	b := &behind{}
+	b := &lowerNIC{}
 	if err == nil {
-		b.pod, b.netdev, b.in = l, l, pod
+		b.pod, b.netdev, b.netns = l, l, pod
 		if !l.HasParent() && l.Lower != 0 && l.Kind != "veth" {
-			b.netdev, b.in = lower(n, pod, l)
+			b.netdev, b.netns = lower(n, pod, l)
 		}
 	}
 	for _, id := range conf.IDs() {
@@ -69,7 +69,7 @@ func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *n
 		b.parent = b.netdev.ParentDev
 	case !b.isOn(b.parent):
 		n.Log.Warn("configured device is not the interface's device", "device", b.parent, "interface", c.IfName, "of", b.netdev.ParentDev)
-		b.netdev, b.in = nil, nil
+		b.netdev, b.netns = nil, nil
 	}
 	if b.unknown() {
 		return b, unknownNIC(c, conf)
@@ -78,11 +78,11 @@ func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *n
 }
 
 // isOn reports whether the NIC's netdev, or a link below it, has this parent.
-func (b *behind) isOn(parent string) bool {
+func (b *lowerNIC) isOn(parent string) bool {
 	if b.netdev.ParentDev == parent {
 		return true
 	}
-	below, err := b.in.Below(b.netdev)
+	below, err := b.netns.Below(b.netdev)
 	return err == nil && slices.ContainsFunc(below, func(l *link.Link) bool { return l.ParentDev == parent })
 }
 
@@ -103,7 +103,7 @@ func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 // its netns: the host's, or the pod's as well.
 func lower(n *attachment.Node, pod *link.Netns, l *link.Link) (*link.Link, *link.Netns) {
 	ns := pod
-	if l.LowerAway {
+	if l.LowerInOtherNetns {
 		ns = n.Netns
 	}
 	if below, err := ns.ByIndex(l.Lower); err == nil && (below.HasParent() || below.IsStacked()) {
@@ -115,15 +115,15 @@ func lower(n *attachment.Node, pod *link.Netns, l *link.Link) (*link.Link, *link
 var (
 	// errNoDevice: the NIC has no RDMA device here.
 	errNoDevice = errors.New("it has no RDMA device")
-	// errAway is an errNoDevice of a NIC that has one somewhere else.
-	errAway = fmt.Errorf("%w here", errNoDevice)
+	// errOtherNetns is an errNoDevice of a NIC that has one somewhere else.
+	errOtherNetns = fmt.Errorf("%w here", errNoDevice)
 	// errNotForPod: the interface's RDMA device cannot be the pod's in this mode.
 	errNotForPod = errors.New("its RDMA device cannot be used in this pod")
 )
 
 // nicOf returns the NIC as it was on the host: its netdev, if it has one, is in the pod
 // now, and its alias is its name on the host.
-func nicOf(n *attachment.Node, b *behind) *nic.NIC {
+func nicOf(n *attachment.Node, b *lowerNIC) *nic.NIC {
 	host := n.Host()
 	l := &link.Link{Name: b.parent, ParentDev: b.parent, ParentBus: "auxiliary"}
 	if host.IsPCI(b.parent) {
@@ -132,7 +132,7 @@ func nicOf(n *attachment.Node, b *behind) *nic.NIC {
 	if b.netdev != nil {
 		l.Name, l.AltNames, l.ParentBus = b.netdev.Alias, b.netdev.AltNames, b.netdev.ParentBus
 	}
-	return host.Of(l)
+	return host.NICOf(l)
 }
 
 func noDevice(parent string) error {
@@ -165,7 +165,7 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 		return false, nil
 	})
 	if wait.Ended(waiting, err) {
-		err = failure.From(errAway, failure.NICLent, "device %s: on the host, and in netns %s", parent, tx.Netns).
+		err = failure.From(errOtherNetns, failure.NICLent, "device %s: on the host, and in netns %s", parent, tx.Netns).
 			Cure("find it with `ip -all netns exec rdma dev`, and end the process that has it")
 	}
 	return found, in, err
@@ -176,7 +176,7 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 // of a netdev that has left for the pod shows none on the host, like a port of
 // InfiniBand. A device that is to move must not take RDMA away from a NIC that
 // stays.
-func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allow []string) (bool, error) {
+func fits(tx *attachment.Tx, in place, d rdma.Device, b *lowerNIC, move bool, allow []string) (bool, error) {
 	ports, err := in.core.Ports(d)
 	if err != nil {
 		return false, err
@@ -187,7 +187,7 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allo
 		switch {
 		case p.Netdev == 0:
 			vacant = true
-		case b.netdev != nil && p.Netdev == b.netdev.Index && in.ns == b.in:
+		case b.netdev != nil && p.Netdev == b.netdev.Index && in.ns == b.netns:
 			mine = true
 		default:
 			others = append(others, p)
@@ -202,17 +202,17 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *behind, move bool, allo
 		return true, nil
 	}
 	for _, p := range others {
-		if err := spare(tx, d, p, b, allow); err != nil {
+		if err := checkUnused(tx, d, p, b, allow); err != nil {
 			return false, err
 		}
 	}
 	return true, nil
 }
 
-// spare fails if the host needs the netdev of the port p with its RDMA device:
+// checkUnused fails if the host needs the netdev of the port p with its RDMA device:
 // another NIC than the pod's, or, if the pod has no interface at all, one that
 // a guardrail protects.
-func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []string) error {
+func checkUnused(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *lowerNIC, allow []string) error {
 	if b.netdev == nil {
 		v, err := tx.Node.Netns.View(p.Netdev)
 		if err == nil {
@@ -226,16 +226,16 @@ func spare(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *behind, allow []str
 // sharedBy returns the record of the RDMA devices that serve the interface's NIC in shared
 // mode, found by the netdevs of their ports. It is nil if no port has such a netdev, as on
 // InfiniBand, or if the NIC has no netdev.
-func (b *behind) sharedBy() (*ledger.RDMA, error) {
+func (b *lowerNIC) sharedBy() (*ledger.RDMA, error) {
 	if b.netdev == nil {
 		return nil, nil
 	}
-	core, err := rdma.Open(b.in)
+	core, err := rdma.Open(b.netns)
 	if err != nil {
 		return nil, err
 	}
 	defer core.Close()
-	devices, err := core.Of(b.netdev)
+	devices, err := core.ServingOf(b.netdev)
 	if err != nil {
 		return nil, err
 	}
@@ -253,11 +253,11 @@ func (b *behind) sharedBy() (*ledger.RDMA, error) {
 
 // notePorts records the interface's port of each device: the kernel reports it
 // only in the namespace that has both.
-func notePorts(tx *attachment.Tx, b *behind) error {
+func notePorts(tx *attachment.Tx, b *lowerNIC) error {
 	if b.netdev == nil {
 		return nil
 	}
-	core, err := rdma.Open(b.in)
+	core, err := rdma.Open(b.netns)
 	if err != nil {
 		return err
 	}

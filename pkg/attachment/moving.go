@@ -37,9 +37,9 @@ func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
 	return away, nil
 }
 
-// NICsAway returns the number of NICs that the kernel is about to return from dead pods.
+// NICsMoving returns the number of NICs that the kernel is about to return from dead pods.
 // It returns 0 if they cannot be counted.
-func (n *Node) NICsAway() int {
+func (n *Node) NICsMoving() int {
 	stale, _ := n.Stale() // an unreadable record is not counted
 	theirs, _ := n.OnTheirWay(stale)
 	return len(theirs)
