@@ -44,7 +44,7 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 	}
 	t.Logf("from the pod's death to two attachments' end: %v", took)
 	addressOf(t, l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "last"), "net1")), "10.9.0.1/24")
-	if n, _ := a.metric("rail_cni_end_seconds_count"); n != 10 {
+	if n, _ := a.metric("rail_cni_release_duration_seconds_count"); n != 10 {
 		t.Errorf("%v attachments ended", n)
 	}
 	if w := a.said("level=WARN"); len(w) > 1 { // one warning of pkg/part/netdev for each destroyed veth
@@ -129,9 +129,9 @@ func TestLivingPodsAndThoseThatAPluginWorksOnAreLeftAlone(t *testing.T) {
 		n, _ := a.metric("rail_cni_attachments", `pod_netns="gone"`)
 		return n == 1
 	})
-	known, _ := a.metric("rail_cni_looks_total")
+	known, _ := a.metric("rail_cni_scans_total")
 	await(t, "two more looks", busy, func() bool {
-		n, _ := a.metric("rail_cni_looks_total")
+		n, _ := a.metric("rail_cni_scans_total")
 		return n >= known+2
 	})
 	if left := l.records(); len(left) != 2 {
@@ -142,7 +142,7 @@ func TestLivingPodsAndThoseThatAPluginWorksOnAreLeftAlone(t *testing.T) {
 	if _, err := lives.ByName("net1"); err != nil {
 		t.Error(err)
 	}
-	if n, _ := a.metric("rail_cni_end_failures_total"); n != 0 {
+	if n, _ := a.metric("rail_cni_release_failures_total"); n != 0 {
 		t.Errorf("waiting for a plugin counts as %v failures", n)
 	}
 }
@@ -222,7 +222,7 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 	a := l.start()
 	pod.Kill()
 	await(t, "three tries", 20*time.Second, func() bool {
-		n, _ := a.metric("rail_cni_end_failures_total", `plugin="macvlan"`)
+		n, _ := a.metric("rail_cni_release_failures_total", `plugin="macvlan"`)
 		return n >= 3
 	})
 	if told := a.said("reason=NotReturned"); len(told) != 1 || !strings.Contains(told[0], "not installed") {
@@ -316,14 +316,14 @@ func TestPluginsThatAreReplacedAreToldOfOrRestored(t *testing.T) {
 			}
 			a := l.start("--own", own, "--cni-bin", bin, fmt.Sprintf("--restore-binaries=%v", restore))
 			ours := func(name string) float64 {
-				n, lines := a.metric("rail_cni_binary_ours", bin+"/"+name+`"`)
+				n, lines := a.metric("rail_cni_plugin_matches", bin+"/"+name+`"`)
 				if lines > 1 {
 					t.Errorf("%d lines of %s", lines, name)
 				}
 				return n
 			}
 			await(t, "the first comparison", 5*time.Second, func() bool { return ours("macvlan")+ours("rdma") == 2 })
-			if n, lines := a.metric("rail_cni_binary_ours"); n != 2 || lines != 2 {
+			if n, lines := a.metric("rail_cni_plugin_matches"); n != 2 || lines != 2 {
 				t.Errorf("%v of %d plugins are ours", n, lines)
 			}
 			// An installer that overwrites the file, and one that renames a new
@@ -371,7 +371,7 @@ func TestPluginsThatAreReplacedAreToldOfOrRestored(t *testing.T) {
 				t.Errorf("%v of them are ours", n)
 			}
 			copyFile(t, filepath.Join(own, "macvlan"), filepath.Join(bin, "macvlan"))
-			await(t, "one to be ours again", 5*time.Second, func() bool { return len(a.said("reason=PluginOurs")) == 1 })
+			await(t, "the plugin to match again", 5*time.Second, func() bool { return len(a.said("reason=PluginMatches")) == 1 })
 		})
 	}
 }
@@ -442,7 +442,7 @@ func TestAgentRestsWhenNothingHappens(t *testing.T) {
 // needs hardly any CPU. Its memory is bounded at any time.
 func (a *running) rests() {
 	a.t.Helper()
-	looks := func() float64 { n, _ := a.metric("rail_cni_looks_total"); return n }
+	looks := func() float64 { n, _ := a.metric("rail_cni_scans_total"); return n }
 	const span = 5 * time.Second
 	// The last of the looks that follow an event is a second later.
 	began, since := looks(), time.Now()

@@ -209,7 +209,7 @@ func TestNodeThatIsSwitchedOverFromWhereabouts(t *testing.T) {
 	if k := used(a); k != (local.Kubeconfig{Path: path, Owned: true, Accepted: true}) {
 		t.Errorf("the agent says %+v", k)
 	}
-	if value, lines := a.metric("rail_cni_kubeconfig_accepted", `path="`+path+`"`, `ours="true"`); value != 1 || lines != 1 {
+	if value, lines := a.metric("rail_cni_kubeconfig_accepted", `path="`+path+`"`, `owned="true"`); value != 1 || lines != 1 {
 		t.Errorf("rail_cni_kubeconfig_accepted is %v on %d lines", value, lines)
 	}
 	await(t, "its Event", time.Minute, func() bool {

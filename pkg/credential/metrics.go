@@ -40,5 +40,5 @@ func (k *Keeper) collect(out component.Metrics) {
 		return
 	}
 	out.Gauge("rail_cni_kubeconfig_accepted", "Whether the API server accepts the kubeconfig of the plugin whereabouts.", component.Bool(use.Refused == nil),
-		"path", use.Path, "ours", strconv.FormatBool(use.Owned))
+		"path", use.Path, "owned", strconv.FormatBool(use.Owned))
 }

@@ -53,12 +53,12 @@ func (s *stats) fail(plugin string, code uint) {
 func (s *stats) collect(out component.Metrics) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out.Counter("rail_cni_looks_total", "How often the agent looked for attachments without a pod.", float64(s.scans))
+	out.Counter("rail_cni_scans_total", "Scans for attachments without a pod.", float64(s.scans))
 	for plugin, h := range s.ended {
-		out.Histogram("rail_cni_end_seconds", "Time to end an attachment whose pod is gone, from when its NIC was there.", h, "plugin", plugin)
+		out.Histogram("rail_cni_release_duration_seconds", "Time to end an attachment whose pod is gone, from when its NIC was there.", h, "plugin", plugin)
 	}
 	for f, n := range s.failed {
-		out.Counter("rail_cni_end_failures_total", "Tries to end an attachment that failed, by the error's CNI code (docs/reference/errors.md).", n,
+		out.Counter("rail_cni_release_failures_total", "Tries to end an attachment that failed, by the error's CNI code (docs/reference/errors.md).", n,
 			"plugin", f.plugin, "code", strconv.FormatUint(uint64(f.code), 10))
 	}
 }

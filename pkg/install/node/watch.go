@@ -124,9 +124,9 @@ func (b *Watcher) collect(out component.Metrics) {
 	b.mu.Lock()
 	restored := b.restored
 	b.mu.Unlock()
-	out.Counter("rail_cni_binaries_restored_total", "Plugins that the agent put back into a CNI directory.", float64(restored))
+	out.Counter("rail_cni_plugins_restored_total", "Plugins that the agent put back into a CNI directory.", float64(restored))
 	for _, f := range b.states() {
-		out.Gauge("rail_cni_binary_ours", "Whether the plugin in the CNI directory is the agent's.", component.Bool(f.State == ""), "path", f.Path)
+		out.Gauge("rail_cni_plugin_matches", "Whether the plugin in the CNI directory is the agent's.", component.Bool(f.State == ""), "path", f.Path)
 	}
 }
 
@@ -162,7 +162,7 @@ func (b *Watcher) compare(ctx context.Context) {
 			switch state {
 			case before[path]:
 			case "":
-				b.reporter.Report(component.Notice{Reason: "PluginOurs", Summary: "plugin is ours again", Message: path + " is ours again"})
+				b.reporter.Report(component.Notice{Reason: "PluginMatches", Summary: "plugin matches again", Message: path + " matches the agent's plugin again"})
 			default:
 				b.reporter.Report(component.Notice{
 					Reason: "PluginReplaced", Summary: "plugin was replaced", Message: fmt.Sprintf("%s is not the plugin of rail-cni %s: %s", path, b.Version, state), Warning: true,
