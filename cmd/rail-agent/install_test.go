@@ -304,7 +304,7 @@ func TestKubeconfigOfThePlugin(t *testing.T) {
 	if now := testnet.Tree(t, dir); !strings.HasSuffix(now, theirs) { // only "nodename" comes before them
 		t.Errorf("there is\n%sand was\n%s", now, theirs)
 	}
-	await(t, "it to say so of both files", 10*time.Second, func() bool { return len(a.said("another's is there, and stays")) == 2 })
+	await(t, "it to say so of both files", 10*time.Second, func() bool { return len(a.said("existing file kept")) == 2 })
 	a.end(syscall.SIGTERM)
 	a = l.start(append(args, "--replace-whereabouts-files")...)
 	if text, err := os.ReadFile(kubeconfig); err != nil || !tokenIn.Match(text) {

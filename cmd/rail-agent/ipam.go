@@ -40,7 +40,7 @@ func newIPAM(a *agentFlags) *cobra.Command {
 		Use:   "ipam",
 		Short: "Free the addresses of pods that are gone, from whereabouts' pools in the cluster",
 		Long: `Free the addresses of pods that are gone from the IPPools of the cluster, each
-together with its reservation, and mend pairs of which one half is missing. Also
+together with its reservation, and repair pairs of which one half is missing. Also
 free addresses that DELs of this node could not free while the API server was
 away.
 

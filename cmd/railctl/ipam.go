@@ -21,8 +21,8 @@ const clusterTime = 5 * time.Minute
 func newIPAM(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
-		Short: "See, check and tidy the address pools of the cluster",
-		Long: `See, check and tidy whereabouts' address pools (IPPool) in the cluster. It runs
+		Short: "Inspect, check and clean up the address pools of the cluster",
+		Long: `Inspect, check and clean up whereabouts' address pools (IPPool) in the cluster. It runs
 anywhere with a kubeconfig, without root. On a node "gc" also frees the addresses
 that the node's plugins could not free while the API server was away.`,
 	}
@@ -54,7 +54,7 @@ func newIPAMGC(stateDir *string) *cobra.Command {
 	var grace time.Duration
 	cmd := &cobra.Command{
 		Use:   "gc",
-		Short: "Free the addresses of pods that are gone, and mend half pairs",
+		Short: "Free the addresses of pods that are gone, and repair incomplete pairs",
 		Long: `Free the addresses of pods that are gone: entries of IPPools together with their
 reservations, and reservations without an entry. Also make missing reservations
 of entries, in a pool whose other entries have theirs.

@@ -54,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "railctl",
-		Short: "See and tidy what rail-cni has lent on this node",
+		Short: "Inspect and clean up what rail-cni has lent on this node",
 		Long: `railctl shows which pods of this node hold which NICs and RDMA devices, ends
 attachments whose pod is gone, and sets the RDMA mode. Run it as root on the node,
 in the host's network namespace. (In a debug pod: hostNetwork: true, and the

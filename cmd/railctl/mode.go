@@ -37,7 +37,7 @@ func newMode() *cobra.Command {
 	modes := []string{string(rdma.Shared), string(rdma.Exclusive)}
 	cmd := &cobra.Command{
 		Use:   "mode [shared|exclusive]",
-		Short: "Show the RDMA mode of this node, or set it now and for good",
+		Short: "Show the RDMA mode of this node, or set it now and at boot",
 		Long: `Without an argument, show the RDMA mode of the running kernel, and the mode that
 the node boots with.
 

@@ -19,7 +19,7 @@ import (
 func newPod(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod NAMESPACE/NAME",
-		Short: "Print what a pod of this node is told of its rails",
+		Short: "Print the rail information published to a pod of this node",
 		Long: `Print the rails of a pod of this node, as they are now: the interfaces that have a
 NIC of the host or an RDMA device, or whose network needs the rail of the NIC. With
 -o json the output is the document that rail-agent writes for the pod to

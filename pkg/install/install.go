@@ -57,7 +57,7 @@ const (
 	Same      Outcome = "is there"                          // already as wanted
 	Installed Outcome = "installed"                         // no file of another's was there
 	Replaced  Outcome = "installed, another's is backed up" // now or earlier
-	Yielded   Outcome = "another's is there, and stays"
+	Yielded   Outcome = "existing file kept"
 	Restored  Outcome = "another's is there again"
 	Removed   Outcome = "removed"
 )

@@ -53,17 +53,17 @@ type files struct {
 func openFiles(stateDir string) (*files, error) {
 	path := filepath.Join(stateDir, podsDir)
 	if err := safepath.Check(stateDir); err != nil {
-		return nil, failure.Wrap(err, failure.IO, "state directory %s: others could forge what pods are told", stateDir)
+		return nil, failure.Wrap(err, failure.IO, "state directory %s: others could forge rail information", stateDir)
 	}
 	if err := os.Mkdir(path, openDir); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, failure.Wrap(err, failure.IO, "directory of what pods are told")
+		return nil, failure.Wrap(err, failure.IO, "directory of rail information")
 	}
 	if err := safepath.Check(path); err != nil {
-		return nil, failure.Wrap(err, failure.IO, "%s: others could forge what pods are told", path)
+		return nil, failure.Wrap(err, failure.IO, "%s: others could forge rail information", path)
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, failure.Wrap(err, failure.IO, "directory of what pods are told")
+		return nil, failure.Wrap(err, failure.IO, "directory of rail information")
 	}
 	// The umask does not count: pods read it.
 	return &files{root: root, path: path}, root.Chmod(".", openDir)

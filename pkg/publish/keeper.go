@@ -763,5 +763,5 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 // report reports a failure to tell a pod, or of what key names, unless the last one was the
 // same. A nil err ends it.
 func (k *Keeper) report(key string, err error) {
-	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "pod not told of its rails", Warning: true})
+	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "rail information not published", Warning: true})
 }

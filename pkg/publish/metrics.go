@@ -20,11 +20,11 @@ func (k *Keeper) Component() component.Component {
 
 // collect sends the metrics of the publisher.
 func (k *Keeper) collect(out component.Metrics) {
-	const failed = "Failed tries to tell a pod of its rails, by what was not written."
+	const failed = "Failed tries to publish a pod's rail information, by what was not written."
 	k.mu.Lock()
 	pods, files := len(k.pods), k.metrics.fileFailures
 	k.mu.Unlock()
-	out.Gauge("rail_cni_published_pods", "Pods that are told of their rails.", float64(pods))
+	out.Gauge("rail_cni_published_pods", "Pods with published rail information.", float64(pods))
 	out.Counter("rail_cni_publish_failures_total", failed, float64(files), "what", "files")
 	out.Counter("rail_cni_publish_failures_total", failed, float64(k.annotator.failures()), "what", "annotation")
 	out.Histogram("rail_cni_publish_seconds", "Time from when a pod's first rail was lent to its first files.", k.metrics.took)

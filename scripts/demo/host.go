@@ -341,7 +341,7 @@ func (h *hostDemo) end(l hostLoan) (verbs.End, error) {
 // home ends all attachments, including failed ones, and compares the host with
 // its first state.
 func (h *hostDemo) home() error {
-	chapter("Detach: every NIC goes home")
+	chapter("Detach: every NIC is returned")
 	var errs []error
 	for _, l := range slices.Backward(h.lent) {
 		if err := h.c.del(l.network(), l.ifname, l.p); err != nil {

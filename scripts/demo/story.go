@@ -76,7 +76,7 @@ func lendRails(c cni, title string, look func([]pod) error) error {
 		return err
 	}
 
-	chapter("Detach: every NIC goes home")
+	chapter("Detach: every NIC is returned")
 	if err := detachRails(c, pods, wanted); err != nil {
 		return err
 	}
