@@ -1,10 +1,12 @@
 package install_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -264,6 +266,7 @@ func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 		if err := json.Unmarshal([]byte(spec), &n); err != nil {
 			t.Fatal(err)
 		}
+		fmt.Println("begun")
 		for i := 0; ; i++ {
 			for _, name := range []string{"a", "b"} {
 				path := filepath.Join(n.Bin, name)
@@ -294,17 +297,22 @@ func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 	const kills = 60
 	installed := 0
 	for i := range kills {
-		var said strings.Builder
 		cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), "RAIL_CNI_TEST_INSTALL="+string(spec))
-		cmd.Stdout = &said
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(30*time.Millisecond + time.Duration(i)*1370*time.Microsecond)
+		output := bufio.NewReader(out)
+		begun, err := output.ReadString('\n') // a busy machine takes a while to start it
+		time.Sleep(time.Duration(i) * 1370 * time.Microsecond)
 		_ = cmd.Process.Kill()
-		if err := cmd.Wait(); err != nil && strings.Contains(err.Error(), "exit status") {
-			t.Fatalf("%v: %s", err, said.String())
+		said, _ := io.ReadAll(output)
+		if ended := cmd.Wait(); err != nil || ended != nil && strings.Contains(ended.Error(), "exit status") {
+			t.Fatalf("%v, %v: %s%s", err, ended, begun, said)
 		}
 		if entries, err := n.Entries(); err != nil {
 			t.Fatal(err)
