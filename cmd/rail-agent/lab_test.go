@@ -118,7 +118,7 @@ func (l *lab) launch(args ...string) *running {
 	}
 	command = append(command, args...)
 	a.cmd = exec.Command(command[0], command[1:]...)
-	a.cmd.Env = append(os.Environ(), "KUBECONFIG=")
+	a.cmd.Env = append(os.Environ(), "KUBECONFIG=", "GOGC=100") // tests bound its memory as users have it; make test sets another
 	read, write := io.Pipe()
 	a.cmd.Stderr = write
 	if err := a.cmd.Start(); err != nil {
