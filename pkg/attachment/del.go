@@ -73,12 +73,15 @@ func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 		}
 		return err
 	}
-	if n.order.Addresses.ByInterface(c.Conf.IPAM.Type) {
+	if n.IPAMByInterface(c.Conf.IPAM.Type) {
 		return n.delByInterface(ctx, c, p, free)
 	}
 	taken := n.takeOver(ctx, c, p, false)
 	return errors.Join(taken, free())
 }
+
+// IPAMByInterface reports whether an IPAM plugin works on the interface: [Addresses.ByInterface].
+func (n *Node) IPAMByInterface(plugin string) bool { return n.order.Addresses.ByInterface(plugin) }
 
 // delByInterface frees the addresses while the interface is in the pod, and takes it over after
 // [freeWait] if the IPAM plugin hangs.

@@ -126,7 +126,7 @@ func (p *Plugin) once(ctx context.Context) {
 	p.mu.Unlock()
 	p.contained(func() {
 		p.removeStale()
-		sockets := p.Dirs.Subscribe(p.kubeletChanged)
+		sockets := p.Dirs.Subscribe(func() { p.contained(p.kubeletChanged) })
 		defer sockets.Close()
 		loop := component.Loop{Reporter: p.reporter, Trigger: p.wake, Settle: minScanPause, MaxRest: maxRest, Do: func(ctx context.Context) time.Time {
 			sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -40,7 +41,7 @@ func (n *Netns) AnnounceNew(l *Link, mac net.HardwareAddr, addresses []netip.Add
 		return nil
 	}
 	addresses = n.announceable(l, addresses)
-	if l.OperUp && len(addresses) == 1 && addresses[0].Is4() && n.requestOwn(l.Index, addresses[0]) == nil {
+	if l.OperUp && len(addresses) == 1 && addresses[0].Is4() && n.solicits(l.Name) && n.requestOwn(l.Index, addresses[0]) == nil {
 		return nil
 	}
 	return n.announce(l, mac, addresses)
@@ -71,6 +72,28 @@ func (n *Netns) announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) 
 		}
 	}
 	return wrap(n.ifGone(n.Do(func() error { return send(l.Index, frames) }), l.Index), "announce the addresses of %s", l.Name)
+}
+
+// solicits reports whether the kernel asks for neighbors on the link by broadcast at once. An
+// interface has these sysctls of neigh/default of the host (arp(7): app_solicit, mcast_solicit).
+func (n *Netns) solicits(name string) bool {
+	err := n.Do(func() error {
+		dir, err := unix.Open(filepath.Join(sysctlRoot, "ipv4/neigh", name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(dir)
+		app, err := readSysctl(dir, "app_solicit")
+		if err != nil {
+			return err
+		}
+		broadcast, err := readSysctl(dir, "mcast_solicit")
+		if err == nil && (app != "0" || broadcast == "0") {
+			err = unix.EOPNOTSUPP
+		}
+		return err
+	})
+	return err == nil
 }
 
 // requestOwn has the kernel send a gratuitous ARP: the request for a neighbor with the address

@@ -50,11 +50,14 @@ func TestAnnounceCorrectsTheNeighbors(t *testing.T) {
 func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		addresses []string
-		notYet    bool // the operational state is not up in what the caller read
+		notYet    bool      // the operational state is not up in what the caller read
+		sysctl    [2]string // of the interface's neighbors
 	}{
 		"one address":               {addresses: []string{"10.9.0.1/24"}},
 		"of a host":                 {addresses: []string{"10.9.0.1/32"}},
 		"right after the carrier":   {addresses: []string{"10.9.0.1/24"}, notYet: true},
+		"the kernel asks a daemon":  {addresses: []string{"10.9.0.1/24"}, sysctl: [2]string{"app_solicit", "1"}},
+		"the kernel asks nobody":    {addresses: []string{"10.9.0.1/24"}, sysctl: [2]string{"mcast_solicit", "0"}},
 		"two of one subnet":         {addresses: []string{"10.9.0.1/24", "10.9.0.2/24"}},
 		"a subnet within the other": {addresses: []string{"10.9.0.1/16", "10.9.0.2/24"}},
 		"both families":             {addresses: []string{"10.9.0.1/24", "fd09::1/64"}},
@@ -62,6 +65,9 @@ func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRail(t, "ens1")
 			r.host.Sysctl("ipv6/conf/ens1/ndisc_notify", "0")
+			if c.sysctl[0] != "" {
+				r.host.Sysctl("ipv4/neigh/ens1/"+c.sysctl[0], c.sysctl[1])
+			}
 			var ips []netip.Addr
 			var want []string
 			l := byName(t, r.host, "ens1")

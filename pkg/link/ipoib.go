@@ -96,12 +96,10 @@ func (l *Link) queuePair() uint32 {
 }
 
 // isChildOf reports whether l is an IPoIB child of the interface with this index, which may be in
-// another namespace: the kernel reports its index, and not that it is away. links are those beside
-// l, among which a parent of l with the same index may be.
-func (l *Link) isChildOf(index int, links []*Link) bool {
-	return l.isIPoIBChild() && l.Lower == index && !slices.ContainsFunc(links, func(p *Link) bool {
-		return p.Index == index && p.Kind == kindIPoIB && p.HasParent()
-	})
+// another namespace: the kernel reports its index, and not that it is away, and leaves it out if l
+// has the same.
+func (l *Link) isChildOf(index int) bool {
+	return l.isIPoIBChild() && (l.Lower == index || l.Lower == 0 && l.Index == index)
 }
 
 func (l *Link) isIPoIBChild() bool { return l.Kind == kindIPoIB && !l.HasParent() }
@@ -121,14 +119,18 @@ func snapshotIPoIB(attrs nlattr.Attrs, v *View) *IPoIB {
 }
 
 // StrayChildren returns the IPoIB children of the interface with this index, which is in n, that
-// are down and were not there when the snapshot was taken: the kernel brings those that a pod made
-// to init_net when the pod's namespace ends (default_device_exit_net; Linux 5.13 and later).
-func (n *Netns) StrayChildren(index int, s *Snapshot) ([]*Link, error) {
+// are none of the host's, whose queue pairs the snapshots have: the kernel brings those that a pod
+// made to init_net when the pod's namespace ends (default_device_exit_net; Linux 5.13 and later).
+// hosts are the snapshots of all interfaces that are lent, because a child of another one may have
+// the same number for its parent, in a pod.
+func (n *Netns) StrayChildren(index int, s *Snapshot, hosts []*Snapshot) ([]*Link, error) {
 	if s.IPoIB == nil {
 		return nil, nil
 	}
 	links, err := n.Links()
 	return slices.DeleteFunc(links, func(l *Link) bool {
-		return !l.isIPoIBChild() || l.Lower != index || l.IsUp() || slices.Contains(s.IPoIB.Children, l.queuePair())
+		return !l.isChildOf(index) || slices.ContainsFunc(append(hosts, s), func(s *Snapshot) bool {
+			return s.IPoIB != nil && slices.Contains(s.IPoIB.Children, l.queuePair())
+		})
 	}), err
 }

@@ -14,9 +14,11 @@ var peers = []string{"veth", "netkit", "vxcan"}
 // of that link, nil for n itself.
 func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 	all, err := n.Links()
+	// A parent beside them, with this index, is another one.
+	other := at != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == kindIPoIB && l.HasParent() })
 	links := slices.DeleteFunc(slices.Clone(all), func(l *Link) bool {
 		if l.isIPoIBChild() {
-			return !l.isChildOf(index, all)
+			return other || !l.isChildOf(index)
 		}
 		return l.Lower != index || l.LowerInOtherNetns != (at != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
 	})

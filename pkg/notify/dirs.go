@@ -58,8 +58,8 @@ func (d *Dirs) Close() {
 }
 
 // Subscribe returns a subscription without directories, which calls changed after changes in
-// those that it is given. changed must not block. It may still be called while Close of the
-// subscription runs.
+// those that it is given. changed must neither block nor panic: it is called by the goroutine that
+// serves all subscriptions. It may be called once more after Close of the subscription.
 func (d *Dirs) Subscribe(changed func()) *Subscription {
 	s := &Subscription{dirs: d, changed: changed, watched: map[string]int{}}
 	if d != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 // Ask is the part that requests addresses, routes and DNS from the
@@ -66,13 +67,13 @@ func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
 	if tx.Conf.IPAM.Type == "" {
 		return nil
 	}
-	conf := *tx.Conf
-	var err error
 	// Expanded before anything is recorded: the IPAM plugin knows no rails, and DEL may come
 	// when the NIC has another.
-	if conf.Raw, err = expanded(tx.Node, &conf, tx.Rail, tx.Rails); err != nil {
+	raw, err := expanded(tx.Node, tx.Conf, tx.Rail, tx.Rails)
+	if err != nil {
 		return err
 	}
+	conf := netconf.Common{Raw: raw}
 	config, err := conf.Kept()
 	if err != nil {
 		return err

@@ -249,14 +249,16 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err := home.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
 		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
 	}
+	// Before it has its name, by which a manager of the host may know it and set it up, and
+	// its children with it.
+	if deleteStray(n, r, home, l.Index) {
+		changed = true
+	}
 	if err := restoreNames(ctx, releasing, l); err != nil {
 		return err
 	}
 	// The pod can put links on the NIC until the NIC has left its netns.
 	if releasing.Pod != nil && deleteStacked(n, r, releasing.Pod, home, l.Index) {
-		changed = true
-	}
-	if deleteStray(n, r, home, l.Index) {
 		changed = true
 	}
 	if changed {

@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"errors"
 	"slices"
 	"time"
 
@@ -56,9 +57,21 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, in
 
 // deleteStray deletes the IPoIB children of the NIC, which is in the netns at, that the kernel
 // brought there from a netns of the pod that has ended. They would keep the NIC from being lent
-// again, and send through it. It reports whether there was one.
+// again, and send through it as soon as it is up. If a record cannot be read none is deleted: it
+// may name children of the host. deleteStray reports whether there was one.
 func deleteStray(n *attachment.Node, r *ledger.Record, at *link.Netns, index int) bool {
-	links, err := at.StrayChildren(index, r.Loan.Snapshot)
+	if r.Loan.Snapshot.IPoIB == nil {
+		return false
+	}
+	records, errs := nicsLent(n)
+	if len(errs) > 0 {
+		return deleteLinks(n, r, at, nil, errors.Join(errs...))
+	}
+	var hosts []*link.Snapshot
+	for _, other := range records {
+		hosts = append(hosts, other.Loan.Snapshot)
+	}
+	links, err := at.StrayChildren(index, r.Loan.Snapshot, hosts)
 	return deleteLinks(n, r, at, links, err)
 }
 
