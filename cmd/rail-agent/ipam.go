@@ -56,7 +56,7 @@ rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once,
 and prints what it did.
 
 At --metrics it serves /metrics for Prometheus. While it does the work these tell how
-full the pools are, as of its last look.`,
+full the pools are, as of its last scan.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")

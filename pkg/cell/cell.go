@@ -19,10 +19,10 @@ func Printable(name string) string {
 	return strconv.QuoteToASCII(name)
 }
 
-// Cut returns the text, shortened to that many characters.
-func Cut(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most-1]) + "…"
+// Cut returns the text, shortened to limit characters of which the last is "…".
+func Cut(text string, limit int) string {
+	if runes := []rune(text); len(runes) > limit {
+		return string(runes[:limit-1]) + "…"
 	}
 	return text
 }
@@ -48,7 +48,7 @@ func Number(n *int) string {
 	return strconv.Itoa(*n)
 }
 
-// Speed returns a speed in megabit per second, "" for 0.
+// Speed returns the text of a speed in Mb/s, "400G" or "2500M"; "" if it is not positive.
 func Speed[N uint32 | int64](mbps N) string {
 	switch {
 	case mbps <= 0:

@@ -45,7 +45,7 @@ type used struct {
 
 // Use is what the agent knows of the kubeconfig by which the plugins reach the server.
 type Use struct {
-	Path     string // "" before the first look
+	Path     string // "" before the first check
 	Owned    bool   // the agent wrote it, and renews its token
 	Accepted bool   // by the server's last answer
 	Refused  error  // why no plugin reaches the server by it

@@ -20,7 +20,7 @@ type Options struct {
 	// scan, and by calls of the kubelet, from several goroutines.
 	Inventory func() (*Inventory, error)
 	// Changed wakes the device plugin when the configuration or the inventory may have
-	// changed. It may be nil: the device plugin also looks every Interval.
+	// changed. It may be nil: the device plugin also scans every Interval.
 	Changed *component.Trigger
 
 	KubeletDir string // the kubelet's root directory, /var/lib/kubelet

@@ -160,9 +160,9 @@ func (f *Found) Fix(command string, args ...any) { f.f.Fix = clean(fmt.Sprintf(c
 // clean returns text without characters that cannot be printed, which a name in a facts file
 // or of a pod may have, and of a bounded length.
 func clean(text string) string {
-	const longest = 1000
-	if len(text) > longest {
-		text = text[:longest] + " …"
+	const maxText = 1000
+	if len(text) > maxText {
+		text = text[:maxText] + " …"
 	}
 	return strings.Map(func(c rune) rune {
 		if strconv.IsPrint(c) {

@@ -1,4 +1,4 @@
 // Package iprange has ranges of IP addresses, and compares them.
 //
-//	all := iprange.Of(netip.MustParsePrefix("10.0.0.0/22")) // 10.0.0.0-10.0.3.255
+//	all := iprange.OfPrefix(netip.MustParsePrefix("10.0.0.0/22")) // 10.0.0.0-10.0.3.255
 package iprange

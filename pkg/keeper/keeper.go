@@ -60,13 +60,13 @@ type stateDir struct {
 	node    *attachment.Node
 	log     *slog.Logger
 	noticed *component.Trigger // something may have ended
-	ended   *component.Trigger // an end has ended
+	ended   *component.Trigger // the end of an attachment is done, or failed
 	ends    sync.WaitGroup
 	ending  context.Context      // of ends; only run sets it
 	paths   *notify.Subscription // of the directories of pods' netns paths
 
 	mu      sync.Mutex
-	duties  map[ledger.Key]*task
+	tasks   map[ledger.Key]*task
 	again   []time.Time // of the checks after a notice, from recheckDelays
 	running int         // ends
 	// endedSince has the attachments that have ended since the last scan began.
@@ -93,11 +93,11 @@ type task struct {
 	err     error // the last try's
 }
 
-func newDuty(r *ledger.Record, now time.Time) *task {
+func newTask(r *ledger.Record, now time.Time) *task {
 	return &task{record: r, since: now, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
 }
 
-// endKey names a duty's problem for the reporter, which all state directories share.
+// endKey names a task's problem for the reporter, which all state directories share.
 func (k *stateDir) endKey(d *task) string { return k.key("end", d.record) }
 
 // key names a problem of an attachment for the reporter.
@@ -115,7 +115,7 @@ func newStateDir(k *Keeper, path string) (*stateDir, error) {
 	}
 	d := &stateDir{
 		Reporter: k.Reporter, options: &k.Options, stats: k.stats, node: node, log: k.Log.With("stateDir", path),
-		noticed: component.NewTrigger(), ended: component.NewTrigger(), duties: map[ledger.Key]*task{}, endedSince: map[ledger.Key]*ledger.Record{}, ending: context.Background(),
+		noticed: component.NewTrigger(), ended: component.NewTrigger(), tasks: map[ledger.Key]*task{}, endedSince: map[ledger.Key]*ledger.Record{}, ending: context.Background(),
 	}
 	node.Log = d.log
 	d.paths = k.Dirs.Subscribe(d.notice)
@@ -166,8 +166,8 @@ func later(times []time.Time, now time.Time) []time.Time {
 	return times
 }
 
-// scan finds the attachments to end, and starts those that are due, while at most room of them
-// run. It returns the time of the next check.
+// scan finds the attachments to end, and starts those that are due, at most room at a time. It
+// returns the time of the next check.
 func (k *stateDir) scan(now time.Time, room int) (next time.Time) {
 	k.keepFiles()
 	stale, errs := k.stale()
@@ -209,10 +209,10 @@ func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.
 			continue
 		}
 		found[r.Key] = true
-		d := k.duties[r.Key]
+		d := k.tasks[r.Key]
 		if d == nil || !d.running && !d.record.Same(r) {
-			d = newDuty(r, now)
-			k.duties[r.Key] = d
+			d = newTask(r, now)
+			k.tasks[r.Key] = d
 		}
 		switch {
 		case d.running:
@@ -228,7 +228,7 @@ func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.
 			k.ends.Go(func() { k.end(r) })
 		}
 	}
-	for key, d := range k.duties {
+	for key, d := range k.tasks {
 		if !found[key] && !d.running && k.gone(d.record) {
 			k.settled(d)
 		}
@@ -295,7 +295,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.running--
-	d := k.duties[key]
+	d := k.tasks[key]
 	d.running = false
 	if k.full || err != nil {
 		defer k.ended.Fire() // of another one, or of the next try
@@ -325,10 +325,10 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	}, "containerID", d.record.ContainerID, "ifname", d.record.IfName, "nic", d.record.NICName(), "netns", d.record.Netns.Path)
 }
 
-// settled removes a duty that this or another process did, and withdraws its
+// settled removes a task that this or another process has done, and withdraws its
 // notice.
 func (k *stateDir) settled(d *task) {
-	delete(k.duties, d.record.Key)
+	delete(k.tasks, d.record.Key)
 	if k.Over(k.endKey(d)) {
 		k.Report(component.Notice{Reason: "Returned", Summary: "attachment has ended", Message: fmt.Sprintf("attachment of %s on %s has ended", d.record.Holder(), d.record.NICName())})
 	}
@@ -364,12 +364,12 @@ func (k *stateDir) watchPaths() {
 	}
 }
 
-// unended returns copies of all duties.
+// unended returns copies of all tasks.
 func (k *stateDir) unended() []task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	list := make([]task, 0, len(k.duties))
-	for _, d := range k.duties {
+	list := make([]task, 0, len(k.tasks))
+	for _, d := range k.tasks {
 		list = append(list, *d)
 	}
 	return list

@@ -53,7 +53,7 @@ func TestManyNotificationsCauseNoExtraTries(t *testing.T) {
 	}
 	for try := 1; try <= 3; try++ {
 		tries(now)
-		d := k.duties[r.Key]
+		d := k.tasks[r.Key]
 		if d == nil || d.tries != try || !errors.Is(d.err, errKept) {
 			t.Fatalf("after try %d: %+v", try, d)
 		}
@@ -70,8 +70,8 @@ func TestManyNotificationsCauseNoExtraTries(t *testing.T) {
 // While an end runs no other one is begun beside it, and the end makes room for another.
 func TestOneEndOfAnAttachmentRunsAtATime(t *testing.T) {
 	k, r := newStuckKeeper(t)
-	d := newDuty(r, time.Now())
-	d.running, k.running, k.duties[r.Key] = true, 1, d
+	d := newTask(r, time.Now())
+	d.running, k.running, k.tasks[r.Key] = true, 1, d
 	k.scan(time.Now(), maxConcurrent)
 	if k.ends.Wait(); k.running != 1 || d.tries != 0 || k.full {
 		t.Errorf("%d run, %d tries, full: %v", k.running, d.tries, k.full)
@@ -90,27 +90,27 @@ func TestOneEndOfAnAttachmentRunsAtATime(t *testing.T) {
 // An end may be done while a scan reads the records: what it has read is not ended again.
 func TestAttachmentThatEndsDuringALookIsNotEndedAgain(t *testing.T) {
 	k, r := newStuckKeeper(t)
-	d := newDuty(r, time.Now())
-	d.running, k.running, k.duties[r.Key] = true, 1, d
+	d := newTask(r, time.Now())
+	d.running, k.running, k.tasks[r.Key] = true, 1, d
 	stale, errs := k.stale()
 	if len(stale) != 1 || len(errs) > 0 {
 		t.Fatalf("%d to end, %v", len(stale), errs)
 	}
 	k.done(r.Key, nil, 0)
 	k.begin(time.Now(), stale, nil, maxConcurrent)
-	if k.ends.Wait(); len(k.duties) != 0 {
+	if k.ends.Wait(); len(k.tasks) != 0 {
 		t.Error("it is ended again")
 	}
 	k.scan(time.Now(), maxConcurrent) // its record is there in this test
-	if k.ends.Wait(); len(k.duties) != 1 {
+	if k.ends.Wait(); len(k.tasks) != 1 {
 		t.Error("the next look forgets it")
 	}
 }
 
 func TestPausesBetweenTriesGrow(t *testing.T) {
 	k, r := newStuckKeeper(t)
-	d := newDuty(r, time.Now())
-	k.duties[r.Key] = d
+	d := newTask(r, time.Now())
+	k.tasks[r.Key] = d
 	var pauses []time.Duration
 	for range 11 {
 		before := time.Now()
@@ -127,8 +127,8 @@ func TestPausesBetweenTriesGrow(t *testing.T) {
 func TestAttachmentThatWaitsForALockIsNoErrorAtFirst(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	said := hear(k)
-	d := newDuty(r, time.Now())
-	k.duties[r.Key] = d
+	d := newTask(r, time.Now())
+	k.tasks[r.Key] = d
 	busy := fmt.Errorf("names of the host's links: %w", statefile.ErrBusy)
 	if k.done(r.Key, busy, 0); time.Until(d.next) > retryLocked || d.err != nil || len(said) != 0 {
 		t.Errorf("the next try is in %s, the error %v", time.Until(d.next), d.err)
@@ -143,12 +143,12 @@ func TestAttachmentThatWaitsForALockIsNoErrorAtFirst(t *testing.T) {
 func TestEndsThatTheAgentsEndCancelsAreNoFailures(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	said := hear(k)
-	k.duties[r.Key] = newDuty(r, time.Now())
+	k.tasks[r.Key] = newTask(r, time.Now())
 	ending, cancel := context.WithCancel(t.Context())
 	cancel()
 	k.ending = ending
-	if k.done(r.Key, context.Canceled, 0); len(said) != 0 || k.duties[r.Key].err != nil {
-		t.Errorf("notices: %v, error: %v", said, k.duties[r.Key].err)
+	if k.done(r.Key, context.Canceled, 0); len(said) != 0 || k.tasks[r.Key].err != nil {
+		t.Errorf("notices: %v, error: %v", said, k.tasks[r.Key].err)
 	}
 }
 

@@ -97,12 +97,12 @@ func (k *Keeper) run(ctx context.Context) {
 	defer all.Wait()
 	var links, devices []func() // that are called after changes
 	for _, d := range k.dirs {
-		remade, missing, returns := newRemaker(d), newNICWatch(d), newReturnWatch(d)
+		recreated, missing, returns := newRecreatedWatch(d), newNICWatch(d), newReturnWatch(d)
 		links = append(links, d.notice, missing.changed.Fire, returns.changed.Fire)
-		devices = append(devices, remade.changed.Fire)
+		devices = append(devices, recreated.changed.Fire)
 		all.Go(func() { d.run(ctx) })
 		all.Go(func() { newAnnouncer(d).run(ctx) })
-		for _, loop := range []*component.Loop{remade.loop(), missing.loop(), returns.loop()} {
+		for _, loop := range []*component.Loop{recreated.loop(), missing.loop(), returns.loop()} {
 			all.Go(func() { loop.Run(ctx) })
 		}
 	}

@@ -51,12 +51,12 @@ func (m *recreatedWatch) forget(l *recreated) {
 }
 
 // key names the attachment's problem for the reporter.
-func (m *recreatedWatch) key(l *recreated) string { return m.dir.key("remade", l.record) }
+func (m *recreatedWatch) key(l *recreated) string { return m.dir.key("recreated", l.record) }
 
-func newRemaker(k *stateDir) *recreatedWatch {
+func newRecreatedWatch(k *stateDir) *recreatedWatch {
 	return &recreatedWatch{
 		dir: k, changed: component.NewTrigger(), known: map[ledger.Key]*recreated{},
-		onHost: rdmadev.OnHost, missing: rdmadev.Missing, move: rdmadev.MoveRemade,
+		onHost: rdmadev.OnHost, missing: rdmadev.Missing, move: rdmadev.MoveRecreated,
 	}
 }
 

@@ -32,8 +32,8 @@ type device struct {
 	stays         bool  // a move succeeds and moves nothing
 }
 
-// newTestRemaker returns a remaker of a node with one attachment, and its device.
-func newTestRemaker(t *testing.T) (*recreatedWatch, *device, told) {
+// newTestRecreatedWatch returns a watch of a node with one attachment, and its device.
+func newTestRecreatedWatch(t *testing.T) (*recreatedWatch, *device, told) {
 	t.Helper()
 	k, r := newStuckKeeper(t)
 	said := hear(k)
@@ -42,7 +42,7 @@ func newTestRemaker(t *testing.T) (*recreatedWatch, *device, told) {
 	if err := k.node.Ledger.Put(r); err != nil {
 		t.Fatal(err)
 	}
-	m, d := newRemaker(k), &device{inPod: true}
+	m, d := newRecreatedWatch(k), &device{inPod: true}
 	m.onHost = func(*attachment.Node) (func(*ledger.Record) bool, error) {
 		return func(*ledger.Record) bool { return d.onHost }, nil
 	}
@@ -72,7 +72,7 @@ func newTestRemaker(t *testing.T) (*recreatedWatch, *device, told) {
 // A privileged process of a pod can move the device to a network namespace of its own, and
 // end that.
 func TestPodThatPutsItsRDMADeviceOnTheHostCausesFewMoves(t *testing.T) {
-	m, d, said := newTestRemaker(t)
+	m, d, said := newTestRecreatedWatch(t)
 	ctx, now := t.Context(), time.Now()
 	for began := now; now.Before(began.Add(time.Hour)); now = now.Add(recreatedRest) {
 		d.onHost, d.inPod = true, false // each has a notice
@@ -98,7 +98,7 @@ func (m *recreatedWatch) only(t *testing.T) *ledger.Record {
 
 // A pod can also hide its device, and put it in its place again.
 func TestPodThatHidesItsRDMADeviceNowAndThenCausesFewEvents(t *testing.T) {
-	m, d, said := newTestRemaker(t)
+	m, d, said := newTestRecreatedWatch(t)
 	now := time.Now()
 	for began := now; now.Before(began.Add(time.Hour)); now = now.Add(slow) {
 		d.inPod = !d.inPod
@@ -110,7 +110,7 @@ func TestPodThatHidesItsRDMADeviceNowAndThenCausesFewEvents(t *testing.T) {
 }
 
 func TestDriverThatResetsSeldomIsFollowedAtOnce(t *testing.T) {
-	m, d, _ := newTestRemaker(t)
+	m, d, _ := newTestRecreatedWatch(t)
 	now := time.Now()
 	for reset := 1; reset <= 5; reset++ {
 		d.onHost, d.inPod = true, false
@@ -129,7 +129,7 @@ func TestDriverThatResetsSeldomIsFollowedAtOnce(t *testing.T) {
 
 // A DEL can return the device between the scan and the lock.
 func TestDeviceThatDELHasReturnedIsNotReported(t *testing.T) {
-	m, d, said := newTestRemaker(t)
+	m, d, said := newTestRecreatedWatch(t)
 	d.onHost, d.inPod, d.stays = true, false, true
 	if m.scan(t.Context(), time.Now()); len(said) != 0 || m.dir.lacking != 0 {
 		t.Errorf("Events %v, %d lack a device", said, m.dir.lacking)
@@ -142,7 +142,7 @@ func TestDeviceThatDELHasReturnedIsNotReported(t *testing.T) {
 }
 
 func TestMoveThatTheEndOfTheAgentInterruptsIsNotReported(t *testing.T) {
-	m, d, said := newTestRemaker(t)
+	m, d, said := newTestRecreatedWatch(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	d.onHost, d.inPod, d.err = true, false, context.Canceled
 	cancel()
@@ -153,7 +153,7 @@ func TestMoveThatTheEndOfTheAgentInterruptsIsNotReported(t *testing.T) {
 
 // Each change of RDMA devices anywhere on the node causes a scan of the host only.
 func TestManyChangesDelayNoLookIntoThePods(t *testing.T) {
-	m, d, said := newTestRemaker(t)
+	m, d, said := newTestRecreatedWatch(t)
 	now := time.Now()
 	m.scan(t.Context(), now)
 	d.inPod = false // and nowhere else

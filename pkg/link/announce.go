@@ -33,9 +33,9 @@ func (n *Netns) Announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) 
 // address. The kernel sends the announcement of a single IPv4 address itself: a packet socket
 // costs some 10 ms, because its close waits for an RCU grace period (packet_release).
 //
-// The kernel's request goes through the queueing discipline, which drops it until the link is
-// active. That it is once the operational state is up: the kernel sets both in one section of
-// the RTNL (linkwatch_do_dev). Before that a packet socket is used, as for all other addresses.
+// The kernel's request goes through the queueing discipline, which drops it until it is active. It
+// is active once the operational state is up: the kernel sets both in one section of the RTNL
+// (linkwatch_do_dev). Before that, and for all other addresses, a packet socket is used.
 func (n *Netns) AnnounceNew(l *Link, mac net.HardwareAddr, addresses []netip.Addr) error {
 	if !l.hasARP(mac) {
 		return nil
@@ -112,7 +112,8 @@ func (n *Netns) requestOwn(index int, ip netip.Addr) error {
 	return nil
 }
 
-// hasARP reports whether neighbors on the link are found by ARP or NDP, and mac is an address of it.
+// hasARP reports whether neighbors on the link are found by ARP or NDP, and mac has the length of
+// its addresses.
 func (l *Link) hasARP(mac net.HardwareAddr) bool {
 	return l.Encap == "ether" && len(mac) == 6 && l.Flags&unix.IFF_NOARP == 0
 }

@@ -34,7 +34,7 @@ func (t *nodeFileText) equal(o *nodeFileText) bool {
 }
 
 // Read returns what [ReadNodeFile] returns now, and a generation, which grows with each change of
-// it and begins with 1. The text is compared, and no time, so that no change is missed. Callers
+// it and begins with 1. It compares the text and not the time of modification, so that no change is missed. Callers
 // share the file, and must not change it.
 func (r *NodeFileReader) Read() (file *NodeFile, generation uint64, err error) {
 	r.mu.Lock()

@@ -25,8 +25,8 @@ const (
 	allocateRotate = "rotate"
 )
 
-// maxBlock is the largest block_size.
-const maxBlock = 4096
+// maxBlockSize is the largest block_size.
+const maxBlockSize = 4096
 
 // Whereabouts is the configuration of the whereabouts IPAM plugin: the "ipam"
 // object, with its empty keys filled from the flat file, and the needed parts
@@ -274,8 +274,8 @@ func (c *Whereabouts) readBlockSize(n int) error {
 	switch {
 	case n == 0:
 		return nil
-	case n < 2 || n > maxBlock || n&(n-1) != 0:
-		return failure.New(failure.InvalidConfig, "block_size %d is not a power of two from 2 to %d", n, maxBlock).
+	case n < 2 || n > maxBlockSize || n&(n-1) != 0:
+		return failure.New(failure.InvalidConfig, "block_size %d is not a power of two from 2 to %d", n, maxBlockSize).
 			Cure("give the number of addresses that a node takes at once, for example 16")
 	case c.NodeSliceSize != 0:
 		return failure.New(failure.InvalidConfig, "block_size and node_slice_size both divide the range among the nodes").Cure("remove one of them")

@@ -51,7 +51,7 @@ func (h *Host) use(v *link.View) (string, error) {
 
 // reaches reports whether the host reaches server through l. Every NIC has a route to
 // all IPv6 link-local addresses, so only the zone of such an address, a name or an
-// index, identifies the NIC. Without a zone the NIC is unknown, and behind reports
+// index, identifies the NIC. Without a zone the NIC is unknown, and reaches reports
 // false.
 func (h *Host) reaches(l *link.Link, server netip.Addr) (bool, error) {
 	if server.Is6() && server.IsLinkLocalUnicast() {

@@ -24,7 +24,7 @@ func IsRail(r *ledger.Record) bool {
 
 // Describe returns the document of the pod that has the records. Each record of which [IsRail] is
 // true becomes a rail, with the facts that list has of its NIC and its present state in the
-// pod. Of needs root, and the calling thread must be in the host netns. If something cannot
+// pod. Describe needs root, and the calling thread must be in the host netns. If something cannot
 // be read, it returns the rest beside the error.
 func Describe(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
 	s := &stateReader{}

@@ -46,7 +46,7 @@ func TestAnswersThatNoProberGivesAreRefused(t *testing.T) {
 		"a negative MTU":          {open, Answer{Opened: []Interface{{MTU: -1}}}},
 		"no address":              {open, Answer{Opened: []Interface{{Addresses: make([]netip.AddrPort, 1)}}}},
 		"all hosts' address":      {open, Answer{Opened: []Interface{{Addresses: []netip.AddrPort{netip.MustParseAddrPort("224.0.0.1:9")}}}}},
-		"many addresses":          {open, Answer{Opened: []Interface{{Addresses: slices.Repeat([]netip.AddrPort{address}, maxSocket+1)}}}},
+		"many addresses":          {open, Answer{Opened: []Interface{{Addresses: slices.Repeat([]netip.AddrPort{address}, maxSocketAddresses+1)}}}},
 		"many broadcasts":         {&Request{Received: true}, Answer{Received: make([]Broadcast, MaxReceived+1)}},
 		"another flow":            {flows, Answer{Echoes: []Echo{{ID: 8, Samples: make([]Sample, 2)}}}},
 		"a flow twice":            {flows, Answer{Echoes: []Echo{{ID: 7, Samples: make([]Sample, 2)}, {ID: 7, Samples: make([]Sample, 2)}}}},

@@ -55,7 +55,7 @@ type Interface struct {
 	Deaf      string           `json:"deaf,omitempty"`      // why broadcasts are not heard
 }
 
-// Received is a broadcast of another rail that arrived.
+// Broadcast is a broadcast of another rail that arrived.
 type Broadcast struct {
 	Rail     int `json:"rail"` // where it arrived
 	Node     int `json:"node"` // who sent it
@@ -118,13 +118,13 @@ const MaxReceived = 1 << 18
 
 // The bounds of answers. A prober may be in a pod whose user is hostile.
 const (
-	maxRails  = 256
-	maxHolds  = 10_000  // of a flow, as its probes
-	maxText   = 4 << 10 // bytes of a text
-	maxName   = 256     // bytes of a name
-	maxTime   = int64(time.Hour)
-	maxMTU    = 1 << 20
-	maxSocket = 64 // addresses of an interface
+	maxRails           = 256
+	maxHolds           = 10_000  // of a flow, as its probes
+	maxText            = 4 << 10 // bytes of a text
+	maxName            = 256     // bytes of a name
+	maxTime            = int64(time.Hour)
+	maxMTU             = 1 << 20
+	maxSocketAddresses = 64 // addresses of an interface
 )
 
 // check returns an error if the answer is not one to the request, or has values that no prober
@@ -207,7 +207,7 @@ func (i *Interface) check() error {
 	if len(i.Name) > maxName || len(i.MAC) > maxName || len(i.Problem) > maxText || len(i.Deaf) > maxText {
 		return errors.New("a text that is too long")
 	}
-	if i.MTU < 0 || i.MTU > maxMTU || len(i.Addresses) > maxSocket {
+	if i.MTU < 0 || i.MTU > maxMTU || len(i.Addresses) > maxSocketAddresses {
 		return errors.New("an impossible MTU, or too many addresses")
 	}
 	for _, a := range i.Addresses {

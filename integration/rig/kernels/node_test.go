@@ -91,11 +91,11 @@ func (n *node) known() map[string]string {
 	}
 	parts := strings.SplitN(string(release), ".", 3)
 	linux := strings.Join(parts[:min(len(parts), 2)], ".")
-	known, ok := facts.Kernel(linux)
+	known, ok := facts.OfKernel(linux)
 	if last := facts.Kernels(); !ok && os.Getenv("RIG") == "newest" {
 		linux = last[len(last)-1]
 		n.t.Logf("Linux %s is expected to do as %s", bytes.TrimSpace(release), linux)
-		known, ok = facts.Kernel(linux)
+		known, ok = facts.OfKernel(linux)
 	}
 	if !ok {
 		n.t.Fatalf("nothing is known of Linux %s", release)

@@ -27,12 +27,12 @@ var childMemory uint64 = 64 << 20
 
 // The other bounds of a process that reads.
 const (
-	childTarget  = 40 << 20 // of the garbage collector
-	maxChild     = 16 << 20 // bytes of its answer
-	maxErrOutput = 4 << 10  // bytes of what it says when it fails
-	childReserve = 500 * time.Millisecond
-	childEnd     = 2 * time.Second // after its answer, or after SIGKILL
-	maxStuck     = 2               // processes that cannot be killed
+	childTarget    = 40 << 20 // of the garbage collector
+	maxChildAnswer = 16 << 20 // bytes of its answer
+	maxErrOutput   = 4 << 10  // bytes of what it says when it fails
+	childReserve   = 500 * time.Millisecond
+	childEnd       = 2 * time.Second // after its answer, or after SIGKILL
+	maxStuck       = 2               // processes that cannot be killed
 )
 
 // Reader reads the facts of the node, each time in a process of its own, which has no file of
@@ -166,7 +166,7 @@ func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 	}
 	answered := make(chan error, 1)
 	a := &answer{}
-	go func() { answered <- json.NewDecoder(io.LimitReader(out, maxChild)).Decode(a) }()
+	go func() { answered <- json.NewDecoder(io.LimitReader(out, maxChildAnswer)).Decode(a) }()
 	timer := time.NewTimer(q.Limit + childReserve)
 	defer timer.Stop()
 	select {

@@ -91,7 +91,7 @@ func (c *collector) containers(r *ledger.Record) ([]doctor.Container, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, left := []doctor.Container{}, maxPod
+	found, left := []doctor.Container{}, maxPodText
 	for _, id := range slices.Sorted(maps.Keys(first)) {
 		container, err := c.container(id, first[id], &left)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
@@ -144,7 +144,7 @@ func (c *collector) container(id string, pid int, left *int) (*doctor.Container,
 	return found, err
 }
 
-// charge takes texts of a pod from what is left of [maxPod]. It counts their bytes in a JSON
+// charge takes texts of a pod from what is left of [maxPodText]. It counts their bytes in a JSON
 // document, in which one byte may become six.
 func charge(left *int, texts ...string) error {
 	for _, text := range texts {
@@ -155,7 +155,7 @@ func charge(left *int, texts ...string) error {
 		*left -= len(encoded)
 	}
 	if *left < 0 {
-		return fmt.Errorf("the pod's containers have more than %d bytes of variables and names of devices", maxPod)
+		return fmt.Errorf("the pod's containers have more than %d bytes of variables and names of devices", maxPodText)
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_"}
 
 // The bounds of what a pod may add to the facts.
 const (
-	maxPod      = 128 << 10 // bytes of variables and names of devices, as JSON
+	maxPodText  = 128 << 10 // bytes of variables and names of devices, as JSON
 	maxVariable = 4096      // bytes, the rest is cut off
 	maxEnviron  = 4 << 20   // bytes, with the variables that are no facts
 )

@@ -30,7 +30,7 @@ type watched struct {
 // finding is one of an object, or of a part of it.
 type finding struct {
 	text     string // object and evidence
-	runs     int    // in a row that had it, or had it no longer once it is told
+	runs     int    // in a row that had it, or had it no longer once it is reported
 	reported bool
 }
 
@@ -95,8 +95,8 @@ func textOf(f *doctor.Finding) string {
 	return f.Object + ": " + f.Evidence
 }
 
-// update takes the findings of a run. It returns the keys of those that are to be told, and
-// whether the last of those that were told is over.
+// update takes the findings of a run. It returns the keys of those to report, and whether the
+// last of those that were reported is over.
 func (w *watched) update(r *doctor.Result) (fresh []string, over bool) {
 	now := map[string]string{}
 	for i := range r.Findings {
@@ -135,7 +135,7 @@ func (w *watched) update(r *doctor.Result) (fresh []string, over bool) {
 	return fresh, before > 0 && w.reported() == 0
 }
 
-// reported returns the number of findings that were told.
+// reported returns the number of findings that were reported.
 func (w *watched) reported() int {
 	n := 0
 	for _, f := range w.findings {
@@ -153,11 +153,11 @@ func (w *watched) problem(r *doctor.Result, keys []string) string {
 
 // evidence returns the texts of findings.
 func (w *watched) evidence(keys []string) string {
-	const most = 5
+	const maxTexts = 5
 	var texts []string
 	for i, key := range keys {
-		if i == most {
-			texts = append(texts, fmt.Sprintf("and %d more", len(keys)-most))
+		if i == maxTexts {
+			texts = append(texts, fmt.Sprintf("and %d more", len(keys)-maxTexts))
 			break
 		}
 		texts = append(texts, w.findings[key].text)
@@ -166,7 +166,7 @@ func (w *watched) evidence(keys []string) string {
 }
 
 // failed returns the evidence of a rule of the node that fails, "" of another one. It counts
-// only what was told.
+// only what was reported.
 func (w *watched) failed() string {
 	if w.scope != doctor.NodeScope || !w.fails {
 		return ""

@@ -14,6 +14,6 @@
 //	inUse := func() []string { return node.Users(stateDirs) }
 //	err := plugins.Put(ctx, inUse)
 //
-//	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Stop: stop, Tell: tell}
+//	u := &node.Uninstaller{Plugins: plugins, InUse: inUse, Stop: stop, Notify: notify}
 //	go u.Run(ctx)
 package node

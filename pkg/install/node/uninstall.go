@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-var errNotChecked = errors.New("not looked yet")
+var errNotChecked = errors.New("not checked yet")
 
 // Uninstaller removes the plugins of a node once no pod needs them.
 type Uninstaller struct {

@@ -26,7 +26,7 @@ func SlicePool(conf *netconf.Whereabouts) (name string, ok bool) {
 	return name, conf.NodeSliceSize != 0
 }
 
-// Part reports whether the slice is a part of a range.
+// Within reports whether the slice is a part of a range.
 func (s Slice) Within(whole netip.Prefix) bool {
 	return whole.Contains(s.Prefix.Addr()) && s.Prefix.Bits() >= whole.Bits()
 }

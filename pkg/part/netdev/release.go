@@ -288,7 +288,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	c := &comparison{releasing: releasing, index: l.Index}
 	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
 		c.lost = lost
-		if gone, _ := c.check(); gone { // compare reports the error
+		if gone, _ := c.check(); gone { // compare, below, reports the error
 			break // and waits for the NIC's manager
 		}
 		_ = wait.For(ctx, restorePause)

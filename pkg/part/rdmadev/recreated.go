@@ -87,11 +87,11 @@ func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) 
 	return missing, nil
 }
 
-// MoveRemade moves the missing devices of the attachment from the host into its pod
+// MoveRecreated moves the missing devices of the attachment from the host into its pod
 // again, and restores their names and settings. It reports whether it moved one: an ADD or
 // DEL may have been faster. The error wraps [statefile.ErrBusy] if an ADD or DEL of the
 // attachment is under way, and [rdma.ErrNotFound] if a device is not on the host either.
-func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) (moved bool, err error) {
+func MoveRecreated(ctx context.Context, n *attachment.Node, judged *ledger.Record) (moved bool, err error) {
 	lock, err := n.Ledger.TryLockAttachment(judged.Key)
 	if err != nil {
 		return false, err
@@ -118,7 +118,7 @@ func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) 
 	err = withCores(locking, n, n.Netns, pod, func(host, there *rdma.Core) error {
 		var errs []error
 		for _, d := range missing {
-			err := moveRemade(ctx, n, host, there, d, r.RDMA.RoCETOS)
+			err := moveRecreated(ctx, n, host, there, d, r.RDMA.RoCETOS)
 			moved = moved || err == nil
 			errs = append(errs, failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name))
 		}
@@ -130,7 +130,7 @@ func MoveRemade(ctx context.Context, n *attachment.Node, judged *ledger.Record) 
 	return moved, err
 }
 
-func moveRemade(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d ledger.RDMADevice, tos *int) error {
+func moveRecreated(ctx context.Context, n *attachment.Node, host, pod *rdma.Core, d ledger.RDMADevice, tos *int) error {
 	ctx, cancel := context.WithTimeout(ctx, recreatedWait)
 	defer cancel()
 	device, err := findDevice(host, d)

@@ -3,8 +3,8 @@
 //
 // [Start] creates a Job for each node, waits for the pods, and attaches to their programs: stdin
 // and stdout carry the protocol of package verify. No pod or Job stays, however this process
-// ends. The program in a pod ends when its stdin ends, or when it had no request for Options.Within
-// and [Idle]. Because of the container's stdinOnce, stdin ends with the connection. The pod then
+// ends. The program in a pod ends when its stdin ends, or when it had no request for the sum of
+// Options.Within and [Idle]. Because of the container's stdinOnce, stdin ends with the connection. The pod then
 // ends, its NICs return, and Kubernetes deletes the Job with its pod. [Fleet.Close] deletes the
 // Jobs at once, and waits until they are gone.
 //

@@ -37,8 +37,8 @@ type Options struct {
 }
 
 const (
-	pollPause   = 300 * time.Millisecond // between two looks at the pods
-	eventsPause = time.Second            // between two looks at their events
+	pollPause   = 300 * time.Millisecond // between two reads of the pods
+	eventsPause = time.Second            // between two reads of their events
 	atOnce      = 16                     // requests at the same time
 	removalTime = time.Minute            // of a run's objects
 	maxWithin   = 3                      // times Within that all tries of a node have together

@@ -17,8 +17,8 @@ const (
 
 const (
 	container = "verify"
-	// Idle is how long a prober goes on without a request, beside the time in which its pod must
-	// run: a kubelet may be slow to report that it does, and nobody asks before.
+	// Idle is how long a prober waits for a request, in addition to Options.Within: the kubelet
+	// may be slow to report that the pod runs, and no request comes before.
 	Idle = 30 * time.Second
 	// kept is how long Kubernetes keeps a Job that has ended.
 	kept = 15 * time.Second

@@ -27,8 +27,8 @@ type socket struct {
 
 // The bounds of what is read before the end is looked for: a flood of packets never ends.
 const (
-	batch       = 256
-	maxLateness = 16 << 10 // after the deadline: more than the buffer holds
+	batch   = 256
+	maxLate = 16 << 10 // after the deadline: more than the buffer holds
 )
 
 // SetReadDeadline sets the deadline of read.
@@ -120,7 +120,7 @@ func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() 
 	data, control := make([]byte, 64<<10), make([]byte, 512)
 	ended := false
 	drain := func(fd uintptr) bool {
-		for more, late := true, 0; more && late < maxLateness; {
+		for more, late := true, 0; more && late < maxLate; {
 			more = s.drain(int(fd), token, data, control, arrived, left)
 			if ended = done(); ended {
 				return true

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// passEvery is the time between two scans of a [Keeper] at the node's files. They
-	// make a request only if something has changed, or a confirmation is old.
+	// passEvery is the time between two passes of a [Keeper] over the node's files. A pass
+	// makes a request only if something has changed, or a confirmation is old.
 	passEvery = 15 * time.Second
 	// keptFresh is the age of a confirmation at which the Keeper asks again, so that ADDs
 	// need not.

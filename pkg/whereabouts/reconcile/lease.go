@@ -18,7 +18,7 @@ const (
 	// manifests: helm does not adopt an object that it did not make.
 	leaseName = "rail-cni-reconciler"
 	leaseTime = time.Minute
-	// followTime is the shortest pause between two scans of the Lease of a holder
+	// followTime is the shortest pause between two reads of the Lease of a holder
 	// that renews it. As a DaemonSet there is a follower on each node.
 	followTime = 4 * time.Minute
 )
@@ -35,7 +35,7 @@ type lease struct {
 	revision string
 	renewed  time.Time
 	since    time.Time
-	// alive is set if the holder renewed the Lease shortly before the last scan.
+	// alive is set if the holder renewed the Lease shortly before the last read.
 	alive bool
 }
 
@@ -65,7 +65,7 @@ type leaseObject struct {
 }
 
 // acquire takes the Lease if it is free. If two find it free the server refuses
-// the second. Another's Lease is free if it has not changed since a scan that is
+// the second. Another's Lease is free if it has not changed since a read that is
 // older than its duration.
 func (l *lease) acquire(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
@@ -109,7 +109,7 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 }
 
 // expired reports whether another holder's Lease has stayed unchanged for longer than its
-// duration. It notes the Lease's revision for the next scan. asked is when the Lease was
+// duration. It notes the Lease's revision for the next read. asked is when the Lease was
 // asked for.
 func (l *lease) expired(is leaseObject, asked time.Time) bool {
 	if is.Metadata.ResourceVersion == l.revision {
@@ -124,7 +124,7 @@ func (l *lease) expired(is leaseObject, asked time.Time) bool {
 	return false
 }
 
-// pause returns how long a follower waits until its next scan of the Lease.
+// pause returns how long a follower waits until it reads the Lease again.
 func (l *lease) pause() time.Duration {
 	if l.alive {
 		return followTime + rand.N(followTime)

@@ -106,7 +106,7 @@ func New(o Options) *Reconciler {
 	return &Reconciler{Options: o, marks: map[string]mark{}}
 }
 
-// Once looks, waits the grace period if that is needed, and looks again. It
+// Once scans, waits the grace period if that is needed, and scans again. It
 // returns the findings of the last scan, and an error if that scan was
 // incomplete.
 func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
@@ -119,7 +119,7 @@ func (r *Reconciler) Once(ctx context.Context) ([]*Finding, error) {
 		}
 		first := found
 		found, err = r.scan(ctx, nil)
-		for _, f := range first { // include the findings that the first look has ended
+		for _, f := range first { // include the findings that the first scan has ended
 			if !waits(f) && f.Outcome != Kept {
 				found = append(found, f)
 			}

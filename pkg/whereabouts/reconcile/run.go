@@ -24,15 +24,15 @@ const (
 // the others wait, and replay their node's journal. (The Lease only saves that
 // cost: each change is fenced by itself.) If the leader dies, a follower takes the
 // Lease within about ten minutes. If the leader ends properly, a follower takes it
-// at its next scan.
+// when it next reads it.
 //
-// The leader looks at everything every Interval, and whenever its watch of pods
-// broke. In between it looks at pods that the watch reported as deleted, after
+// The leader scans everything every Interval, and whenever its watch of pods
+// broke. In between it checks pods that the watch reported as deleted, after
 // the grace period. Pools are not watched, because each event would contain a
 // whole pool; they are read when needed.
 func (r *Reconciler) Run(ctx context.Context) error {
 	l := &lease{client: r.Client, identity: r.Identity}
-	var next time.Time // look at the Lease
+	var next time.Time // when to read the Lease
 	for ctx.Err() == nil {
 		if err := r.replay(ctx); err != nil {
 			r.Log.Warn("replay of the journal failed, retrying", "err", err)
@@ -128,7 +128,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 }
 
 // someAt returns the time of the next scan of deleted or marked pods, zero if there are
-// none. It is not before afterError, and after a failed look not before the grace period.
+// none. It is not before afterError, and after a failed scan not before the grace period.
 func (r *Reconciler) someAt(deleted int) time.Time {
 	again := time.Now().Add(max(r.Grace, afterError))
 	switch {

@@ -168,7 +168,7 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 		return failure.From(err, failure.BadRecord, "IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr).
 			Cure("remove the host bits from spec.range when the pool is empty")
 	}
-	if state.Bytes += len(key) + mine.Size(); state.Bytes > maxPool {
+	if state.Bytes += len(key) + mine.Size(); state.Bytes > maxPoolSize {
 		return t.tooLarge(state)
 	}
 	used.Add(addr)

@@ -21,7 +21,7 @@ func TestFullObjectIsRefusedBeforeTheServerRefusesIt(t *testing.T) {
 	size := 400 // names, metadata
 	for i := 0; ; i++ {
 		e := api.Entry{ContainerID: fmt.Sprintf("f%063x", i), PodRef: fmt.Sprintf("default/some-deployment-5d8f9c7b6d-%05d", i), IfName: "net1"}
-		if size += e.Size() + len(fmt.Sprint(i+1)); size > maxPool-1<<9 {
+		if size += e.Size() + len(fmt.Sprint(i+1)); size > maxPoolSize-1<<9 {
 			break
 		}
 		entries[fmt.Sprint(i+1)] = e
@@ -48,7 +48,7 @@ func TestFullObjectIsRefusedBeforeTheServerRefusesIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("refused with %d addresses in %d bytes", len(entries)+added, len(data))
-	if added == 0 || added == 20 || len(data) < maxPool-1<<9 {
+	if added == 0 || added == 20 || len(data) < maxPoolSize-1<<9 {
 		t.Errorf("%d ADDs before the refusal, %d bytes", added, len(data))
 	}
 	n.del(pooltest.Pod(0), c.Pool) // still works

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxPool is the limit of one object as JSON, in bytes: etcd refuses a
+	// maxPoolSize is the limit of one object as JSON, in bytes: etcd refuses a
 	// request of 1.5 MiB, and the server needs some of that itself.
-	maxPool = 1<<20 + 1<<19 - 24<<10
+	maxPoolSize = 1<<20 + 1<<19 - 24<<10
 	// manyEntries is the number of entries from which on the patch removes
 	// metadata.managedFields, the server's record of each entry's writer (for
 	// server-side apply, which is not used on pools): with 2500 entries it is

@@ -39,9 +39,9 @@ var Rows = []Row{
 //go:embed *.txt
 var files embed.FS
 
-// Kernel returns what is known of a kernel ("6.12"), by keys. ok is false if the tests never
+// OfKernel returns what is known of a kernel ("6.12"), by keys. ok is false if the tests never
 // ran there.
-func Kernel(linux string) (known map[string]string, ok bool) {
+func OfKernel(linux string) (known map[string]string, ok bool) {
 	text, err := files.ReadFile(linux + ".txt")
 	if err != nil {
 		return nil, false
@@ -81,7 +81,7 @@ func Markdown() string {
 	for _, row := range Rows {
 		fmt.Fprintf(&b, "| %s |", row.Text)
 		for _, linux := range kernels {
-			known, _ := Kernel(linux)
+			known, _ := OfKernel(linux)
 			value := known[row.Key]
 			if value == "" {
 				value = "not run"

@@ -12,7 +12,7 @@ func TestKernelsPageSaysWhatTheTestsFound(t *testing.T) {
 		t.Errorf("the tests ran on %v, and are to run on %v", got, want)
 	}
 	for _, linux := range Kernels() {
-		known, _ := Kernel(linux)
+		known, _ := OfKernel(linux)
 		if len(known) < len(Rows)-2 { // those with RDMA devices that move
 			t.Errorf("%s.txt has only %d of %d facts: run make kernels-table", linux, len(known), len(Rows))
 		}
