@@ -92,7 +92,7 @@ func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 		return err
 	}
 	send := tx.Pod.Announce
-	if tx.Link != nil && !tx.Node.IPAMByInterface(tx.Record.IPAM.Type) { // otherwise there may be addresses that are not in the result
+	if tx.Link != nil && !tx.Node.IPAMByInterface(tx.Conf.IPAM.Type) { // otherwise there may be addresses that are not in the result
 		send = tx.Pod.AnnounceNew
 	}
 	if err := send(l, l.MAC, tx.Layer3.Addresses()); err != nil {
