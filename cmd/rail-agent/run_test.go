@@ -500,7 +500,7 @@ func TestNICWithTheNodesAddressInTheClusterIsNotLent(t *testing.T) {
 	}
 }
 
-// The kernel gives a user few inotify instances (fs.inotify.max_user_instances), which
+// The kernel limits the inotify instances of each user (fs.inotify.max_user_instances), which
 // root shares with the kubelet and the runtime.
 func TestAgentHasOneInotifyInstance(t *testing.T) {
 	l, kubelet := newLab(t), scratch.Dir(t)

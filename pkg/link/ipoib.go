@@ -127,10 +127,12 @@ func (n *Netns) StrayChildren(index int, s *Snapshot, hosts []*Snapshot) ([]*Lin
 	if s.IPoIB == nil {
 		return nil, nil
 	}
+	own := slices.Clone(s.IPoIB.Children)
+	for _, h := range hosts {
+		if h.IPoIB != nil {
+			own = append(own, h.IPoIB.Children...)
+		}
+	}
 	links, err := n.Links()
-	return slices.DeleteFunc(links, func(l *Link) bool {
-		return !l.isChildOf(index) || slices.ContainsFunc(append(hosts, s), func(s *Snapshot) bool {
-			return s.IPoIB != nil && slices.Contains(s.IPoIB.Children, l.queuePair())
-		})
-	}), err
+	return slices.DeleteFunc(links, func(l *Link) bool { return !l.isChildOf(index) || slices.Contains(own, l.queuePair()) }), err
 }

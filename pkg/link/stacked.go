@@ -16,7 +16,7 @@ func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 	all, err := n.Links()
 	// A parent beside them, with this index, is another one.
 	other := at != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == kindIPoIB && l.HasParent() })
-	links := slices.DeleteFunc(slices.Clone(all), func(l *Link) bool {
+	links := slices.DeleteFunc(all, func(l *Link) bool {
 		if l.isIPoIBChild() {
 			return other || !l.isChildOf(index)
 		}

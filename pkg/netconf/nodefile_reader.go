@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// NodeFileReader reads the node file for a process that goes on, and parses it only when it has
+// NodeFileReader reads the node file for a long-running process, and parses it only when it has
 // changed. Its zero value is ready, and its methods may be called concurrently.
 type NodeFileReader struct {
 	// Path is the path of the file, "" for that of this node.
@@ -34,8 +34,8 @@ func (t *nodeFileText) equal(o *nodeFileText) bool {
 }
 
 // Read returns what [ReadNodeFile] returns now, and a generation, which grows with each change of
-// it and begins with 1. It compares the text and not the time of modification, so that no change is missed. Callers
-// share the file, and must not change it.
+// it and begins with 1. It compares the text and not the time of modification, so that no change
+// is missed. Callers share the file, and must not change it.
 func (r *NodeFileReader) Read() (file *NodeFile, generation uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

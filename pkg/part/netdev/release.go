@@ -238,9 +238,9 @@ const (
 	restorePause = 20 * time.Millisecond
 )
 
-// restore restores the state of the snapshot of a NIC that is on the host. l has just
-// been read, and is read again after a change of it.
-func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
+// reclaim gives a NIC that is on the host its names, and removes what the pod put on it: altnames and
+// links. l has just been read; reclaim returns it as it is afterwards.
+func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link) (*link.Link, error) {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
 	changed := l.Name != s.Name || !slices.Equal(l.AltNames, s.AltNames)
@@ -255,17 +255,26 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		changed = true
 	}
 	if err := restoreNames(ctx, releasing, l); err != nil {
-		return err
+		return nil, err
 	}
 	// The pod can put links on the NIC until the NIC has left its netns.
 	if releasing.Pod != nil && deleteStacked(n, r, releasing.Pod, home, l.Index) {
 		changed = true
 	}
-	if changed {
-		var err error
-		if l, err = home.ByIndex(l.Index); err != nil {
-			return err
-		}
+	if !changed {
+		return l, nil
+	}
+	return home.ByIndex(l.Index)
+}
+
+// restore restores the state of the snapshot of a NIC that is on the host. l has just
+// been read, and is read again after a change of it.
+func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
+	n, r, home := releasing.Node, releasing.Record, releasing.Home
+	s := r.Loan.Snapshot
+	l, err := reclaim(ctx, releasing, l)
+	if err != nil {
+		return err
 	}
 	// While the NIC is down: the pod's programs must not see packets of others.
 	missing, err := detachPrograms(n, r, home, l)

@@ -186,7 +186,7 @@ type condition struct {
 	Since time.Time `json:"lastTransitionTime"`
 }
 
-// hasRunName reports whether the Job has the name that a run gives it. Its labels alone may be anybody's.
+// hasRunName reports whether the Job is named as those of runs are. Its labels alone may be anybody's.
 func (j *jobObject) hasRunName() bool {
 	l := j.Metadata.Labels
 	return strings.HasPrefix(j.Metadata.Name, jobName(l[runLabel], l[nodeLabel])+"-")

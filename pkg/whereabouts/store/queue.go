@@ -175,11 +175,11 @@ func (a *ask) patience(ctx context.Context) (context.Context, context.CancelFunc
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
 		defer cancel()
-		look := time.NewTicker(sandboxCheck)
-		defer look.Stop()
+		tick := time.NewTicker(sandboxCheck)
+		defer tick.Stop()
 		for !a.canceled() {
 			select {
-			case <-look.C:
+			case <-tick.C:
 			case <-ctx.Done():
 				return
 			}
