@@ -5,9 +5,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
 )
@@ -142,5 +146,71 @@ func TestSubdirectoryThatOthersCouldForgeIsRefused(t *testing.T) {
 				t.Error("it was opened")
 			}
 		})
+	}
+}
+
+// A directory that is swapped for a link while it is opened leads nowhere else: what is
+// opened is the directory that the path named, or nothing.
+func TestDirectoryThatIsSwappedWhileItIsOpened(t *testing.T) {
+	for name, open := range map[string]func(parent *Dir) (*Dir, error){
+		"OpenExisting": func(p *Dir) (*Dir, error) { return OpenExisting(filepath.Join(p.Path(), "x")) },
+		"Open":         func(p *Dir) (*Dir, error) { return Open(filepath.Join(p.Path(), "x")) },
+		"Sub":          func(p *Dir) (*Dir, error) { return p.Sub("x") },
+		"SubExisting":  func(p *Dir) (*Dir, error) { return p.SubExisting("x") },
+	} {
+		for kind, plant := range map[string]func(path string) error{
+			"a link within": func(p string) error { return os.Symlink("canary", p) },
+			"a link":        func(p string) error { return os.Symlink(filepath.Join(filepath.Dir(p), "canary"), p) },
+			"a FIFO":        func(p string) error { return syscall.Mkfifo(p, 0o600) },
+		} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				parent, err := Open(t.TempDir() + "/state")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer parent.Close()
+				at := func(name string) string { return filepath.Join(parent.Path(), name) }
+				if err := errors.Join(os.Mkdir(at("x"), 0o700), os.MkdirAll(at("canary/feathers"), 0o700), plant(at("y"))); err != nil {
+					t.Fatal(err)
+				}
+				var swaps atomic.Int64
+				done := make(chan struct{})
+				var swapper sync.WaitGroup
+				swapper.Go(func() {
+					for {
+						select {
+						case <-done:
+							return
+						default:
+						}
+						if err := unix.Renameat2(unix.AT_FDCWD, at("x"), unix.AT_FDCWD, at("y"), unix.RENAME_EXCHANGE); err != nil {
+							t.Error(err)
+							return
+						}
+						swaps.Add(1)
+					}
+				})
+				defer swapper.Wait()
+				defer close(done)
+				opened, refused := 0, 0
+				for range 3000 {
+					d, err := open(parent)
+					if err != nil {
+						refused++
+						continue
+					}
+					opened++
+					if d.Exists("feathers") {
+						t.Fatalf("it opened the canary, after %d swaps", swaps.Load())
+					}
+					if err := d.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if swaps.Load() < 100 || opened == 0 || refused == 0 {
+					t.Errorf("that was no test: %d swaps, %d opened, %d refused", swaps.Load(), opened, refused)
+				}
+			})
+		}
 	}
 }

@@ -57,27 +57,13 @@ func Open(path string) (*Dir, error) {
 			return nil, openError(path, err)
 		}
 	}
-	return openExisting(path)
+	return OpenExisting(path)
 }
 
 // OpenExisting opens path like [Open], but does not create it: a missing
 // directory is an error that wraps [fs.ErrNotExist].
-func OpenExisting(path string) (*Dir, error) { return openExisting(path) }
-
-func openExisting(path string) (*Dir, error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return nil, openError(path, err)
-	}
-	if !info.IsDir() {
-		return nil, failure.New(failure.IO, "state directory %s is not a directory but %s", path, info.Mode().Type()).
-			Cure("remove it or configure another place")
-	}
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, openError(path, err)
-	}
-	d, err := trusted(root, path, !onTmpfs(path))
+func OpenExisting(path string) (*Dir, error) {
+	root, err := openRoot(os.Lstat, os.OpenRoot, path, path)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +71,7 @@ func openExisting(path string) (*Dir, error) {
 	if err := safepath.Check(path); err != nil {
 		return nil, errors.Join(unsafeError(path, err), root.Close())
 	}
-	return d, nil
+	return &Dir{root: root, path: path, durable: !onTmpfs(path)}, nil
 }
 
 func unsafeError(path string, err error) error {
@@ -93,12 +79,27 @@ func unsafeError(path string, err error) error {
 		Cure("keep it below directories that only root may write to, as /run")
 }
 
-// trusted makes a Dir of root, unless others could forge its content. It checks
-// the opened directory, because path may have another target by now.
-func trusted(root *os.Root, path string, durable bool) (*Dir, error) {
+// openRoot opens the directory name, which lstat and open find, unless others could forge
+// its content. The path is for messages. What is not a directory is neither followed nor
+// waited for, also if it takes the directory's place meanwhile.
+func openRoot(lstat func(string) (fs.FileInfo, error), open func(string) (*os.Root, error), name, path string) (*os.Root, error) {
+	named, err := lstat(name)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	if !named.IsDir() {
+		return nil, replacedError(path, "it is not a directory but "+named.Mode().Type().String())
+	}
+	// The dot makes the kernel fail for a FIFO, instead of waiting for its writer.
+	root, err := open(name + "/.")
+	if err != nil {
+		return nil, openError(path, err)
+	}
 	info, err := root.Stat(".")
 	if err != nil {
 		err = openError(path, err)
+	} else if !os.SameFile(named, info) {
+		err = replacedError(path, "something else took its place while it was opened")
 	} else if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		err = failure.New(failure.IO, "state directory %s belongs to user %d, who could forge what is in it", path, st.Uid).
 			Cure("remove it or configure another place")
@@ -109,7 +110,12 @@ func trusted(root *os.Root, path string, durable bool) (*Dir, error) {
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
 	}
-	return &Dir{root: root, path: path, durable: durable}, nil
+	return root, nil
+}
+
+func replacedError(path, why string) error {
+	return failure.From(fmt.Errorf("%s: %w", why, ErrForeign), failure.IO, "state directory %s", path).
+		Cure("remove it or configure another place")
 }
 
 func openError(path string, err error) error {
@@ -153,15 +159,11 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 // missing directory is an error that wraps [fs.ErrNotExist].
 func (d *Dir) SubExisting(name string) (*Dir, error) {
 	path := filepath.Join(d.path, name)
-	// OpenRoot follows a link, and blocks on a FIFO.
-	if info, err := d.root.Lstat(name); err == nil && !info.IsDir() {
-		return nil, openError(path, fmt.Errorf("it is not a directory but %s: %w", info.Mode().Type(), ErrForeign))
-	}
-	root, err := d.root.OpenRoot(name)
+	root, err := openRoot(d.root.Lstat, d.root.OpenRoot, name, path)
 	if err != nil {
-		return nil, openError(path, err)
+		return nil, err
 	}
-	return trusted(root, path, d.durable)
+	return &Dir{root: root, path: path, durable: d.durable}, nil
 }
 
 // ErrForeign is wrapped if a file cannot be one that [Dir.Write] made.
@@ -317,6 +319,14 @@ func (d *Dir) Remove(name string) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		return writeError(d.path, name, err)
+	}
+	return d.syncDir()
+}
+
+// RemoveAll removes name with all that is below it. A missing name is not an error.
+func (d *Dir) RemoveAll(name string) error {
+	if err := d.root.RemoveAll(name); err != nil {
 		return writeError(d.path, name, err)
 	}
 	return d.syncDir()

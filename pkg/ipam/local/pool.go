@@ -283,13 +283,22 @@ func (x index) tidy(taken *ipam.Set) error {
 	return err
 }
 
-// entries lists everything in d, temporary files too.
+// entries returns the names of everything in d, temporary files too.
 func entries(d *statefile.Dir) ([]string, error) {
+	found, err := list(d)
+	names := make([]string, len(found))
+	for i, e := range found {
+		names[i] = e.Name()
+	}
+	return names, err
+}
+
+func list(d *statefile.Dir) ([]fs.DirEntry, error) {
 	f, err := d.OpenFile(".", os.O_RDONLY)
 	if err != nil {
 		return nil, failure.From(err, failure.IO, "%s", d.Path()).Cure("make it readable for root")
 	}
 	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	return names, failure.From(err, failure.IO, "%s", d.Path()).Cure("make it readable for root")
+	found, err := f.ReadDir(-1)
+	return found, failure.From(err, failure.IO, "%s", d.Path()).Cure("make it readable for root")
 }

@@ -88,7 +88,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	}
 	for _, name := range names {
 		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") || strings.HasPrefix(name, tmpPrefix) {
-			if err := os.RemoveAll(filepath.Join(root.Path(), name)); err != nil {
+			if err := root.RemoveAll(name); err != nil {
 				return failure.From(err, failure.IO, "addresses of the last boot").Cure("remove it")
 			}
 		}
@@ -116,13 +116,23 @@ func (s *Store) pools(ctx context.Context) ([]ipam.Pool, error) {
 		if !ok || space != "" && !strings.HasPrefix(space, "-") {
 			continue
 		}
-		names, readErr := os.ReadDir(filepath.Join(root.Path(), dir))
+		found, readErr := listBelow(root, dir)
 		err = errors.Join(err, readErr)
-		for _, e := range names {
+		for _, e := range found {
 			if prefix, ok := poolPrefix(e.Name()); ok && e.IsDir() {
 				pools = append(pools, ipam.Pool{Space: strings.TrimPrefix(space, "-"), Prefix: prefix})
 			}
 		}
 	}
 	return pools, err
+}
+
+// listBelow lists everything in the directory name below root.
+func listBelow(root *statefile.Dir, name string) ([]fs.DirEntry, error) {
+	dir, err := root.SubExisting(name)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return list(dir)
 }
