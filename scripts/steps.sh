@@ -33,7 +33,7 @@ step() {
 gotest() {
 	local name=$1
 	shift
-	go test -json -timeout 20m "$@" | "$report" -into "$run" -as "$name"
+	go test -json -timeout 40m "$@" | "$report" -into "$run" -as "$name"
 }
 
 # summary [FLAGS…] prints the outcome of each step, and exits. The flags are those of

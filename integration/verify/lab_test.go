@@ -242,14 +242,24 @@ func (l *lab) kubectl(args ...string) string {
 	return out
 }
 
-// hold makes a pod on node-1 that has the networks, until the returned function is called.
+// hold makes a pod on node-1 that has the networks, until the returned function is called or the
+// test ends.
 func (l *lab) hold(networks ...string) (end func()) {
 	l.t.Helper()
 	holder := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "trainer", "annotations": {"k8s.v1.cni.cncf.io/networks": %q}},
 		"spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 1, "containers": [{"name": "c", "image": %q, "imagePullPolicy": "Never"}]}}`, strings.Join(networks, ","), cluster.ToolsImage)
-	l.must(l.Apply(l.t.Context(), []byte(holder)))
+	end = l.pod("trainer", holder)
 	l.kubectl("wait", "--for=condition=Ready", "--timeout=3m", "pod/trainer")
-	return func() { l.kubectl("delete", "pod", "trainer", "--wait") }
+	return end
+}
+
+// pod makes a pod, until the returned function is called or the test ends.
+func (l *lab) pod(name, object string) (end func()) {
+	l.t.Helper()
+	l.must(l.Apply(l.t.Context(), []byte(object)))
+	end = sync.OnceFunc(func() { l.kubectl("delete", "pod", name, "--wait") })
+	l.t.Cleanup(end)
+	return end
 }
 
 // jobs returns the names of all Jobs that runs have made, also of those that are gone.

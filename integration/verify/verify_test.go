@@ -183,7 +183,7 @@ func TestForeignPodWithTheLabelsOfARunIsLeftAlone(t *testing.T) {
 	})
 	foreign := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "foreign", "labels": %s}, "spec": {"nodeName": "node-1", "terminationGracePeriodSeconds": 1,
 		"containers": [{"name": "verify", "image": %q, "imagePullPolicy": "Never", "stdin": true}]}}`, labels, cluster.ToolsImage)
-	l.must(l.Apply(t.Context(), []byte(foreign)))
+	remove := l.pod("foreign", foreign)
 	r := l.result(end(), verify.ExitHealthy)
 	if len(r.Paths) != 16 || !slices.Equal(r.Nodes, []string{"node-1", "node-2"}) {
 		t.Errorf("%d paths, %v", len(r.Paths), r.Nodes)
@@ -191,7 +191,7 @@ func TestForeignPodWithTheLabelsOfARunIsLeftAlone(t *testing.T) {
 	if left := l.objects(); left != "pod/foreign\n" && left != "pod/foreign" {
 		t.Errorf("it left behind, or deleted:\n%s", left)
 	}
-	l.kubectl("delete", "pod", "foreign", "--wait")
+	remove()
 	l.asBefore()
 }
 

@@ -18,8 +18,10 @@ import (
 
 // The bounds of an answer.
 const (
-	answerTime = local.FactsTime + 2*time.Second // with the start of the program that asks the agent
-	maxAnswer  = 16 << 20                        // bytes
+	// With the start of the program that asks the agent, which takes the kubelet and the runtime
+	// seconds on a node whose cores are busy.
+	answerTime = local.FactsTime + 10*time.Second
+	maxAnswer  = 16 << 20 // bytes
 )
 
 // labels select the agents' pods in the chart and in the manifests.
@@ -106,7 +108,7 @@ func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, er
 }
 
 // Facts returns what "rail-agent facts" prints in the pod: a JSON document of package doctor, at
-// most 16 MiB. It needs the right to create pods/exec, and takes at most 8 s.
+// most 16 MiB. It needs the right to create pods/exec, and takes at most 16 s.
 func (p *Pod) Facts(ctx context.Context, client *kube.Client) ([]byte, error) {
 	if p.Problem != "" {
 		return nil, fmt.Errorf("%s", p.Problem)
