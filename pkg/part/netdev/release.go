@@ -238,7 +238,7 @@ const (
 	restorePause = 20 * time.Millisecond
 )
 
-// reclaim gives a NIC that is on the host its names, and removes what the pod put on it: altnames and
+// reclaim restores the names of a NIC that is on the host, and removes what the pod put on it: altnames and
 // links. l has just been read; reclaim returns it as it is afterwards.
 func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link) (*link.Link, error) {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
