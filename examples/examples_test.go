@@ -19,6 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -131,7 +132,7 @@ func TestPodsRequestTheResourcesOfTheirNetworks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := netconf.ParseNodeFile(text)
+	node, err := nodefile.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +192,7 @@ func TestPodOfOneNetworkRequestsADeviceForEachUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node, err := netconf.ParseNodeFile(text)
+	node, err := nodefile.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // whereabouts runs the plugin for an interface of default/pod1, and returns its
@@ -29,7 +30,7 @@ func (l *lab) whereabouts(verb, nodeFile string, ipam map[string]any) string {
 	cmd := exec.Command(filepath.Join(testnet.Bin(l.t), "whereabouts"))
 	cmd.Env = []string{
 		"CNI_COMMAND=" + verb, "CNI_CONTAINERID=c1", "CNI_IFNAME=net1", "CNI_NETNS=/nonexistent/netns", "CNI_PATH=/nonexistent",
-		"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1", netconf.NodeFileEnv + "=" + nodeFile,
+		"CNI_ARGS=IgnoreUnknown=true;K8S_POD_NAMESPACE=default;K8S_POD_NAME=pod1", nodefile.PathEnv + "=" + nodeFile,
 	}
 	cmd.Stdin = bytes.NewReader(conf)
 	out, err := cmd.CombinedOutput()
@@ -79,13 +80,13 @@ func TestAgentFreesWithKubeconfigNamedOnlyByNetworksFlatFile(t *testing.T) {
 
 	closed := filepath.Join(dir, "closed.yaml")
 	write(closed, "paths: ["+l.state+"]")
-	t.Setenv(netconf.NodeFileEnv, closed)
+	t.Setenv(nodefile.PathEnv, closed)
 	a := l.start()
 	await(t, "the agent to say why", time.Minute, func() bool { return len(a.said("add the path to")) > 0 })
 	if a.end(syscall.SIGTERM); !holdsAddress(t, plane) {
 		t.Error("a flat file that the node file does not open was used")
 	}
-	t.Setenv(netconf.NodeFileEnv, nodeFile)
+	t.Setenv(nodefile.PathEnv, nodeFile)
 	l.start()
 	await(t, "the address to be freed", time.Minute, func() bool { return !holdsAddress(t, plane) })
 }
@@ -126,13 +127,13 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 
 	// The agent has no kubeconfig here but that of the entry, which it does not
 	// open while the node file forbids it.
-	t.Setenv(netconf.NodeFileEnv, closed)
+	t.Setenv(nodefile.PathEnv, closed)
 	a := l.start()
 	await(t, "the agent to say why", 20*time.Second, func() bool { return len(a.said("add the path to")) > 0 })
 	if a.end(syscall.SIGTERM); !held() {
 		t.Error("a kubeconfig that is closed was used")
 	}
-	t.Setenv(netconf.NodeFileEnv, testnet.OpenNodeFile)
+	t.Setenv(nodefile.PathEnv, testnet.OpenNodeFile)
 	a = l.start()
 	await(t, "the address to be freed", 20*time.Second, func() bool { return !held() })
 	await(t, "the journal to be empty", 5*time.Second, func() bool {

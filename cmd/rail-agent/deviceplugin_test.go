@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/scratch"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // The kubelet's side is tested in pkg/deviceplugin, and with a real one in
@@ -41,7 +41,7 @@ func TestDevicePluginBeginsAndEndsWithTheNodeFile(t *testing.T) {
 	const pools = "resources: {pools: [{name: rdma/one, mode: shared, max: 2, select: {ifNames: [ens1]}}, " +
 		"{name: rdma/two, mode: shared, max: 2, select: {ifNames: [ens1]}}]}"
 	write("paths: []")
-	t.Setenv(netconf.NodeFileEnv, file)
+	t.Setenv(nodefile.PathEnv, file)
 	a := l.start("--kubelet-dir", kubelet, "--devinfo-dir", filepath.Join(kubelet, "devinfo"), "--cdi-dir", "off")
 	if n, lines := a.metric("rail_cni_panics_total", "device-plugin"); n != 0 || lines != 1 || sockets() != 0 {
 		t.Errorf("without resources there are %d sockets, and %v panics in %d lines", sockets(), n, lines)

@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/install/node"
 	"github.com/rail-cni/rail-cni/pkg/keeper"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // installFlags are the flags of "run" for the installation.
@@ -57,7 +57,7 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
 	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install put there as soon as no pod needs it, and be ready then")
 	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, even if pods need the plugins")
-	flags.StringVar(&f.nodeFile, "node-file", "", "with --install: the text to write to "+netconf.InstalledNodeFile+", which limits what networks may use on a node without "+netconf.DefaultNodeFile)
+	flags.StringVar(&f.nodeFile, "node-file", "", "with --install: the text to write to "+nodefile.InstalledPath+", which limits what networks may use on a node without "+nodefile.DefaultPath)
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)
 }
@@ -73,7 +73,7 @@ func (f *installFlags) check() error {
 		return fmt.Errorf("--token-lifetime %v: the API server gives no token for less than %v", f.credential.lifetime, credential.ShortestLifetime)
 	}
 	if f.nodeFile != "" {
-		if _, err := netconf.ParseNodeFile([]byte(f.nodeFile)); err != nil {
+		if _, err := nodefile.Parse([]byte(f.nodeFile)); err != nil {
 			return fmt.Errorf("--node-file: %w", err)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/install"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // installed returns the arguments of an agent that installs into directories of
@@ -116,19 +116,19 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 func TestNodeFileOfTheManifests(t *testing.T) {
 	const text = `{"nics":[{"name":"ens*np0"}],"allow":[]}`
 	path := filepath.Join(t.TempDir(), "node.yaml")
-	t.Setenv(netconf.NodeFileEnv, path)
+	t.Setenv(nodefile.PathEnv, path)
 	l := newLab(t)
 	bin, _, args := installed(t)
 	before := testnet.Tree(t, bin)
 	with := append(slices.Clone(args), "--node-file="+text)
 
 	l.start(with...).end(syscall.SIGTERM)
-	n, err := netconf.ReadNodeFile(path)
+	n, err := nodefile.Read(path)
 	if err != nil || n == nil || n.OpensNIC([]string{"eth0"}, "", "") || !n.OpensNIC([]string{"ens1np0"}, "", "") {
 		t.Errorf("%+v, %v", n, err)
 	}
 	l.start(append(slices.Clone(args), "--node-file=allow: []")...).end(syscall.SIGTERM)
-	if n, err := netconf.ReadNodeFile(path); err != nil || !n.OpensNIC([]string{"eth0"}, "", "") || n.OpensOverride("uplink") {
+	if n, err := nodefile.Read(path); err != nil || !n.OpensNIC([]string{"eth0"}, "", "") || n.OpensOverride("uplink") {
 		t.Errorf("changed: %+v, %v", n, err)
 	}
 	l.start(args...).end(syscall.SIGTERM)

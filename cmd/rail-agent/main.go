@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // version is set by the linker.
@@ -68,7 +68,7 @@ func newRoot(stderr io.Writer) *cobra.Command {
 			a.log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 		},
 	}
-	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{netconf.DefaultStateDir},
+	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{nodefile.DefaultStateDir},
 		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log debug messages")
 	root.AddCommand(newRun(a), newProbe(a), newFacts(a), newReadFacts(), newIPAM(a), newUninstall(a), newVersion())

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // readOnlyNode is a script that makes a node like Talos in namespaces of its own:
@@ -75,7 +75,7 @@ func TestANodeWhoseEtcAndUsrAreReadOnly(t *testing.T) {
 	need.Root(t)
 	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "private", "sh", "-ec", readOnlyNode)
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, netconf.NodeFileEnv+"=") { // the defaults are tested
+		if !strings.HasPrefix(v, nodefile.PathEnv+"=") { // the defaults are tested
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
@@ -88,12 +88,12 @@ func TestANodeWhoseEtcAndUsrAreReadOnly(t *testing.T) {
 	for i, want := range []string{
 		"ADD ens1np0: done",
 		"DEL ens1np0: done",
-		"ADD ens2np0: *not open to networks on this node*" + netconf.InstalledNodeFile,
+		"ADD ens2np0: *not open to networks on this node*" + nodefile.InstalledPath,
 		"*cannot be written: the file system is read-only on this node; give the kernel the argument ib_core.netns_mode=0",
-		"ADD ens1np0: *not open to networks on this node*" + netconf.DefaultNodeFile,
+		"ADD ens1np0: *not open to networks on this node*" + nodefile.DefaultPath,
 		"ADD ens2np0: done",
 		"DEL ens2np0: done",
-		"ADD ens1np0: *node file " + netconf.DefaultNodeFile,
+		"ADD ens1np0: *node file " + nodefile.DefaultPath,
 		"path=/etc/rail-cni/node.yaml",
 		"left: []",
 	} {

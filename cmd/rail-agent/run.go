@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory/counters"
 	"github.com/rail-cni/rail-cni/pkg/keeper"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
@@ -146,13 +146,13 @@ type runFlags struct {
 type host struct {
 	name      string
 	stateDirs []string
-	list      netconf.StateDirs // what the plugins are told of them
-	ip        netip.Addr        // zero if not known
+	list      nodefile.StateDirs // what the plugins are told of them
+	ip        netip.Addr         // zero if not known
 	binDirs   []string
 	own       string
 	socket    string                 // "" for none
 	client    *kube.Client           // nil without a cluster
-	nodeFile  netconf.NodeFileReader // the one reader of the node file
+	nodeFile  nodefile.Reader        // the one reader of the node file
 	dirs      *notify.Dirs           // the one watcher of directories
 	notify    func(component.Notice) // nil without a cluster
 	log       *slog.Logger

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // The plugins are told which state directories are kept: without the list a network could have its
@@ -19,9 +19,9 @@ func TestAgentTellsThePluginsWhichStateDirectoriesItKeeps(t *testing.T) {
 	other := filepath.Join(filepath.Dir(l.state), "other")
 	inner := filepath.Join(l.state, "inner")
 	l.node.NIC("ens1", l.wire)
-	list := func() netconf.StateDirs {
+	list := func() nodefile.StateDirs {
 		t.Helper()
-		s, err := netconf.ReadStateDirs(l.state)
+		s, err := nodefile.ReadStateDirs(l.state)
 		if err != nil || s == nil {
 			t.Fatal(s, err)
 		}
@@ -57,7 +57,7 @@ func TestAgentTellsThePluginsWhichStateDirectoriesItKeeps(t *testing.T) {
 func TestAgentWritesAgainWhatThePluginsCannotRead(t *testing.T) {
 	l := newLab(t)
 	a := l.start("--node-ip", "192.0.2.7")
-	ip, dirs := filepath.Join(l.state, "node-ip"), filepath.Join(l.state, netconf.StateDirsFile)
+	ip, dirs := filepath.Join(l.state, "node-ip"), filepath.Join(l.state, nodefile.StateDirsFile)
 	want, err := os.ReadFile(dirs)
 	if err != nil {
 		t.Fatal(err)

@@ -82,7 +82,7 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 		"pkg/ipam/range.go":                 {"Could not allocate IP in range"},
 		"pkg/kube/config.go":                {"names a program for the credentials"},
 		"pkg/kube/error.go":                 {"allow it by a rule of a Role or ClusterRole"},
-		"pkg/netconf/nodefile_paths.go":     {"not open to networks on this node"},
+		"pkg/nodefile/paths.go":             {"not open to networks on this node"},
 		"pkg/nic/guard.go":                  {"must stay on the host", "a default route of the host leaves by it", "the kernel moves it to no other network namespace (netns-local)"},
 		"pkg/nic/permit.go":                 {"not open to networks on this node"},
 		"pkg/nic/use.go":                    {"the host has TCP connections by its address"},

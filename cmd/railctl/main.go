@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // version is set by the linker.
@@ -65,7 +65,7 @@ host's /run mounted.)`,
 		SilenceErrors: true,
 	}
 	var stateDir string
-	root.PersistentFlags().StringVar(&stateDir, "state-dir", netconf.DefaultStateDir,
+	root.PersistentFlags().StringVar(&stateDir, "state-dir", nodefile.DefaultStateDir,
 		`state directory of the plugins, the "stateDir" of their configuration`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
 	root.AddCommand(newShow(&stateDir), newDoctor(&stateDir), newCheck(), newVerify(), newReport(&stateDir), newGC(&stateDir), newNICs(&stateDir), newTopology(&stateDir), newPod(&stateDir), newEnv(&stateDir), newRails(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newUninstall(), newVersion())

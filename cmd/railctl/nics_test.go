@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -52,7 +52,7 @@ func TestNameThatAPodChoseIsHarmlessInEachFormat(t *testing.T) {
 func TestNICsTellsOfAResourceThatSelectsNothing(t *testing.T) {
 	l := newLab(t)
 	file := filepath.Join(t.TempDir(), "node.yaml")
-	t.Setenv(netconf.NodeFileEnv, file)
+	t.Setenv(nodefile.PathEnv, file)
 	for _, c := range []struct {
 		text, want string
 		code       int

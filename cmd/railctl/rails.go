@@ -16,7 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -163,9 +163,9 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
 	path := d.file
 	if path == "" {
-		path = netconf.NodeFilePath()
-		if path == netconf.InstalledNodeFile {
-			return "", fmt.Errorf("%s is rail-agent's copy of the chart's value nodeFile: rail-agent would overwrite the rails; add them to that value, or write a file for this node only by --file %s", path, netconf.DefaultNodeFile)
+		path = nodefile.Path()
+		if path == nodefile.InstalledPath {
+			return "", fmt.Errorf("%s is rail-agent's copy of the chart's value nodeFile: rail-agent would overwrite the rails; add them to that value, or write a file for this node only by --file %s", path, nodefile.DefaultPath)
 		}
 	}
 	path, err := filepath.Abs(path)
@@ -182,7 +182,7 @@ func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
 		return "", fmt.Errorf("%s is not a regular file; name a regular file by --file", path)
 	default:
 		mode = info.Mode().Perm()
-		if old, err = netconf.ReadFile(path); err != nil {
+		if old, err = nodefile.ReadFile(path); err != nil {
 			return "", err
 		}
 	}
@@ -224,7 +224,7 @@ func withRails(old []byte, rails string, replace bool) ([]byte, error) {
 		lines[first-1] += "\n"
 	}
 	text := []byte(strings.Join(lines[:first], "") + rails + strings.Join(lines[behind:], ""))
-	if _, err := netconf.ParseNodeFile(text); err != nil {
+	if _, err := nodefile.Parse(text); err != nil {
 		return nil, fmt.Errorf("with the rails it would be refused: %w", err)
 	}
 	if !sameBut(old, text, railsKey) {

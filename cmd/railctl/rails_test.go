@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -48,7 +48,7 @@ func TestRailsAreProposedInPCIOrder(t *testing.T) {
 			continue
 		}
 		equal(t, c.selection, out.String(), c.want)
-		file, err := netconf.ParseNodeFile(out.Bytes())
+		file, err := nodefile.Parse(out.Bytes())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +128,7 @@ func TestRailsAreWrittenIntoTheNodeFile(t *testing.T) {
 			}
 			equal(t, "the file", string(have), c.want)
 			contains(t, "stdout", out.String(), "2 rails written to "+path, "# no rail: ens1f0")
-			file, err := netconf.ReadNodeFile(path)
+			file, err := nodefile.Read(path)
 			if err != nil || len(file.Rails.List) != 2 {
 				t.Errorf("it is read as %+v, %v", file, err)
 			}

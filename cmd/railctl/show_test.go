@@ -15,7 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 func TestShowWithoutALedgerMakesNone(t *testing.T) {
@@ -196,7 +196,7 @@ func TestShowSaysThatTheNodeFileHasAMistake(t *testing.T) {
 	}
 	opened.Close()
 	file := filepath.Join(t.TempDir(), "node.yaml")
-	t.Setenv(netconf.NodeFileEnv, file)
+	t.Setenv(nodefile.PathEnv, file)
 	if err := os.WriteFile(file, []byte("nics: [{name: ens*}]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/page"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 	"github.com/rail-cni/rail-cni/pkg/verify/probe"
@@ -206,7 +206,7 @@ func (v *verifyFlags) checkNamespaces() error {
 		return errors.New("a rail has two ends; name two namespaces or more by --netns")
 	}
 	if v.Fabric = v.fabric; v.Fabric == "" {
-		file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+		file, err := nodefile.Read(nodefile.Path())
 		if err != nil {
 			return fmt.Errorf("%w; or name it by --fabric", err)
 		}

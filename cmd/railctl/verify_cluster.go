@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 	"github.com/rail-cni/rail-cni/pkg/verify/pods"
 )
@@ -173,7 +173,7 @@ func fabricIn(text []byte) (string, error) {
 	}
 	for _, c := range facts.Configs.Files.Value {
 		if c.Kind == doctor.NodeFile {
-			file, err := netconf.ParseNodeFile([]byte(c.Text))
+			file, err := nodefile.Parse([]byte(c.Text))
 			if err != nil {
 				return "", err
 			}

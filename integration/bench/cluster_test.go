@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 func TestNetworksOfTheClusterDifferInWhatIsMeasured(t *testing.T) {
@@ -28,7 +28,7 @@ func TestNetworksOfTheClusterDifferInWhatIsMeasured(t *testing.T) {
 				t.Errorf("%s has the network of %s", name, was)
 			}
 			names[conf.Name] = name
-			if state := conf.Plugins[0].StateDir; netconf.IsBelow(state, dir+"/state") {
+			if state := conf.Plugins[0].StateDir; nodefile.IsBelow(state, dir+"/state") {
 				t.Errorf("%s is in another state directory, which plugins refuse", state)
 			}
 			states[conf.Plugins[0].StateDir] = true

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // options is the command line.
@@ -185,12 +185,12 @@ func findPlaces(o options) (places, error) {
 // openPaths allows the plugins to use the bench's state directories and
 // kubeconfigs, which are temporary.
 func openPaths(nodeFile string) error {
-	return errors.Join(os.WriteFile(nodeFile, []byte("paths: [/**]\n"), 0o600), os.Setenv(netconf.NodeFileEnv, nodeFile))
+	return errors.Join(os.WriteFile(nodeFile, []byte("paths: [/**]\n"), 0o600), os.Setenv(nodefile.PathEnv, nodeFile))
 }
 
 // nodeFileEnv returns the variable of a plugin's environment that names the
 // node file.
-func nodeFileEnv() string { return netconf.NodeFileEnv + "=" + os.Getenv(netconf.NodeFileEnv) }
+func nodeFileEnv() string { return nodefile.PathEnv + "=" + os.Getenv(nodefile.PathEnv) }
 
 // conditions returns the conditions of the run, which a reader needs to judge
 // the figures.

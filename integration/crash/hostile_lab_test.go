@@ -21,7 +21,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 const (
@@ -93,7 +93,7 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 	if err := os.WriteFile(nodeFile, []byte(l.nodeFile()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(netconf.NodeFileEnv, nodeFile)
+	t.Setenv(nodefile.PathEnv, nodeFile)
 	for nic := range modelNICs {
 		l.wires[nic] = testnet.NewNetns(t, "wire")
 		l.plug(nic)

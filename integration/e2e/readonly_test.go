@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // TestNodeWithAReadOnlyEtcAndUsr installs where the kubelet cannot make
@@ -44,7 +44,7 @@ func TestNodeWithAReadOnlyEtcAndUsr(t *testing.T) {
 	l.helm(t, "upgrade", "rail-cni", chart, "--set", "image.tag="+l.v1.tag, "--values", filepath.Join(chart, "values-talos.yaml"), "--set", "nodeFile.nics[0].name=ens12np0", "--wait")
 	l.rolledOut(t)
 	l.wantPlugins(t, l.v1)
-	if _, err := os.Stat(n.Path(netconf.InstalledNodeFile)); err != nil {
+	if _, err := os.Stat(n.Path(nodefile.InstalledPath)); err != nil {
 		t.Error(err)
 	}
 	host := testnet.OfProcess(t, n.Pid())
@@ -54,7 +54,7 @@ func TestNodeWithAReadOnlyEtcAndUsr(t *testing.T) {
 	}
 	before := host.State()
 	l.create(t, pod{name: "closed", networks: "roce-net-2"})
-	if said := l.sandboxEvents(t, "closed"); !strings.Contains(said, "ens11np0 is not open to networks on this node") || !strings.Contains(said, netconf.InstalledNodeFile) {
+	if said := l.sandboxEvents(t, "closed"); !strings.Contains(said, "ens11np0 is not open to networks on this node") || !strings.Contains(said, nodefile.InstalledPath) {
 		t.Error(said)
 	}
 	l.delete(t, "closed")

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // node is a machine of the cluster.
@@ -121,7 +121,7 @@ func (n *node) boot(i int, mode string) {
 	first := exec.Command("nsenter", args...)
 	first.Env = append(os.Environ(), "KUBERNETES_SERVICE_HOST="+host, "KUBERNETES_SERVICE_PORT="+port, "HOME=/root", "USER=root",
 		"GOGC=1", // see ended
-		netconf.NodeFileEnv+"="+netconf.DefaultNodeFile)
+		nodefile.PathEnv+"="+nodefile.DefaultPath)
 	first.Stderr = n.log
 	stdin, err := first.StdinPipe()
 	if err != nil {
@@ -175,7 +175,7 @@ func (n *node) furnish(i int, mode string) {
 		n.kubeconfig(kubeconfig, multusAccount)
 	}
 	// The runtime runs here, but its plugin must run on the node.
-	script := fmt.Sprintf("#!/bin/sh\nexport "+netconf.NodeFileEnv+"="+netconf.DefaultNodeFile+"\nexec nsenter --mount=/proc/%d/ns/mnt --net=/run/netns/%s -- %s\n", n.pid, n.Name, multusBinary(n.t, binary))
+	script := fmt.Sprintf("#!/bin/sh\nexport "+nodefile.PathEnv+"="+nodefile.DefaultPath+"\nexec nsenter --mount=/proc/%d/ns/mnt --net=/run/netns/%s -- %s\n", n.pid, n.Name, multusBinary(n.t, binary))
 	if err := os.WriteFile(filepath.Join(n.runtimeBin, binary), []byte(script), 0o755); err != nil {
 		n.t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/examples"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // pciScript makes for the NICs $1… the PCI functions 0000:1a:00.0, 0000:1b:00.0 …, with RDMA char
@@ -46,8 +46,8 @@ func oneNetworkServesAllRails(t *testing.T, l *lab) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.write(netconf.DefaultNodeFile, string(file))
-	defer n.inside(t, "umount /sys/bus/pci/devices; rm -r /run/pci $1", netconf.DefaultNodeFile)
+	n.write(nodefile.DefaultPath, string(file))
+	defer n.inside(t, "umount /sys/bus/pci/devices; rm -r /run/pci $1", nodefile.DefaultPath)
 	// These NICs have no RDMA.
 	text := strings.ReplaceAll(string(documents(t, "rail-nad.yaml")[0]), `"rdma": "required",`, "")
 	object(t, networks, "roce-net", []byte(text))

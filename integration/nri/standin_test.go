@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/nri"
 	"github.com/rail-cni/rail-cni/pkg/publish"
@@ -41,7 +41,7 @@ func standIn(node string) {
 	dirs := notify.NewDirs(log)
 	defer dirs.Close()
 	keeper := publish.NewKeeper(publish.Options{
-		StateDirs: []string{"/run/rail-cni"}, Node: node, NodeFile: &netconf.NodeFileReader{}, Dirs: dirs, Log: log,
+		StateDirs: []string{"/run/rail-cni"}, Node: node, NodeFile: &nodefile.Reader{}, Dirs: dirs, Log: log,
 	})
 	lookup := func(ctx context.Context, sandboxID string) (*publish.Publication, error) {
 		told, err := keeper.Lookup(ctx, sandboxID)

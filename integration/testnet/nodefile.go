@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // OpenNodeFile is a node file that allows all paths: the tests' state
@@ -15,10 +15,10 @@ var OpenNodeFile = filepath.Join(os.TempDir(), fmt.Sprintf("rail-cni-tests-%d.ya
 
 // OpenNodeFileEnv is the variable for an environment that is not the test's
 // own.
-var OpenNodeFileEnv = netconf.NodeFileEnv + "=" + OpenNodeFile
+var OpenNodeFileEnv = nodefile.PathEnv + "=" + OpenNodeFile
 
 func init() {
-	if os.Getenv(netconf.NodeFileEnv) != "" {
+	if os.Getenv(nodefile.PathEnv) != "" {
 		return
 	}
 	// Several programs may do this concurrently.
@@ -33,7 +33,7 @@ func init() {
 		err = os.Rename(tmp.Name(), OpenNodeFile)
 	}
 	if err == nil {
-		err = os.Setenv(netconf.NodeFileEnv, OpenNodeFile)
+		err = os.Setenv(nodefile.PathEnv, OpenNodeFile)
 	}
 	if err != nil {
 		panic(err)

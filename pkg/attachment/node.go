@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Bounds of waits. A runtime gives a sandbox about four minutes for all of its
@@ -47,7 +48,7 @@ type Node struct {
 	// File is the node file, which permits networks to use NICs; nil permits
 	// all that no guardrail protects. ADD and STATUS obey it; a DEL without a
 	// record returns only a NIC that it permits.
-	File *netconf.NodeFile
+	File *nodefile.File
 
 	// CNIPath is the CNI_PATH of the current call, "" in a program that has none. An IPAM
 	// plugin is searched here if it has left the recorded one.

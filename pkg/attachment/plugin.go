@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Plugin has the differences between the plugins.
@@ -96,20 +97,20 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 			return cnierr.ToCNI(err)
 		}
 	}
-	file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+	file, err := nodefile.Read(nodefile.Path())
 	var closed error
 	if err == nil {
 		paths := file
 		if w == ends {
 			paths = file.Ending()
 		}
-		closed = paths.CheckPath(netconf.KeyStateDir, conf.StateDir)
+		closed = paths.CheckPath(nodefile.KeyStateDir, conf.StateDir)
 	}
 	if err := errors.Join(err, closed); err != nil && w == asks {
 		return cnierr.ToCNI(err)
 	}
 	if closed != nil {
-		conf.StateDir = netconf.DefaultStateDir
+		conf.StateDir = nodefile.DefaultStateDir
 	}
 	n, err := Open(conf.StateDir, p.Order)
 	if err != nil {

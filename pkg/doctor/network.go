@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/iprange"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // network is the configuration of a NAD, as its plugins read it.
@@ -65,7 +66,7 @@ func kindOf(name string) string {
 // the node, and is left out.
 func eachNetwork(f *Facts, r *Report, do func(*network)) {
 	var rails []int
-	var prefixes map[int]*netconf.NodePrefix
+	var prefixes map[int]*nodefile.Prefix
 	parse := r.parsed.networks == nil
 	if parse {
 		rails, prefixes = railsForConfigs(f)
@@ -194,7 +195,7 @@ func withoutFlatFile(raw []byte) []byte {
 
 // parse reads the configuration by the plugin's own parser, and its addresses by that of
 // whereabouts.
-func (p *plugin) parse(rails []int, prefixes map[int]*netconf.NodePrefix) {
+func (p *plugin) parse(rails []int, prefixes map[int]*nodefile.Prefix) {
 	switch p.kind {
 	case "host-device":
 		if p.hostDevice, p.err = netconf.ParseHostDevice(p.raw); p.err == nil {
@@ -326,7 +327,7 @@ const maxRails = 32
 
 // railsForConfigs returns the rails that networks can have, and the prefixes of the node file
 // by rail, nil without a node file.
-func railsForConfigs(f *Facts) (rails []int, prefixes map[int]*netconf.NodePrefix) {
+func railsForConfigs(f *Facts) (rails []int, prefixes map[int]*nodefile.Prefix) {
 	set := map[int]bool{}
 	for _, n := range knownNICs(f) {
 		if n.Rail != nil && *n.Rail >= 0 {
@@ -339,12 +340,12 @@ func railsForConfigs(f *Facts) (rails []int, prefixes map[int]*netconf.NodePrefi
 			if c.Kind != NodeFile {
 				continue
 			}
-			file, err := netconf.ParseNodeFile([]byte(c.Text))
+			file, err := nodefile.Parse([]byte(c.Text))
 			if err != nil {
 				continue
 			}
 			if prefixes == nil {
-				prefixes = map[int]*netconf.NodePrefix{}
+				prefixes = map[int]*nodefile.Prefix{}
 			}
 			for k := range file.Prefixes {
 				prefixes[file.Prefixes[k].Rail] = &file.Prefixes[k]

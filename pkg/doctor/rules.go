@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Rules returns all rules, in the order of reports. Their IDs are unique.
@@ -86,7 +86,7 @@ func (f *Facts) nics() []*NIC {
 func (f *Facts) withoutRails() bool {
 	damaged := false
 	eachConfig(f, &Report{}, NodeFile, func(c *Config) {
-		_, err := netconf.ParseNodeFile([]byte(c.Text))
+		_, err := nodefile.Parse([]byte(c.Text))
 		damaged = damaged || err != nil
 	})
 	return !damaged && f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.nics(), func(n *NIC) bool { return n.Rail != nil })

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 var clusterRules = []Rule{
@@ -320,7 +320,7 @@ func checkSubnets(f *Facts, r *Report, swapped bool) {
 		if n.NICs == nil {
 			return
 		}
-		if fabric, _ := Read(r, n.Node+" fabric", n.NICs.Fabric); fabric == netconf.FabricRouted || fabric == netconf.FabricFlat {
+		if fabric, _ := Read(r, n.Node+" fabric", n.NICs.Fabric); fabric == nodefile.FabricRouted || fabric == nodefile.FabricFlat {
 			return
 		}
 		subnets[n] = subnetsOf(n, r)

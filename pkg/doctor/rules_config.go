@@ -14,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/iprange"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -273,7 +274,7 @@ var configRules = []Rule{
 		Check: func(f *Facts, r *Report) {
 			eachConfig(f, r, NodeFile, func(c *Config) {
 				r.judged()
-				if _, err := netconf.ParseNodeFile([]byte(c.Text)); err != nil {
+				if _, err := nodefile.Parse([]byte(c.Text)); err != nil {
 					r.Find(c.Object(), "%s", err)
 				}
 			})
@@ -356,7 +357,7 @@ func eachPoolConfig(f *Facts, r *Report, do func(*Config, *resource.PoolConfig))
 		}
 	})
 	eachConfig(f, r, NodeFile, func(c *Config) {
-		if file, err := netconf.ParseNodeFile([]byte(c.Text)); err == nil && file.Resources != nil {
+		if file, err := nodefile.Parse([]byte(c.Text)); err == nil && file.Resources != nil {
 			each(c, file.Resources)
 		}
 	})
@@ -629,8 +630,8 @@ func checkGateways(f *Facts, r *Report) {
 func checkGatewayRoutes(f *Facts, r *Report) {
 	routed := false
 	eachConfig(f, r, NodeFile, func(c *Config) {
-		file, err := netconf.ParseNodeFile([]byte(c.Text)) // NODE-FILE has the error
-		routed = routed || err == nil && file.Fabric == netconf.FabricRouted
+		file, err := nodefile.Parse([]byte(c.Text)) // NODE-FILE has the error
+		routed = routed || err == nil && file.Fabric == nodefile.FabricRouted
 	})
 	eachPool(f, r, func(n *network, p *plugin, pool *pool) {
 		source := p.hostDevice != nil && p.hostDevice.Policy.Mode == netconf.RoutingSource ||

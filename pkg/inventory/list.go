@@ -8,7 +8,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -37,7 +37,7 @@ func Collect(stateDir string, all bool) (*List, error) {
 	defer now.Close()
 	list := &List{}
 	list.Attachments, list.Others, list.Errors = collect(records, &now, all)
-	if _, err := netconf.ReadNodeFile(netconf.NodeFilePath()); err != nil {
+	if _, err := nodefile.Read(nodefile.Path()); err != nil {
 		list.Errors = append(list.Errors, fmt.Errorf("no NIC can be lent now: %w", err))
 	}
 	var errs []error

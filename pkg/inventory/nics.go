@@ -10,8 +10,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -105,7 +105,7 @@ type NICList struct {
 	Tree *pcie.Tree
 	// File is the node file by which the NICs have their rails and are protected, nil if
 	// there is none or if it cannot be read.
-	File         *netconf.NodeFile
+	File         *nodefile.File
 	Rails        map[string]int     // by PCI address, as File gives them
 	RailProblems []resource.Problem // of the node file's rails
 	Errors       []error            // parts that could not be read
@@ -120,7 +120,7 @@ type NICList struct {
 type machine struct {
 	host      *nic.Host
 	stateDirs []string
-	nodeFile  *netconf.NodeFileReader
+	nodeFile  *nodefile.Reader
 	// isNIC reports whether a link can be a NIC. It is [link.Link.HasParent], but for tests.
 	isNIC func(*link.Link) bool
 }
@@ -129,11 +129,11 @@ type machine struct {
 // or not the state directories of the plugins have a ledger. The calling thread must be in
 // the host netns. It needs root.
 func NICs(stateDirs ...string) (*NICList, error) {
-	return NICsBy(&netconf.NodeFileReader{}, stateDirs...)
+	return NICsBy(&nodefile.Reader{}, stateDirs...)
 }
 
 // NICsBy is NICs for a process that goes on, and has a reader of the node file.
-func NICsBy(nodeFile *netconf.NodeFileReader, stateDirs ...string) (*NICList, error) {
+func NICsBy(nodeFile *nodefile.Reader, stateDirs ...string) (*NICList, error) {
 	host, err := link.CurrentNetns()
 	if err != nil {
 		return nil, err

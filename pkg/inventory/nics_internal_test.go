@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -65,7 +65,7 @@ func newMachine(t *testing.T) *machine {
 	n := testnet.NewNetns(t, "node")
 	return &machine{
 		host:      &nic.Host{Netns: n.Netns, Sys: filepath.Join(dir, "sys"), Proc: filepath.Join(dir, "proc")},
-		stateDirs: []string{filepath.Join(dir, "state")}, nodeFile: &netconf.NodeFileReader{Path: filepath.Join(dir, "node.yaml")},
+		stateDirs: []string{filepath.Join(dir, "state")}, nodeFile: &nodefile.Reader{Path: filepath.Join(dir, "node.yaml")},
 		isNIC: (*link.Link).HasParent,
 	}
 }

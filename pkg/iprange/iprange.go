@@ -1,6 +1,9 @@
 package iprange
 
-import "net/netip"
+import (
+	"net"
+	"net/netip"
+)
 
 // Range has the addresses from First to Last, both included.
 type Range struct{ First, Last netip.Addr }
@@ -21,4 +24,25 @@ func Last(p netip.Prefix) netip.Addr {
 // Overlaps reports whether the ranges share an address.
 func (r Range) Overlaps(other Range) bool {
 	return r.First.BitLen() == other.First.BitLen() && r.First.Compare(other.Last) <= 0 && other.First.Compare(r.Last) <= 0
+}
+
+// ParseBlock reads a CIDR or a single address, without leading zeros.
+func ParseBlock(text string) (netip.Prefix, bool) {
+	if _, n, err := net.ParseCIDR(text); err == nil {
+		addr := AddrOf(n.IP)
+		ones, bits := n.Mask.Size()
+		return netip.PrefixFrom(addr, ones-(bits-addr.BitLen())), true
+	}
+	addr := AddrOf(net.ParseIP(text))
+	if !addr.IsValid() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()), true
+}
+
+// AddrOf converts ip, and an IPv4-mapped address to IPv4. For nil it returns
+// the zero Addr.
+func AddrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a.Unmap()
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -32,7 +32,7 @@ const (
 type Options struct {
 	StateDirs []string // of the plugins, at least one
 	// List is what the plugins are told of the state directories, see [KeptStateDirs].
-	List   netconf.StateDirs
+	List   nodefile.StateDirs
 	NodeIP netip.Addr // by which the cluster reaches the node; zero if not known
 
 	// Leaving: the plugins are being removed in any case, so an unreadable

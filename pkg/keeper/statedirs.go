@@ -11,15 +11,15 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
 // MainStateDir returns the one that has the list of them all: the plugins' default, where they
 // look for it, or else the first.
 func MainStateDir(dirs []string) string {
-	if slices.Contains(dirs, netconf.DefaultStateDir) {
-		return netconf.DefaultStateDir
+	if slices.Contains(dirs, nodefile.DefaultStateDir) {
+		return nodefile.DefaultStateDir
 	}
 	return dirs[0]
 }
@@ -27,8 +27,8 @@ func MainStateDir(dirs []string) string {
 // KeptStateDirs returns the list of the state directories for the plugins, and the directories
 // to keep. Beside the named ones these are those of the list before that still have records: an
 // attachment there must end too. A directory in another one is kept, but not open to networks.
-func KeptStateDirs(named []string, log *slog.Logger) (netconf.StateDirs, []string) {
-	var list netconf.StateDirs
+func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []string) {
+	var list nodefile.StateDirs
 	keep := slices.Clone(named)
 	for _, dir := range named {
 		if outer := outerOf(dir, named); outer != "" {
@@ -38,7 +38,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (netconf.StateDirs, []strin
 		}
 		list.Kept = append(list.Kept, dir)
 	}
-	before, err := netconf.ReadStateDirs(MainStateDir(named))
+	before, err := nodefile.ReadStateDirs(MainStateDir(named))
 	if before == nil || err != nil {
 		return list, keep // the caller writes a new one
 	}
@@ -60,8 +60,8 @@ func KeptStateDirs(named []string, log *slog.Logger) (netconf.StateDirs, []strin
 
 // outerOf returns which of the directories the one is in, "" if it is in none.
 func outerOf(dir string, all []string) string {
-	real := netconf.RealStateDir(dir)
-	i := slices.IndexFunc(all, func(of string) bool { return netconf.IsBelow(real, netconf.RealStateDir(of)) })
+	real := nodefile.RealStateDir(dir)
+	i := slices.IndexFunc(all, func(of string) bool { return nodefile.IsBelow(real, nodefile.RealStateDir(of)) })
 	if i < 0 {
 		return ""
 	}
@@ -94,7 +94,7 @@ func (k *stateDir) keepFiles() {
 	}
 	dir := k.node.Ledger.Dir()
 	if len(k.options.StateDirs) > 0 && dir == MainStateDir(k.options.StateDirs) {
-		list, err := netconf.ReadStateDirs(dir)
+		list, err := nodefile.ReadStateDirs(dir)
 		switch {
 		case k.options.Uninstalling:
 			errs = append(errs, RemoveStateDirs(dir))
@@ -109,13 +109,13 @@ func (k *stateDir) keepFiles() {
 }
 
 // putStateDirs writes the list for the plugins.
-func putStateDirs(dir string, list netconf.StateDirs) error {
+func putStateDirs(dir string, list nodefile.StateDirs) error {
 	d, err := statefile.OpenExisting(dir)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	return d.Write(netconf.StateDirsFile, list.Text())
+	return d.Write(nodefile.StateDirsFile, list.Text())
 }
 
 // RemoveStateDirs removes the list of an agent that leaves the node: no directory is kept then.
@@ -128,5 +128,5 @@ func RemoveStateDirs(dir string) error {
 		return err
 	}
 	defer d.Close()
-	return d.Remove(netconf.StateDirsFile)
+	return d.Remove(nodefile.StateDirsFile)
 }

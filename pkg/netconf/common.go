@@ -14,11 +14,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
-
-// DefaultStateDir is the directory of the plugins' records if the key
-// "stateDir" is empty.
-const DefaultStateDir = "/run/rail-cni"
 
 // Common is the part of a network configuration that every plugin has.
 type Common struct {
@@ -171,7 +168,7 @@ func (c *Common) complete(stdin []byte) error {
 // stateDir returns the state directory for the configured value.
 func stateDir(configured string) (string, error) {
 	if configured == "" {
-		return DefaultStateDir, nil
+		return nodefile.DefaultStateDir, nil
 	}
 	if !filepath.IsAbs(configured) {
 		return "", failure.New(failure.InvalidConfig, `"stateDir": %q is not an absolute path`, configured).
@@ -200,7 +197,7 @@ func Lenient(stdin []byte) *Common {
 		_ = json.Unmarshal(k.raw, k.to)
 	}
 	if err := c.complete(stdin); err != nil {
-		c.StateDir = DefaultStateDir
+		c.StateDir = nodefile.DefaultStateDir
 	}
 	return c
 }

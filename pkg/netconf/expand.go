@@ -8,15 +8,16 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Variables are the values that an "ipam" object takes from the node and the NIC of one
 // attachment.
 type Variables struct {
-	Rail   *int        // of the attachment's NIC, nil if it has none
-	Rails  []int       // all rails of the node, sorted
-	Node   *int        // the node's number, nil if the node file has none
-	Prefix *NodePrefix // the node's prefix of the rail, nil if the node file has none
+	Rail   *int             // of the attachment's NIC, nil if it has none
+	Rails  []int            // all rails of the node, sorted
+	Node   *int             // the node's number, nil if the node file has none
+	Prefix *nodefile.Prefix // the node's prefix of the rail, nil if the node file has none
 }
 
 // The variables in strings of the "ipam" object.

@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // ofNode returns the variables of a node with rails 0 to 7 and the number 12.
 func ofNode(rail int) Variables {
 	node := 12
-	v := Variables{Rail: &rail, Node: &node, Prefix: &NodePrefix{Rail: rail, Prefix: "10.200.3.6/31", Gateway: "10.200.3.7"}}
+	v := Variables{Rail: &rail, Node: &node, Prefix: &nodefile.Prefix{Rail: rail, Prefix: "10.200.3.6/31", Gateway: "10.200.3.7"}}
 	for r := range 8 {
 		v.Rails = append(v.Rails, r)
 	}

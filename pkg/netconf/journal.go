@@ -1,14 +1,18 @@
 package netconf
 
-import "path/filepath"
+import (
+	"path/filepath"
 
-// defaultJournalDir outlives a reboot, unlike [DefaultStateDir].
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
+)
+
+// defaultJournalDir outlives a reboot, unlike [nodefile.DefaultStateDir].
 const defaultJournalDir = "/var/lib/rail-cni/ipam-journal"
 
 // JournalDir returns the directory of the DELs that could not reach the API
 // server. For another state directory than the default it is below that.
 func JournalDir(stateDir string) string {
-	if stateDir == DefaultStateDir {
+	if stateDir == nodefile.DefaultStateDir {
 		return defaultJournalDir
 	}
 	return filepath.Join(stateDir, filepath.Base(defaultJournalDir))

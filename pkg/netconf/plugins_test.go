@@ -15,6 +15,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // users are configurations of users, as they arrive on stdin: from a NAD
@@ -97,7 +98,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []*Common{&hd.Common, &mv.Common} {
-		if c.CNIVersion != "0.1.0" || c.StateDir != DefaultStateDir || c.IPAM.Type != "" {
+		if c.CNIVersion != "0.1.0" || c.StateDir != nodefile.DefaultStateDir || c.IPAM.Type != "" {
 			t.Errorf("%+v", c)
 		}
 		if list, listed := c.Valid(); listed || list != nil {
@@ -310,19 +311,19 @@ func TestLenient(t *testing.T) {
 		name, config string
 		want         Common
 	}{
-		{"nothing", ``, Common{CNIVersion: "0.1.0", StateDir: DefaultStateDir}},
-		{"cut off", `{"cniVersion":"1.0.0","name":"n"`, Common{CNIVersion: "0.1.0", StateDir: DefaultStateDir}},
-		{"another JSON value", `[1,2]`, Common{CNIVersion: "0.1.0", StateDir: DefaultStateDir}},
+		{"nothing", ``, Common{CNIVersion: "0.1.0", StateDir: nodefile.DefaultStateDir}},
+		{"cut off", `{"cniVersion":"1.0.0","name":"n"`, Common{CNIVersion: "0.1.0", StateDir: nodefile.DefaultStateDir}},
+		{"another JSON value", `[1,2]`, Common{CNIVersion: "0.1.0", StateDir: nodefile.DefaultStateDir}},
 		{
 			"mistakes in other keys", `{"cniVersion":"1.0.0","name":"n","type":"t","ipam":{"type":"i"},"stateDir":"/x","mtu":"9000","prevResult":7,"dns":[]}`,
 			Common{CNIVersion: "1.0.0", Name: "n", Type: "t", IPAM: IPAM{Type: "i"}, StateDir: "/x"},
 		},
 		{
 			"mistakes in these keys", `{"cniVersion":1,"name":[],"type":{},"ipam":"i","stateDir":7}`,
-			Common{CNIVersion: "0.1.0", StateDir: DefaultStateDir},
+			Common{CNIVersion: "0.1.0", StateDir: nodefile.DefaultStateDir},
 		},
 		{"one mistake does not take the others along", `{"name":7,"type":"t","stateDir":"/x"}`, Common{CNIVersion: "0.1.0", Type: "t", StateDir: "/x"}},
-		{"a relative state directory", `{"stateDir":"x","name":"n"}`, Common{CNIVersion: "0.1.0", Name: "n", StateDir: DefaultStateDir}},
+		{"a relative state directory", `{"stateDir":"x","name":"n"}`, Common{CNIVersion: "0.1.0", Name: "n", StateDir: nodefile.DefaultStateDir}},
 		{"in other cases", `{"Name":"n","STATEDIR":"/x/"}`, Common{CNIVersion: "0.1.0", Name: "n", StateDir: "/x"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -578,7 +579,7 @@ func TestCureOfAMissingRail(t *testing.T) {
 }
 
 func TestJournalIsBesideTheState(t *testing.T) {
-	for state, want := range map[string]string{DefaultStateDir: "/var/lib/rail-cni/ipam-journal", "/run/rail-cni-b": "/run/rail-cni-b/ipam-journal"} {
+	for state, want := range map[string]string{nodefile.DefaultStateDir: "/var/lib/rail-cni/ipam-journal", "/run/rail-cni-b": "/run/rail-cni-b/ipam-journal"} {
 		if got := JournalDir(state); got != want {
 			t.Errorf("%s: %s", state, got)
 		}

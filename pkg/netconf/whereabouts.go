@@ -11,6 +11,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/iprange"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // The values of the key "store".
@@ -129,8 +131,8 @@ func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Wherea
 
 // ParseWhereaboutsOn is [ParseWhereabouts] on a node with that node file: the
 // config may name only permitted paths. A flat file is not restricted.
-func ParseWhereaboutsOn(node *NodeFile, stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
-	return parseWhereabouts(stdin, cniArgs, flatFiles, node.keepOpen)
+func ParseWhereaboutsOn(node *nodefile.File, stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
+	return parseWhereabouts(stdin, cniArgs, flatFiles, func(net *whereaboutsNet) (closed, unlogged error) { return net.keepOpen(node) })
 }
 
 func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen func(*whereaboutsNet) (closed, unlogged error)) (*Whereabouts, error) {
@@ -236,7 +238,7 @@ func (c *Whereabouts) readStatic(addresses []whereaboutsAddress, args whereabout
 		if !ok {
 			return failure.New(failure.InvalidConfig, "invalid CIDR in addresses %s", a.Address).Cure("write it as address/length")
 		}
-		c.Static = append(c.Static, WhereaboutsStatic{Address: p, Gateway: addrOf(a.Gateway)})
+		c.Static = append(c.Static, WhereaboutsStatic{Address: p, Gateway: iprange.AddrOf(a.Gateway)})
 	}
 	return args.addStatic(c)
 }
@@ -339,23 +341,23 @@ type whereaboutsNet struct {
 
 // keepOpen clears the keys that name a forbidden path of the host, and returns
 // an error for each.
-func (n *NodeFile) keepOpen(net *whereaboutsNet) (closed, unlogged error) {
+func (net *whereaboutsNet) keepOpen(n *nodefile.File) (closed, unlogged error) {
 	var errs []error
 	for _, k := range []struct {
 		key   string
 		value *string
 	}{
-		{KeyStateDir, &net.StateDir},
-		{keyKubeconfig, &net.IPAM.Kubernetes.Kubeconfig},
-		{keyFlatFile, &net.IPAM.ConfigurationPath},
-		{keyLogFile, &net.IPAM.LogFile},
+		{nodefile.KeyStateDir, &net.StateDir},
+		{nodefile.KeyKubeconfig, &net.IPAM.Kubernetes.Kubeconfig},
+		{nodefile.KeyFlatFile, &net.IPAM.ConfigurationPath},
+		{nodefile.KeyLogFile, &net.IPAM.LogFile},
 	} {
 		err := n.CheckPath(k.key, *k.value)
 		if err == nil {
 			continue
 		}
 		*k.value = ""
-		if k.key == keyLogFile && !n.listsPaths() {
+		if k.key == nodefile.KeyLogFile && !n.ListsPaths() {
 			unlogged = err
 		} else {
 			errs = append(errs, err)

@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // fillFromFlatFile finds the flat file and fills the keys that are empty in w
@@ -47,7 +48,7 @@ func readFlatFile(path string) ([]byte, error) {
 	}
 	var data []byte
 	if err == nil {
-		data, err = ReadFile(path)
+		data, err = nodefile.ReadFile(path)
 	}
 	if err != nil {
 		return nil, failure.From(err, failure.IO, "flat file %s", path).Cure("make it readable, or remove it")
@@ -56,6 +57,25 @@ func readFlatFile(path string) ([]byte, error) {
 		data = []byte{}
 	}
 	return data, nil
+}
+
+// FlatFiles returns the flat files at the paths, for [nodefile.File.VetKubeconfig].
+func FlatFiles(paths ...string) nodefile.FlatFiles {
+	return nodefile.FlatFiles{Paths: paths, Names: func(file, kubeconfig string) bool {
+		data, _ := readFlatFile(file) // nil, which is no JSON, if it is missing or cannot be read
+		var flat whereaboutsIPAM
+		return decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
+	}}
+}
+
+// FlatFilesWith returns the flat files that may name a kubeconfig: the one named by a
+// network, if the node file opens it, and those of whereabouts' installations.
+func FlatFilesWith(n *nodefile.File, named string) nodefile.FlatFiles {
+	files := WhereaboutsFlatFiles()
+	if named != "" && n.OpensPath(nodefile.KeyFlatFile, named) {
+		files = append([]string{named}, files...)
+	}
+	return FlatFiles(files...)
 }
 
 // fill takes the keys that are empty in w from the flat file, except whether

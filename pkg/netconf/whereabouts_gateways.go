@@ -1,6 +1,10 @@
 package netconf
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/rail-cni/rail-cni/pkg/iprange"
+)
 
 // Gateways returns the addresses that must not be assigned: the gateway and
 // those of routes; none with allow_gateway.
@@ -13,7 +17,7 @@ func (c *Whereabouts) Gateways() []netip.Addr {
 		gws = append(gws, c.Gateway)
 	}
 	for _, r := range c.Routes {
-		if gw := addrOf(r.GW); gw.IsValid() {
+		if gw := iprange.AddrOf(r.GW); gw.IsValid() {
 			gws = append(gws, gw)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 func TestRangesOfAllRails(t *testing.T) {
@@ -66,7 +67,7 @@ func TestPrefixOfTheNode(t *testing.T) {
 
 // What the plugin in front writes is what whereabouts reads.
 func TestWhereaboutsReadsWhatIsExpanded(t *testing.T) {
-	rail, prefix := 3, NodePrefix{Rail: 3, Prefix: "10.3.4.8/31", Gateway: "10.3.4.8"}
+	rail, prefix := 3, nodefile.Prefix{Rail: 3, Prefix: "10.3.4.8/31", Gateway: "10.3.4.8"}
 	for ipam, want := range map[string]string{
 		`, "range": "10.${rail}.0.0/16", "sameHost": true, "exclude": ["10.${rail}.0.0/28"]`: "10.3.0.0/16 [10.0.0.0/16 10.3.0.0/16] false  invalid IP",
 		`, "prefix": "node"`: "10.3.4.8/31 [] true local 10.3.4.8",

@@ -2,11 +2,11 @@ package netconf
 
 import (
 	"encoding/json"
-	"net"
 	"net/netip"
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 )
 
 // readRanges puts the plain "range" before "ipRanges" and reads them all.
@@ -19,7 +19,7 @@ func (c *Whereabouts) readRanges(ipam *whereaboutsIPAM) error {
 		c.Ranges = append(c.Ranges, r)
 	}
 	for _, b := range ipam.IPRanges {
-		r, err := readRange(b.Range, addrOf(b.RangeStart), addrOf(b.RangeEnd), b.Exclude)
+		r, err := readRange(b.Range, iprange.AddrOf(b.RangeStart), iprange.AddrOf(b.RangeEnd), b.Exclude)
 		if err != nil {
 			return err
 		}
@@ -63,7 +63,7 @@ func readRange(text string, start, end netip.Addr, exclude []string) (Whereabout
 		r.End = p.Addr()
 	}
 	for _, e := range exclude {
-		block, ok := excludedBlock(e)
+		block, ok := iprange.ParseBlock(e)
 		if !ok {
 			return r, failure.New(failure.InvalidConfig, "could not parse exclude range %q of %s", e, text).
 				Cure("give a CIDR or a single address, without leading zeros")
@@ -71,27 +71,6 @@ func readRange(text string, start, end netip.Addr, exclude []string) (Whereabout
 		r.Exclude = append(r.Exclude, block)
 	}
 	return r, nil
-}
-
-// excludedBlock reads a CIDR or a single address, without leading zeros.
-func excludedBlock(text string) (netip.Prefix, bool) {
-	if _, n, err := net.ParseCIDR(text); err == nil {
-		addr := addrOf(n.IP)
-		ones, bits := n.Mask.Size()
-		return netip.PrefixFrom(addr, ones-(bits-addr.BitLen())), true
-	}
-	addr := addrOf(net.ParseIP(text))
-	if !addr.IsValid() {
-		return netip.Prefix{}, false
-	}
-	return netip.PrefixFrom(addr, addr.BitLen()), true
-}
-
-// addrOf converts ip, and an IPv4-mapped address to IPv4. For nil it returns
-// the zero Addr.
-func addrOf(ip net.IP) netip.Addr {
-	a, _ := netip.AddrFromSlice(ip)
-	return a.Unmap()
 }
 
 // sloppyIP is a bound that is ignored if it is not an address.

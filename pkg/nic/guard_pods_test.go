@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
@@ -78,7 +79,7 @@ func TestNodeFilePermitsNICsAndOverrides(t *testing.T) {
 		"an override":            {"allow: [bpf]", NIC{PCI: pciPlain}, []string{netconf.AllowBPF}, nil},
 		"an override not opened": {"allow: [bpf]", NIC{PCI: pciPlain}, []string{netconf.AllowBPF, netconf.AllowUplink}, []string{`may not override the guardrail "uplink"`, `add it to "allow" in`}},
 	} {
-		file, err := netconf.ParseNodeFile([]byte(c.file))
+		file, err := nodefile.Parse([]byte(c.file))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,12 +2,12 @@ package nic
 
 import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Permit returns an error if the administrator's node file does not permit
 // networks to use the NIC, or to override one of the guardrails in allow.
-func (h *Host) Permit(n *NIC, file *netconf.NodeFile, allow []string) error {
+func (h *Host) Permit(n *NIC, file *nodefile.File, allow []string) error {
 	name, names := n.PCI, []string(nil)
 	if n.Link != nil {
 		name, names = n.Link.Name, n.Link.Names()

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -40,7 +40,7 @@ type Options struct {
 	// Client writes annotations, if the node file asks for them. nil writes none.
 	Client *kube.Client
 	// NodeFile is the process's reader of the node file.
-	NodeFile *netconf.NodeFileReader
+	NodeFile *nodefile.Reader
 	Dirs     *notify.Dirs // the process's, which reports changes of records
 	Log      *slog.Logger
 	// Notify passes on notices, if it is not nil.

@@ -20,7 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -72,7 +72,7 @@ func newLabIn(t testing.TB, dir string) *lab {
 	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
 	t.Cleanup(dirs.Close)
 	l.keeper = NewKeeper(Options{
-		StateDirs: []string{l.dir}, Node: "node-1", NodeFile: &netconf.NodeFileReader{}, Dirs: dirs,
+		StateDirs: []string{l.dir}, Node: "node-1", NodeFile: &nodefile.Reader{}, Dirs: dirs,
 		Log: slog.New(slog.NewTextHandler(l.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	t.Cleanup(func() {
@@ -442,7 +442,7 @@ func BenchmarkLookupOfAPodWithoutRails(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	k := NewKeeper(Options{StateDirs: []string{dir}, NodeFile: &netconf.NodeFileReader{}, Log: slog.New(slog.DiscardHandler)})
+	k := NewKeeper(Options{StateDirs: []string{dir}, NodeFile: &nodefile.Reader{}, Log: slog.New(slog.DiscardHandler)})
 	for b.Loop() {
 		if told, err := k.Lookup(b.Context(), "none"); told != nil || err != nil {
 			b.Fatal(told, err)

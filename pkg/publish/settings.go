@@ -5,18 +5,18 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// Family is a family of environment variables, of those in [netconf.EnvFamilies].
+// Family is a family of environment variables, of those in [nodefile.EnvFamilies].
 type Family string
 
 // The families.
 const (
-	NCCL    Family = netconf.EnvNCCL
-	UCX     Family = netconf.EnvUCX
-	NVSHMEM Family = netconf.EnvNVSHMEM
-	VLLM    Family = netconf.EnvVLLM
+	NCCL    Family = nodefile.EnvNCCL
+	UCX     Family = nodefile.EnvUCX
+	NVSHMEM Family = nodefile.EnvNVSHMEM
+	VLLM    Family = nodefile.EnvVLLM
 )
 
 // The annotations of a pod.
@@ -47,12 +47,12 @@ type Settings struct {
 }
 
 // SettingsOf returns the settings of a node file, the defaults for nil.
-func SettingsOf(file *netconf.NodeFile) Settings {
+func SettingsOf(file *nodefile.File) Settings {
 	s := Settings{Env: []Family{NCCL, UCX, NVSHMEM}, Mount: true, Memlock: true, Devices: true}
 	if file == nil {
 		return s
 	}
-	s.Isolated = file.Fabric == netconf.FabricIsolated
+	s.Isolated = file.Fabric == nodefile.FabricIsolated
 	p := file.Publish
 	if p == nil {
 		return s
@@ -66,8 +66,8 @@ func SettingsOf(file *netconf.NodeFile) Settings {
 	if p.Memlock != nil {
 		s.Memlock = *p.Memlock
 	}
-	s.Devices = p.Devices != netconf.PublishNoDevices
-	s.Annotation, s.FixedGIDIndex = p.Annotation, p.GIDIndex == netconf.GIDIndexFixed
+	s.Devices = p.Devices != nodefile.PublishNoDevices
+	s.Annotation, s.FixedGIDIndex = p.Annotation, p.GIDIndex == nodefile.GIDIndexFixed
 	return s
 }
 
@@ -93,8 +93,8 @@ func (s Settings) For(annotation string) (Settings, error) {
 	}
 	var names []string
 	for name := range strings.SplitSeq(value, ",") {
-		if name = strings.TrimSpace(name); !slices.Contains(netconf.EnvFamilies, name) {
-			return s, fmt.Errorf("annotation %s: %.40q is not one of %s, %s", PublishAnnotation, name, nothing, strings.Join(netconf.EnvFamilies, ", "))
+		if name = strings.TrimSpace(name); !slices.Contains(nodefile.EnvFamilies, name) {
+			return s, fmt.Errorf("annotation %s: %.40q is not one of %s, %s", PublishAnnotation, name, nothing, strings.Join(nodefile.EnvFamilies, ", "))
 		}
 		names = append(names, name)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 func TestSettingsOfANodeFile(t *testing.T) {
@@ -25,7 +25,7 @@ func TestSettingsOfANodeFile(t *testing.T) {
 		"publish: {gidIndex: dynamic}":       func(*Settings) {},
 		"publish: {mount: true, env: [ucx]}": func(s *Settings) { s.Env = []Family{UCX} },
 	} {
-		file, err := netconf.ParseNodeFile([]byte(text))
+		file, err := nodefile.Parse([]byte(text))
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue

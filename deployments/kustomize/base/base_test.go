@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/deployments/kustomize/base"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 var update = flag.Bool("update", false, "write what the chart makes")
@@ -152,7 +152,7 @@ func TestNodePoolsAreDaemonSetsWithNodeFilesOfTheirOwn(t *testing.T) {
 		if args := fmt.Sprint(field(agents[0], "args")); !strings.Contains(args, "--node-file="+want+" ") {
 			t.Errorf("%s: no node file %s in %s", name, want, args)
 		}
-		if _, err := netconf.ParseNodeFile([]byte(want)); err != nil {
+		if _, err := nodefile.Parse([]byte(want)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, labels := range []any{field(o, "spec", "selector", "matchLabels"), field(o, "spec", "template", "metadata", "labels")} {
@@ -258,8 +258,8 @@ nodeFile:
 			text = after
 		}
 	}
-	n, err := netconf.ParseNodeFile([]byte(text))
-	if err != nil || len(n.NICs) != 2 || len(n.Rails.List) != 1 || len(n.Resources.PoolConfigs) != 1 || n.Allow == nil || !n.OpensPath(netconf.KeyStateDir, `/srv/it's "here"/x`) {
+	n, err := nodefile.Parse([]byte(text))
+	if err != nil || len(n.NICs) != 2 || len(n.Rails.List) != 1 || len(n.Resources.PoolConfigs) != 1 || n.Allow == nil || !n.OpensPath(nodefile.KeyStateDir, `/srv/it's "here"/x`) {
 		t.Errorf("%q: %+v, %v", text, n, err)
 	}
 	if strings.Contains(rendered(t)["daemonset.yaml"], "--node-file") {

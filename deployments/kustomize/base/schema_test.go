@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Node files that the parser reads. Together they have each key of the schema.
@@ -98,12 +98,12 @@ func inPools(t *testing.T, nodeFiles []string) string {
 // The chart refuses the node files that the agents would refuse, and no others.
 func TestSchemaOfTheNodeFileIsThatOfItsParser(t *testing.T) {
 	for _, text := range goodNodeFiles {
-		if _, err := netconf.ParseNodeFile([]byte(text)); err != nil {
+		if _, err := nodefile.Parse([]byte(text)); err != nil {
 			t.Errorf("the parser refuses %s: %v", text, err)
 		}
 	}
 	for _, text := range badNodeFiles {
-		if _, err := netconf.ParseNodeFile([]byte(text)); err == nil {
+		if _, err := nodefile.Parse([]byte(text)); err == nil {
 			t.Errorf("the parser reads %s", text)
 		}
 	}

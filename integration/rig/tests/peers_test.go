@@ -13,7 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // upstream returns the same call of upstream's host-device.
@@ -140,7 +140,7 @@ func TestNICWithoutARecordStaysWhereItIsNotMeant(t *testing.T) {
 			if c.file != "" {
 				file := filepath.Join(t.TempDir(), "node.yaml")
 				write(t, file, c.file)
-				t.Setenv(netconf.NodeFileEnv, file)
+				t.Setenv(nodefile.PathEnv, file)
 			}
 			before, pod := n.State(), p.State()
 			n.MustRun(p.call("DEL", "net1", config))

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -23,7 +23,7 @@ func (n *node) nodeFile(text string) {
 	if err := os.WriteFile(path, []byte(text+"\npaths: [/**]\n"), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Setenv(netconf.NodeFileEnv, path)
+	n.t.Setenv(nodefile.PathEnv, path)
 }
 
 // lends adds the interface and fails the test unless it is the NIC of the rail.
@@ -116,7 +116,7 @@ func TestRailsOfLentNICsStay(t *testing.T) {
 		}
 		// A proposal has the lent NICs too.
 		out := n.Exec(filepath.Join(testnet.Bin(t), "railctl"), "rails", "discover", "--state-dir", n.state)
-		file, err := netconf.ParseNodeFile([]byte(out))
+		file, err := nodefile.Parse([]byte(out))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/install"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -47,7 +47,7 @@ const (
 func newRailNode(t *testing.T, mode rdma.Mode) *railNode {
 	s := &railNode{node: newRDMANode(t, mode, "gids=32"), nodeFile: filepath.Join(t.TempDir(), "node.yaml")}
 	s.writeNodeFile("")
-	t.Setenv(netconf.NodeFileEnv, s.nodeFile)
+	t.Setenv(nodefile.PathEnv, s.nodeFile)
 	s.up(rails)
 	s.installed()
 	s.trainer = s.pod("trainer")

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 const (
@@ -60,7 +60,7 @@ func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
 		}
 		return n.nfdLabels(), nil
 	})
-	take(ctx, c, &f.Configs.Files, netconf.NodeFilePath(), localTime, nodeFiles)
+	take(ctx, c, &f.Configs.Files, nodefile.Path(), localTime, nodeFiles)
 	if c.alone() {
 		return // there are no networks
 	}
@@ -258,7 +258,7 @@ func noSuchKind(err error) bool {
 // among them: a rule judges it.
 func nodeFiles(context.Context) ([]doctor.Config, error) {
 	found := []doctor.Config{}
-	path := netconf.NodeFilePath()
+	path := nodefile.Path()
 	text, err := readText(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return found, nil
@@ -267,7 +267,7 @@ func nodeFiles(context.Context) ([]doctor.Config, error) {
 		return nil, err
 	}
 	found = append(found, doctor.Config{Kind: doctor.NodeFile, Name: path, Text: text})
-	file, err := netconf.ParseNodeFile([]byte(text))
+	file, err := nodefile.Parse([]byte(text))
 	if err != nil || file.Resources == nil {
 		return found, nil //nolint:nilerr // see above
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Options say where the facts are. The zero value has the places of a usual node.
@@ -150,7 +150,7 @@ func (o Options) filled() Options {
 		to    *string
 		usual string
 	}{
-		{&o.StateDir, netconf.DefaultStateDir},
+		{&o.StateDir, nodefile.DefaultStateDir},
 		{&o.Sys, "/sys"},
 		{&o.Proc, "/proc"},
 		{&o.Root, "/"},

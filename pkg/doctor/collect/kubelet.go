@@ -15,7 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
@@ -90,12 +90,12 @@ func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
 		}
 		return found.kubeconfig, err
 	})
-	take(ctx, c, &to.Memlock, source+" and "+netconf.NodeFilePath(), answerTime, func(context.Context) (bool, error) {
+	take(ctx, c, &to.Memlock, source+" and "+nodefile.Path(), answerTime, func(context.Context) (bool, error) {
 		found, err := running()
 		if err != nil || !found.nri {
 			return false, err
 		}
-		file, err := netconf.ReadNodeFile(netconf.NodeFilePath())
+		file, err := nodefile.Read(nodefile.Path())
 		return err == nil && publish.SettingsOf(file).Memlock, err
 	})
 }

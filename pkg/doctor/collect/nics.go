@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/resource"
@@ -173,8 +173,8 @@ func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
 
 // ofNodeFile sets the problems with the node file's rails and pools, the pools, and the fabric.
 func (f *nicFacts) ofNodeFile(list *inventory.NICList) {
-	source := netconf.NodeFilePath()
-	if _, err := netconf.ReadNodeFile(source); err != nil {
+	source := nodefile.Path()
+	if _, err := nodefile.Read(source); err != nil {
 		f.problems = doctor.Known([]string{err.Error()}, source)
 		f.fabric, f.pools = doctor.Failed[string](source, err), doctor.Failed[[]doctor.Pool](source, err)
 		return

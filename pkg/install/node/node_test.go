@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/install/node"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // lab is a node: a CNI directory with another's plugin, and plugins to install
@@ -36,7 +37,7 @@ type lab struct {
 
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	t.Setenv(netconf.NodeFileEnv, filepath.Join(t.TempDir(), "node.yaml"))
+	t.Setenv(nodefile.PathEnv, filepath.Join(t.TempDir(), "node.yaml"))
 	l := &lab{t: t, bin: t.TempDir()}
 	own := t.TempDir()
 	for _, name := range node.PluginNames {

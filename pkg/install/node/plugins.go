@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/credential"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/install"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 const (
@@ -96,9 +96,9 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 // read the file.
 func (p *Plugins) putNodeFile(ctx context.Context) error {
 	if hidden() {
-		p.Log.Warn("node file not mounted into the agent's pod, but obeyed by the plugins", "path", netconf.DefaultNodeFile)
+		p.Log.Warn("node file not mounted into the agent's pod, but obeyed by the plugins", "path", nodefile.DefaultPath)
 	}
-	path := cmp.Or(os.Getenv(netconf.NodeFileEnv), netconf.InstalledNodeFile)
+	path := cmp.Or(os.Getenv(nodefile.PathEnv), nodefile.InstalledPath)
 	if p.NodeFile == "" {
 		outcome, err := p.Record.Remove(path)
 		if outcome != "" {
@@ -111,7 +111,7 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 		return err
 	}
 	p.Log.Info("node file", "path", path, "outcome", outcome)
-	if holds := netconf.NodeFilePath(); holds != path {
+	if holds := nodefile.Path(); holds != path {
 		p.Log.Warn("--node-file overridden by the node's own file", "path", holds)
 	}
 	return nil
@@ -120,15 +120,15 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 // hidden reports whether the node has a node file of its own that the agent does
 // not see, because its pod lacks the volume.
 func hidden() bool {
-	_, seen := os.Lstat(netconf.DefaultNodeFile)
-	_, there := os.Lstat("/proc/1/root" + netconf.DefaultNodeFile)
-	return os.Getenv(netconf.NodeFileEnv) == "" && errors.Is(seen, fs.ErrNotExist) && there == nil
+	_, seen := os.Lstat(nodefile.DefaultPath)
+	_, there := os.Lstat("/proc/1/root" + nodefile.DefaultPath)
+	return os.Getenv(nodefile.PathEnv) == "" && errors.Is(seen, fs.ErrNotExist) && there == nil
 }
 
 // isPlugin reports whether a path in the record is a plugin, not a file that
 // plugins read.
 func isPlugin(path string) bool {
-	return filepath.Base(filepath.Dir(path)) != credential.Dir && filepath.Ext(path) != filepath.Ext(netconf.InstalledNodeFile)
+	return filepath.Base(filepath.Dir(path)) != credential.Dir && filepath.Ext(path) != filepath.Ext(nodefile.InstalledPath)
 }
 
 // Remove removes all files of the record, and restores the earlier ones.

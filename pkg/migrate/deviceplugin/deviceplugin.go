@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -165,7 +165,7 @@ func (p *Config) native() (string, error) {
 	if err := e.Encode(node); err != nil {
 		return "", err
 	}
-	if _, err := netconf.ParseNodeFile(out.Bytes()); err != nil {
+	if _, err := nodefile.Parse(out.Bytes()); err != nil {
 		return "", p.verbatim(err)
 	}
 	return out.String(), nil
@@ -201,7 +201,7 @@ func (p *Config) Write(out io.Writer) error {
 #    the resources for five minutes without a device plugin.
 # 4. Compare: "kubectl get node NODE -o jsonpath={.status.allocatable}", and "railctl nics -o wide" on the node.
 #    Then the ConfigMap (%s) is no longer needed.
-`, text, netconf.DefaultNodeFile, name, daemonSet, configMap)
+`, text, nodefile.DefaultPath, name, daemonSet, configMap)
 	return err
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/migrate/deviceplugin"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -77,7 +77,7 @@ func TestMigratedResourcesAreEqual(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file, err := netconf.ParseNodeFile([]byte(out))
+			file, err := nodefile.Parse([]byte(out))
 			if err != nil {
 				t.Fatalf("%v:\n%s", err, out)
 			}

@@ -12,18 +12,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // nodeFile writes the node file of the plugins that the test runs from now on.
 // The bench's state directory stays permitted, unless the text has paths.
 func nodeFile(t *testing.T, text string) {
 	t.Helper()
-	path := os.Getenv(netconf.NodeFileEnv)
+	path := os.Getenv(nodefile.PathEnv)
 	if path == testnet.OpenNodeFile {
 		path = filepath.Join(t.TempDir(), "node.yaml")
-		t.Setenv(netconf.NodeFileEnv, path)
+		t.Setenv(nodefile.PathEnv, path)
 	}
-	if _, err := netconf.ParseNodeFile([]byte(text)); err == nil && !strings.Contains(text, "paths:") {
+	if _, err := nodefile.Parse([]byte(text)); err == nil && !strings.Contains(text, "paths:") {
 		text += "\npaths: [/**]"
 	}
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
@@ -222,7 +223,7 @@ func TestRecordsOfAnAuthorAreNotBelievedWithoutANodeFile(t *testing.T) {
 	b.pod.Delete() // any ADD and GC ends the attachment now
 	dir, mark := spied(t)
 	forge(t, b, func(r *ledger.Record) { r.IPAM = &ledger.IPAM{Type: "spy", Path: dir, Config: []byte("{}")} })
-	t.Setenv(netconf.NodeFileEnv, filepath.Join(t.TempDir(), "none.yaml"))
+	t.Setenv(nodefile.PathEnv, filepath.Join(t.TempDir(), "none.yaml"))
 	b.pod = testnet.NewNetns(t, "pod")
 	for verb, refused := range map[string]bool{"ADD": true, "STATUS": true, "GC": false, "CHECK": true, "DEL": false} {
 		for _, id := range []string{"c1", "c2"} {

@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // ipamSpy is a bench with the IPAM plugin "whereabouts" that writes down its calls.
@@ -219,7 +220,7 @@ func TestAddressesOfARailThatIsNotThere(t *testing.T) {
 		more  map[string]any
 		texts []string
 	}{
-		"auto and a NIC without a rail": {one, map[string]any{"device": nil, "deviceID": second.pci, "rail": "auto"}, []string{second.name, "has none", netconf.DefaultNodeFile, "railctl rails discover"}},
+		"auto and a NIC without a rail": {one, map[string]any{"device": nil, "deviceID": second.pci, "rail": "auto"}, []string{second.name, "has none", nodefile.DefaultPath, "railctl rails discover"}},
 		"auto and no rails":             {"node: 1", map[string]any{"device": nil, "deviceID": second.pci, "rail": "auto"}, []string{"no rails", "railctl rails discover"}},
 		"a range and no rail":           {one, map[string]any{"device": second.name, "ipam": ranged("10.${rail}.0.0/16")}, []string{second.name, "has none"}},
 		"no number":                     {railsInOrder, map[string]any{"device": second.name, "ipam": ranged("10.0.${node}.0/24")}, []string{"${node}", `"node" in the node file`}},

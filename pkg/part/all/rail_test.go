@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
 )
 
@@ -77,11 +78,11 @@ func newRailBench(t *testing.T, nodeFile string) *railBench {
 		}
 	}
 	if nodeFile != "" {
-		file, err := netconf.ParseNodeFile([]byte(nodeFile))
+		file, err := nodefile.Parse([]byte(nodeFile))
 		if err != nil {
 			t.Fatal(err)
 		}
-		file.Path = netconf.DefaultNodeFile
+		file.Path = nodefile.DefaultPath
 		b.opened.File = file
 	}
 	return b
@@ -199,7 +200,7 @@ func TestNICIsThatOfTheDeviceIDAndTheRail(t *testing.T) {
 			rails: `rails: [{id: 4, pci: "0000:1a:00.0"}]`, more: map[string]any{"device": nil, "rail": 4, "deviceID": second.pci},
 			code: cnierr.InvalidConfig, texts: []string{second.name, "has no rail", "railctl rails discover"},
 		},
-		"a rail that no NIC has":  {rails: railsInOrder, more: map[string]any{"device": nil, "rail": 9}, code: cnierr.NICNotFound, texts: []string{"rail 9", "rails 0, 1, 2", netconf.DefaultNodeFile, "railctl rails discover"}},
+		"a rail that no NIC has":  {rails: railsInOrder, more: map[string]any{"device": nil, "rail": 9}, code: cnierr.NICNotFound, texts: []string{"rail 9", "rails 0, 1, 2", nodefile.DefaultPath, "railctl rails discover"}},
 		"no rails":                {rails: "allow: []", more: map[string]any{"device": nil, "rail": 1}, code: cnierr.InvalidConfig, texts: []string{"no rails", "railctl rails discover"}},
 		"no node file":            {more: map[string]any{"rail": 0}, code: cnierr.InvalidConfig, texts: []string{"no rails", "railctl rails discover"}},
 		"a NIC that is not open":  {rails: railsInOrder + "\nnics: [{name: ens14np0}]", more: map[string]any{"device": nil, "rail": 1}, code: cnierr.NICProtected, texts: []string{second.name}},

@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -28,7 +29,7 @@ type Rails struct {
 // Read returns the rails of the node by its node file. It is an error if the node file has none.
 func Read(n *attachment.Node, host *nic.Host) (*Rails, error) {
 	if n.File == nil || n.File.Rails == nil {
-		file := netconf.NodeFilePath()
+		file := nodefile.Path()
 		return nil, failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the node has no rails: no \"rails\" in %s", file).
 			Cure("run `%s --write` on the node, or use a network without a rail", discover)
 	}

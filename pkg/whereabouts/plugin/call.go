@@ -18,13 +18,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // call is one execution of the plugin.
 type call struct {
 	*Plugin
 	args    *skel.CmdArgs
-	file    *netconf.NodeFile    // nil if there is none; forbids all paths if it cannot be read
+	file    *nodefile.File       // nil if there is none; forbids all paths if it cannot be read
 	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
 	confErr error
 	log     *callLog

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
@@ -48,7 +49,7 @@ func (c *call) client(kubeconfig string) (*kube.Client, error) {
 		return nil, failure.New(failure.InvalidConfig, `"store": "kubernetes" without a kubeconfig`).
 			Cure(`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`)
 	}
-	vet, err := c.file.VetKubeconfig(kubeconfig, c.allFlatFiles())
+	vet, err := c.file.VetKubeconfig(kubeconfig, netconf.FlatFiles(c.allFlatFiles()...))
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +129,7 @@ func nodeName(configurationPath string) (string, error) {
 		return name, nil
 	}
 	for _, path := range []string{filepath.Join(configurationPath, "nodename"), "/etc/hostname"} {
-		data, err := netconf.ReadFile(path)
+		data, err := nodefile.ReadFile(path)
 		if name := strings.TrimSpace(string(data)); err == nil && name != "" {
 			return name, nil
 		}
@@ -183,7 +184,7 @@ func (c *call) releaseCluster(ctx context.Context) error {
 // cluster is unreachable. why is the reason.
 func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	kubeconfig := c.conf.Kubeconfig
-	neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(why, netconf.ErrClosed)
+	neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(why, nodefile.ErrClosed)
 	switch {
 	case neverAsked && len(noted) == 0:
 		return nil // ADD got no address

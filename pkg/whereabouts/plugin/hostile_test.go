@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
@@ -119,7 +120,7 @@ func TestPathsThatTheNodeFileCloses(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	with := func(verb string) []string { return append(a.env(verb), netconf.NodeFileEnv+"="+file) }
+	with := func(verb string) []string { return append(a.env(verb), nodefile.PathEnv+"="+file) }
 	for _, verb := range []string{"ADD", "STATUS"} {
 		_, err := run(with(verb), config)
 		if err == nil || !strings.Contains(err.Error(), `"log_file"`) || !strings.Contains(err.Error(), `"configuration_path"`) {
@@ -163,11 +164,11 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	own := n.config(`{"range":"10.0.0.0/24"}`)
 	a := attachment{id: "c1", ifname: "net1"}
 	n.add(a, own)
-	ofCluster := strings.Replace(n.config(`{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"`+kubeconfig+`"}}`), n.dir, netconf.DefaultStateDir, 1)
+	ofCluster := strings.Replace(n.config(`{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"`+kubeconfig+`"}}`), n.dir, nodefile.DefaultStateDir, 1)
 	broken := strings.Replace(own, "10.0.0.0/24", "what", 1)
 	for name, config := range map[string]string{"a kubeconfig": ofCluster, "a state directory": own, "a state directory, with a mistake": broken} {
 		for _, verb := range []string{"DEL", "CHECK", "GC", "STATUS", "ADD"} {
-			_, err := run(append(a.env(verb), netconf.NodeFileEnv+"="+file), config)
+			_, err := run(append(a.env(verb), nodefile.PathEnv+"="+file), config)
 			asks := verb == "ADD" || verb == "STATUS" // these report other errors first
 			if err == nil || !strings.Contains(err.Error(), file) && !(asks && config == broken) {
 				t.Errorf("%s, %s: %v", name, verb, err)
@@ -180,8 +181,8 @@ func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	if err := os.WriteFile(file, []byte("paths: [/**]"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, config := range []string{own, strings.Replace(ofCluster, netconf.DefaultStateDir, dir+"/state", 1)} { // whose server does not answer
-		if _, err := run(append(a.env("DEL"), netconf.NodeFileEnv+"="+file), config); err != nil {
+	for _, config := range []string{own, strings.Replace(ofCluster, nodefile.DefaultStateDir, dir+"/state", 1)} { // whose server does not answer
+		if _, err := run(append(a.env("DEL"), nodefile.PathEnv+"="+file), config); err != nil {
 			t.Errorf("DEL, when the file can be read: %v", err)
 		}
 	}
@@ -235,7 +236,7 @@ func TestProgramOfAKubeconfigIsNotRun(t *testing.T) {
 	a := attachment{id: "c1", ifname: "net1", args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"}
 	text := n.config(`{"range":"10.0.0.0/24","kubernetes":{"kubeconfig":"` + kubeconfig + `"}}`)
 	for _, verb := range []string{"ADD", "STATUS", "DEL"} {
-		_, err := run(append(a.env(verb), netconf.NodeFileEnv+"="+file), text)
+		_, err := run(append(a.env(verb), nodefile.PathEnv+"="+file), text)
 		switch {
 		case verb == "DEL" && err != nil:
 			t.Errorf("DEL: %v", err)
@@ -294,7 +295,7 @@ func TestWithoutANodeFileWhatAnAuthorWroteIsNotUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a := attachment{id: "c1", ifname: "net1", args: "K8S_POD_NAMESPACE=ns;K8S_POD_NAME=p"}
 			closed := func(verb string) []string {
-				return append(a.env(verb), netconf.NodeFileEnv+"="+filepath.Join(dir, "none.yaml"))
+				return append(a.env(verb), nodefile.PathEnv+"="+filepath.Join(dir, "none.yaml"))
 			}
 			text := c.config()
 			for _, verb := range []string{"ADD", "STATUS"} {

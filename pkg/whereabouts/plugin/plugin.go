@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
@@ -42,9 +43,9 @@ func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 			defer cancel()
 			c := &call{Plugin: p, args: args}
 			var fileErr error
-			c.file, fileErr = netconf.ReadNodeFile(netconf.NodeFilePath())
+			c.file, fileErr = nodefile.Read(nodefile.Path())
 			if fileErr != nil { // it may forbid any path
-				c.file = &netconf.NodeFile{Path: netconf.NodeFilePath(), Paths: []string{}}
+				c.file = &nodefile.File{Path: nodefile.Path(), Paths: []string{}}
 			}
 			if name != "ADD" && name != "STATUS" {
 				c.file = c.file.Ending()
@@ -89,7 +90,7 @@ func (c *call) refuse(fileErr error) {
 // verb fails.
 func (c *call) closed() bool {
 	if c.confErr != nil {
-		return !c.file.OpensPath(netconf.KeyStateDir, netconf.Lenient(c.args.StdinData).StateDir)
+		return !c.file.OpensPath(nodefile.KeyStateDir, netconf.Lenient(c.args.StdinData).StateDir)
 	}
 	return c.conf.Closed != nil
 }
@@ -180,8 +181,8 @@ func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		c.warn("unreadable config, freeing by container ID and interface", c.confErr)
 		dir := netconf.Lenient(c.args.StdinData).StateDir
-		if !c.file.OpensPath(netconf.KeyStateDir, dir) {
-			dir = netconf.DefaultStateDir
+		if !c.file.OpensPath(nodefile.KeyStateDir, dir) {
+			dir = nodefile.DefaultStateDir
 		}
 		return errors.Join(c.releaseNoted(ctx, dir), local.New(dir).Release(ctx, c.owner(), nil))
 	}

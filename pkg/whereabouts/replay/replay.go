@@ -11,15 +11,16 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
 // Journals are the journals of a node's state directories.
 type Journals struct {
 	StateDirs []string
-	UserAgent string                  // for the servers' logs
-	NodeFile  *netconf.NodeFileReader // the process's; not needed to count
-	Log       *slog.Logger            // not needed to count
+	UserAgent string           // for the servers' logs
+	NodeFile  *nodefile.Reader // the process's; not needed to count
+	Log       *slog.Logger     // not needed to count
 }
 
 // Waiting returns how many addresses wait to be freed. It makes no request.
@@ -59,7 +60,7 @@ func (j Journals) Replay(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (j Journals) replay(ctx context.Context, file *netconf.NodeFile, stateDir string, e store.Endpoint) error {
+func (j Journals) replay(ctx context.Context, file *nodefile.File, stateDir string, e store.Endpoint) error {
 	client, err := j.open(file, e)
 	if err != nil {
 		return err
@@ -85,8 +86,8 @@ func (j Journals) Open(kubeconfig, flatFile string) (*kube.Client, error) {
 	return j.open(file, store.Endpoint{Kubeconfig: kubeconfig, FlatFile: flatFile})
 }
 
-func (j Journals) open(file *netconf.NodeFile, e store.Endpoint) (*kube.Client, error) {
-	vet, err := file.VetKubeconfig(e.Kubeconfig, file.FlatFiles(e.FlatFile))
+func (j Journals) open(file *nodefile.File, e store.Endpoint) (*kube.Client, error) {
+	vet, err := file.VetKubeconfig(e.Kubeconfig, netconf.FlatFilesWith(file, e.FlatFile))
 	if err != nil {
 		return nil, err
 	}

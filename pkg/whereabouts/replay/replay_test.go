@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/replay"
 )
 
@@ -35,7 +36,7 @@ func nodeFile(t *testing.T, paths ...string) {
 	if err := os.WriteFile(path, []byte("paths: ["+strings.Join(paths, ", ")+"]\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(netconf.NodeFileEnv, path)
+	t.Setenv(nodefile.PathEnv, path)
 }
 
 func TestEveryStateDirectoryCounts(t *testing.T) {
@@ -55,7 +56,7 @@ func TestKubeconfigThatTheNodeFileClosedIsNotUsed(t *testing.T) {
 	journal(t, one, closed)
 	journal(t, two, missing)
 	nodeFile(t, missing)
-	j := replay.Journals{StateDirs: []string{one, two}, NodeFile: &netconf.NodeFileReader{}, Log: slog.New(slog.DiscardHandler)}
+	j := replay.Journals{StateDirs: []string{one, two}, NodeFile: &nodefile.Reader{}, Log: slog.New(slog.DiscardHandler)}
 	err := j.Replay(t.Context())
 	if err == nil {
 		t.Fatal("it was replayed")

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"fmt"
@@ -22,7 +22,7 @@ func TestPoolsOfTheFilesThatTheNodeFileNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n, err := ReadNodeFile(nodeFile(t, fmt.Sprintf("resources: {pools: [{name: a/b, mode: perRail, select: {rails: all}}], sharedConfigFile: %s, sriovConfigFile: %s, cdi: true}", shared, sriov)))
+	n, err := Read(nodeFile(t, fmt.Sprintf("resources: {pools: [{name: a/b, mode: perRail, select: {rails: all}}], sharedConfigFile: %s, sriovConfigFile: %s, cdi: true}", shared, sriov)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestPoolsOfTheFilesThatTheNodeFileNames(t *testing.T) {
 	if len(n.Resources.PoolConfigs) != 1 {
 		t.Errorf("%+v", n.Resources)
 	}
-	n, err = ParseNodeFile([]byte("resources: {sriovConfigFile: " + sriov + "}"))
+	n, err = Parse([]byte("resources: {sriovConfigFile: " + sriov + "}"))
 	must(t, err)
 	if c, err := n.ReadResources(); err != nil || len(c.PoolConfigs) != 1 {
 		t.Errorf("one file only: %+v, %v", c, err)
@@ -50,7 +50,7 @@ func TestPoolsOfTheFilesThatTheNodeFileNames(t *testing.T) {
 }
 
 func TestWithoutTheKeyThereAreNoResources(t *testing.T) {
-	for _, n := range []*NodeFile{nil, {}} {
+	for _, n := range []*File{nil, {}} {
 		if c, err := n.ReadResources(); c != nil || err != nil {
 			t.Error(c, err)
 		}
@@ -85,7 +85,7 @@ func TestAFileOfPoolsThatCannotBeReadIsAnErrorOfTheDevicePluginOnly(t *testing.T
 			if err := c.plant(file); err != nil {
 				t.Fatal(err)
 			}
-			n, err := ReadNodeFile(nodeFile(t, "resources: {pools: [{name: a/b, mode: exclusive, select: {rdma: true}}], sharedConfigFile: "+file+"}"))
+			n, err := Read(nodeFile(t, "resources: {pools: [{name: a/b, mode: exclusive, select: {rdma: true}}], sharedConfigFile: "+file+"}"))
 			if err != nil || !n.OpensNIC([]string{"eth0"}, "", "") {
 				t.Fatal(err)
 			}

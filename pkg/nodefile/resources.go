@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -9,7 +9,7 @@ import (
 // names behind them, nil without the key. These files must be the administrator's as the
 // node file must. Nothing is returned if one of them cannot be read or has a mistake. Only
 // the device plugin needs them: no plugin's ADD depends on them.
-func (n *NodeFile) ReadResources() (*resource.Config, error) {
+func (n *File) ReadResources() (*resource.Config, error) {
 	if n == nil || n.Resources == nil {
 		return nil, nil
 	}

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"bytes"
@@ -20,24 +20,24 @@ import (
 )
 
 const (
-	// DefaultNodeFile is the node administrator's file about what networks may
+	// DefaultPath is the node administrator's file about what networks may
 	// use.
-	DefaultNodeFile = "/etc/rail-cni/node.yaml"
-	// InstalledNodeFile is rail-agent's copy of the file in the manifests of
+	DefaultPath = "/etc/rail-cni/node.yaml"
+	// InstalledPath is rail-agent's copy of the file in the manifests of
 	// the cluster's administrator. It is used on nodes without the other.
-	InstalledNodeFile = "/var/lib/rail-cni/node.yaml"
-	// NodeFileEnv names another path. It is a variable of the runtime's
+	InstalledPath = "/var/lib/rail-cni/node.yaml"
+	// PathEnv names another path. It is a variable of the runtime's
 	// environment: no network configuration and no pod can set it.
-	NodeFileEnv = "RAIL_CNI_NODE_FILE"
+	PathEnv = "RAIL_CNI_NODE_FILE"
 )
 
-// NodeFile has the administrator's permissions for authors of network
+// File has the administrator's permissions for authors of network
 // configurations, and what the node's NICs are to the cluster. A list of nics,
 // allow or paths permits what it names, an empty one nothing. Without the keys
 // nics and allow everything is permitted; without the key paths see
-// [NodeFile.OpensPath]. A nil *NodeFile means no file, and permits the same as
+// [File.OpensPath]. A nil *File means no file, and permits the same as
 // a file without these keys.
-type NodeFile struct {
+type File struct {
 	// NICs are the NICs that networks may use.
 	NICs []NICPattern `yaml:"nics"`
 	// Allow are the guardrails that configurations may override.
@@ -47,7 +47,7 @@ type NodeFile struct {
 	// Rails are the rails of the NICs, nil without the key.
 	Rails *resource.Rails `yaml:"rails"`
 	// Resources are the pools of NICs for the kubelet, nil without the key. The
-	// files that it names are not read: see [NodeFile.ReadResources].
+	// files that it names are not read: see [File.ReadResources].
 	Resources *resource.Config `yaml:"resources"`
 	// Fabric is how rails reach each other: "isolated" (not at all), "routed" or "flat"; ""
 	// if unknown.
@@ -55,14 +55,14 @@ type NodeFile struct {
 	// Node is the node's number, for ${node} in network configurations; nil without the key.
 	Node *int `yaml:"node"`
 	// Prefixes are the node's own prefixes of addresses, by rail.
-	Prefixes []NodePrefix `yaml:"prefixes"`
+	Prefixes []Prefix `yaml:"prefixes"`
 	// Publish is what pods are told about their rails, nil for the defaults.
 	Publish *Publish `yaml:"publish"`
 
 	// Path is the path of the file, for messages.
 	Path string `yaml:"-"`
 
-	ending bool // see [NodeFile.Ending]
+	ending bool // see [File.Ending]
 }
 
 // maxNode is the largest number of a node.
@@ -90,35 +90,35 @@ func (p *NICPattern) UnmarshalYAML(node *yaml.Node) error {
 	return node.Decode((*plain)(p))
 }
 
-// NodeFilePath returns the path of this node's file.
-func NodeFilePath() string {
-	if p := os.Getenv(NodeFileEnv); p != "" {
+// Path returns the path of this node's file.
+func Path() string {
+	if p := os.Getenv(PathEnv); p != "" {
 		return p
 	}
 	// A node's own file that exists but cannot be read permits nothing. The
 	// other file counts only if this one is missing.
-	if _, err := os.Lstat(DefaultNodeFile); errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(InstalledNodeFile); err == nil {
-			return InstalledNodeFile
+	if _, err := os.Lstat(DefaultPath); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(InstalledPath); err == nil {
+			return InstalledPath
 		}
 	}
-	return DefaultNodeFile
+	return DefaultPath
 }
 
-// ReadNodeFile reads the file. It returns nil if there is none. A file that
+// Read reads the file. It returns nil if there is none. A file that
 // cannot be read, or has an unknown key, is an error: a partly understood list
 // could permit what it was written to forbid. It never blocks.
-func ReadNodeFile(name string) (*NodeFile, error) {
+func Read(name string) (*File, error) {
 	data, info, err := readFile(name)
-	return newNodeFile(name, data, info, err)
+	return newFile(name, data, info, err)
 }
 
-// newNodeFile returns the node file of which [readFile] has returned the rest.
-func newNodeFile(name string, data []byte, info fs.FileInfo, err error) (*NodeFile, error) {
+// newFile returns the node file of which [readFile] has returned the rest.
+func newFile(name string, data []byte, info fs.FileInfo, err error) (*File, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	n := &NodeFile{Path: name}
+	n := &File{Path: name}
 	if err == nil {
 		err = errors.Join(checkOwner(info), n.parse(data))
 	}
@@ -129,9 +129,9 @@ func newNodeFile(name string, data []byte, info fs.FileInfo, err error) (*NodeFi
 	return n, nil
 }
 
-// ParseNodeFile returns an error if [ReadNodeFile] would refuse the text.
-func ParseNodeFile(text []byte) (*NodeFile, error) {
-	n := &NodeFile{}
+// Parse returns an error if [Read] would refuse the text.
+func Parse(text []byte) (*File, error) {
+	n := &File{}
 	return n, n.parse(text)
 }
 
@@ -142,7 +142,7 @@ func checkOwner(info fs.FileInfo) error {
 	return nil
 }
 
-func (n *NodeFile) parse(data []byte) error {
+func (n *File) parse(data []byte) error {
 	var keys map[string]yaml.Node
 	if err := yaml.Unmarshal(data, &keys); err != nil {
 		return err
@@ -188,7 +188,7 @@ func checkKey(key string, value yaml.Node) error {
 }
 
 // check refuses patterns that are malformed or match nothing.
-func (n *NodeFile) check() error {
+func (n *File) check() error {
 	if err := n.checkFabric(); err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func checkPattern(pattern string) error {
 
 // OpensNIC reports whether networks may use the NIC with these names, this PCI
 // address and this driver; missing properties are empty.
-func (n *NodeFile) OpensNIC(names []string, pci, driver string) bool {
+func (n *File) OpensNIC(names []string, pci, driver string) bool {
 	if n == nil || n.NICs == nil {
 		return true
 	}
@@ -243,6 +243,6 @@ func fits(pattern string, texts ...string) bool {
 }
 
 // OpensOverride reports whether networks may override the guardrail.
-func (n *NodeFile) OpensOverride(key string) bool {
+func (n *File) OpensOverride(key string) bool {
 	return n == nil || n.Allow == nil || slices.Contains(n.Allow, key)
 }

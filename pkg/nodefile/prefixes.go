@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"fmt"
@@ -6,11 +6,12 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rail-cni/rail-cni/pkg/iprange"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// NodePrefix is a prefix of addresses that only this node's pods use, on one rail.
-type NodePrefix struct {
+// Prefix is a prefix of addresses that only this node's pods use, on one rail.
+type Prefix struct {
 	Rail    int      `yaml:"rail"`
 	Prefix  string   `yaml:"prefix"`  // with a length; in routed fabrics a /31 or /127
 	Gateway string   `yaml:"gateway"` // an address in Prefix, "" if there is none
@@ -18,7 +19,7 @@ type NodePrefix struct {
 }
 
 // UnmarshalYAML implements [yaml.Unmarshaler].
-func (p *NodePrefix) UnmarshalYAML(node *yaml.Node) error {
+func (p *Prefix) UnmarshalYAML(node *yaml.Node) error {
 	if err := resource.CheckKeys(node, "rail", "prefix", "gateway", "exclude"); err != nil {
 		return fmt.Errorf("prefixes: %w", err)
 	}
@@ -31,13 +32,13 @@ func (p *NodePrefix) UnmarshalYAML(node *yaml.Node) error {
 	if has.Rail == nil { // 0 is a rail
 		return fmt.Errorf(`prefixes: line %d: the entry has no "rail"`, node.Line)
 	}
-	type plain NodePrefix
+	type plain Prefix
 	return node.Decode((*plain)(p))
 }
 
 // checkPrefixes returns an error for prefixes that no address can be assigned from, or that
 // contradict each other.
-func checkPrefixes(all []NodePrefix) error {
+func checkPrefixes(all []Prefix) error {
 	prefixes := make([]netip.Prefix, 0, len(all))
 	for i, p := range all {
 		prefix, err := p.check()
@@ -58,7 +59,7 @@ func checkPrefixes(all []NodePrefix) error {
 }
 
 // check returns the prefix, or an error.
-func (p NodePrefix) check() (netip.Prefix, error) {
+func (p Prefix) check() (netip.Prefix, error) {
 	if p.Rail < 0 {
 		return netip.Prefix{}, fmt.Errorf("the rail %d is negative", p.Rail)
 	}
@@ -70,7 +71,7 @@ func (p NodePrefix) check() (netip.Prefix, error) {
 		return prefix, fmt.Errorf("the prefix %s has host bits: write %s", prefix, prefix.Masked())
 	}
 	for _, e := range p.Exclude {
-		if block, ok := excludedBlock(e); !ok || !block.Overlaps(prefix) {
+		if block, ok := iprange.ParseBlock(e); !ok || !block.Overlaps(prefix) {
 			return prefix, fmt.Errorf("exclude: %q is not an address or CIDR in %s", e, prefix)
 		}
 	}

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"fmt"
@@ -91,7 +91,7 @@ func (p *Publish) UnmarshalYAML(node *yaml.Node) error {
 }
 
 // checkFabric returns an error if the node file has a bad value of the key "fabric".
-func (n *NodeFile) checkFabric() error {
+func (n *File) checkFabric() error {
 	if n.Fabric == "" {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"slices"
@@ -7,7 +7,7 @@ import (
 )
 
 func TestPublishOfTheNodeFile(t *testing.T) {
-	n, err := ParseNodeFile([]byte("fabric: isolated\npublish: {env: [nccl, vllm], mount: false, memlock: true, devices: none, annotation: true, gidIndex: fixed}"))
+	n, err := Parse([]byte("fabric: isolated\npublish: {env: [nccl, vllm], mount: false, memlock: true, devices: none, annotation: true, gidIndex: fixed}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -15,7 +15,7 @@ func TestPublishOfTheNodeFile(t *testing.T) {
 	if n.Fabric != FabricIsolated || !slices.Equal(p.Env, []string{EnvNCCL, EnvVLLM}) || *p.Mount || !*p.Memlock || p.Devices != PublishNoDevices || !p.Annotation || p.GIDIndex != GIDIndexFixed {
 		t.Errorf("got %q, %+v", n.Fabric, p)
 	}
-	n, err = ParseNodeFile([]byte("publish: {env: []}"))
+	n, err = Parse([]byte("publish: {env: []}"))
 	if err != nil || n.Publish.Env == nil || len(n.Publish.Env) != 0 || n.Publish.Mount != nil || n.Publish.Memlock != nil {
 		t.Errorf("got %+v, %v", n.Publish, err)
 	}
@@ -40,7 +40,7 @@ func TestPublishThatCannotBeUnderstoodIsRefused(t *testing.T) {
 		"publish: {annotation: sometime}": "cannot unmarshal",
 		"publsh: {}":                      "publish",
 	} {
-		_, err := ParseNodeFile([]byte(text))
+		_, err := Parse([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}

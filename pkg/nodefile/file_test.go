@@ -1,6 +1,7 @@
-package netconf
+package nodefile
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -58,7 +59,7 @@ func TestNodeFileOpens(t *testing.T) {
 		{"resources only", `resources: {sharedConfigFile: /no/such/file}`, []ask{{want: true}, {names: []string{"eth0"}, want: true}}, true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f, err := ReadNodeFile(nodeFile(t, c.text))
+			f, err := Read(nodeFile(t, c.text))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,7 +71,7 @@ func TestNodeFileOpens(t *testing.T) {
 			if got := f.OpensOverride("uplink"); got != c.uplink {
 				t.Errorf("uplink: %v", got)
 			}
-			if got := f.OpensPath(keyLogFile, "/var/log/whereabouts.log"); got != c.log {
+			if got := f.OpensPath(KeyLogFile, "/var/log/whereabouts.log"); got != c.log {
 				t.Errorf("log: %v", got)
 			}
 			for _, always := range []string{"", DefaultStateDir} {
@@ -79,7 +80,7 @@ func TestNodeFileOpens(t *testing.T) {
 				}
 			}
 			for _, never := range []string{"/var/log/../log/whereabouts.log", "/var/log/a/b.log", "var/log/x.log"} {
-				if f.OpensPath(keyLogFile, never) {
+				if f.OpensPath(KeyLogFile, never) {
 					t.Errorf("path %q is open", never)
 				}
 			}
@@ -88,14 +89,14 @@ func TestNodeFileOpens(t *testing.T) {
 }
 
 func TestWithoutNodeFileAllNICsAreOpenAndNoPathOfAnAuthor(t *testing.T) {
-	f, err := ReadNodeFile(filepath.Join(t.TempDir(), "node.yaml"))
+	f, err := Read(filepath.Join(t.TempDir(), "node.yaml"))
 	if err != nil || f != nil {
 		t.Fatal(f, err)
 	}
 	if !f.OpensNIC(nil, "", "") || !f.OpensOverride("uplink") {
 		t.Error("something is closed")
 	}
-	if err := f.CheckPath(KeyStateDir, "/x"); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), DefaultNodeFile) {
+	if err := f.CheckPath(KeyStateDir, "/x"); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), DefaultPath) {
 		t.Error(err)
 	}
 }
@@ -137,7 +138,7 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := nodeFile(t, c.text)
-			f, err := ReadNodeFile(path)
+			f, err := Read(path)
 			if f != nil || failure.KindOf(err) != failure.InvalidConfig {
 				t.Fatalf("%+v, %v", f, err)
 			}
@@ -152,7 +153,7 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 
 func TestNumbersOfNodes(t *testing.T) {
 	for _, number := range []int{0, maxNode} { // the first and the last
-		n, err := ParseNodeFile(fmt.Appendf(nil, "node: %d", number))
+		n, err := Parse(fmt.Appendf(nil, "node: %d", number))
 		if err != nil || n.Node == nil || *n.Node != number {
 			t.Errorf("%d: %+v, %v", number, n, err)
 		}
@@ -181,7 +182,7 @@ func TestNodeFileThatIsNoneOfTheAdministrators(t *testing.T) {
 			}
 			done := make(chan error, 1)
 			go func() {
-				_, err := ReadNodeFile(path)
+				_, err := Read(path)
 				done <- err
 			}()
 			select {
@@ -204,33 +205,6 @@ func nodeFileAt(t *testing.T, path string) string {
 	return path
 }
 
-func TestWhereaboutsPathsThatAreClosedAreAsIfMissing(t *testing.T) {
-	file, err := ReadNodeFile(nodeFile(t, "paths: [/var/log/*]"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	flat := filepath.Join(t.TempDir(), "flat")
-	if err := os.WriteFile(flat, []byte(`{"kubernetes":{"kubeconfig":"/the/administrators"}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	c, err := ParseWhereaboutsOn(file, []byte(`{"stateDir":"/evil","ipam":{"log_file":"/var/log/w.log","configuration_path":"/evil/flat",
-		"kubernetes":{"kubeconfig":"/evil/kubeconfig"}}}`), "", []string{flat})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c.StateDir != DefaultStateDir || c.Kubeconfig != "/the/administrators" || c.ConfigurationPath != "" || c.LogFile != "/var/log/w.log" {
-		t.Errorf("%+v", c)
-	}
-	for _, want := range []string{`"stateDir": "/evil"`, `"kubeconfig": "/evil/kubeconfig"`, `"configuration_path": "/evil/flat"`, file.Path} {
-		if c.Closed == nil || !strings.Contains(c.Closed.Error(), want) {
-			t.Errorf("%v does not say %s", c.Closed, want)
-		}
-	}
-	if c.Closed != nil && strings.Contains(c.Closed.Error(), "log_file") {
-		t.Errorf("what is open is refused: %v", c.Closed)
-	}
-}
-
 // FuzzNodeFile looks for accepted files that permit what they do not name.
 func FuzzNodeFile(f *testing.F) {
 	for _, seed := range []string{
@@ -241,7 +215,7 @@ func FuzzNodeFile(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		n := &NodeFile{}
+		n := &File{}
 		if n.parse(data) != nil {
 			return
 		}
@@ -260,7 +234,7 @@ func TestNodeFileOfThePageIsTaken(t *testing.T) {
 	page := docs.Page(t, "docs/reference/node-file.md")
 	_, block, _ := strings.Cut(page, "```yaml\n")
 	block, _, _ = strings.Cut(block, "```")
-	n := &NodeFile{}
+	n := &File{}
 	if err := n.parse([]byte(block)); err != nil {
 		t.Fatalf("%v:\n%s", err, block)
 	}
@@ -270,14 +244,21 @@ func TestNodeFileOfThePageIsTaken(t *testing.T) {
 	for _, key := range []string{"rails", "resources"} {
 		_, block, _ := strings.Cut(page, "```yaml\n"+key+":")
 		block, _, _ = strings.Cut(block, "```")
-		n := &NodeFile{}
+		n := &File{}
 		if err := n.parse([]byte(key + ":" + block)); err != nil {
 			t.Errorf("%s: %v:\n%s", key, err, block)
 		}
 	}
-	for _, place := range []string{DefaultNodeFile, InstalledNodeFile, NodeFileEnv} {
+	for _, place := range []string{DefaultPath, InstalledPath, PathEnv} {
 		if !strings.Contains(page, place) {
 			t.Errorf("the place %s is not named", place)
 		}
+	}
+}
+
+func must(t *testing.T, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"reflect"
@@ -7,14 +7,14 @@ import (
 )
 
 func TestPrefixesOfTheNodeFile(t *testing.T) {
-	n := &NodeFile{}
+	n := &File{}
 	err := n.parse([]byte(`
 prefixes:
 - {rail: 0, prefix: 10.0.4.0/31, gateway: 10.0.4.0}
 - {rail: 3, prefix: "fd00:3::/64", gateway: "fd00:3::1", exclude: ["fd00:3::ff", "fd00:3::100/120"]}
 - {rail: 1, prefix: 10.1.4.9/32}
 `))
-	want := []NodePrefix{
+	want := []Prefix{
 		{Rail: 0, Prefix: "10.0.4.0/31", Gateway: "10.0.4.0"},
 		{Rail: 3, Prefix: "fd00:3::/64", Gateway: "fd00:3::1", Exclude: []string{"fd00:3::ff", "fd00:3::100/120"}},
 		{Rail: 1, Prefix: "10.1.4.9/32"},
@@ -43,7 +43,7 @@ func TestPrefixesThatCannotWorkAreRefused(t *testing.T) {
 		`{rail: 0, prefix: 10.0.0.0/24}, {rail: 1, prefix: 10.0.0.2/31}`: "prefixes[1]: 10.0.0.2/31 overlaps with 10.0.0.0/24 of rail 0",
 		`{rail: 0, prefix: 10.0.0.0/31}, 10.0.0.2/31`:                    "expected a mapping",
 	} {
-		if _, err := ParseNodeFile([]byte("prefixes: [" + entries + "]\n")); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Parse([]byte("prefixes: [" + entries + "]\n")); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", entries, err, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"os"
@@ -27,8 +27,8 @@ func TestNodeFileIsParsedOnceForEachChange(t *testing.T) {
 			}
 		}
 	}
-	r := &NodeFileReader{Path: path}
-	var last *NodeFile
+	r := &Reader{Path: path}
+	var last *File
 	for _, c := range []struct {
 		name       string
 		change     func(*testing.T)
@@ -67,9 +67,9 @@ func TestNodeFileIsParsedOnceForEachChange(t *testing.T) {
 // The path of the node's file is not that of the last read: the administrator's own file may come.
 func TestNodeFileReaderFollowsThePath(t *testing.T) {
 	one, two := nodeFile(t, "node: 1"), nodeFile(t, "node: 1")
-	r := &NodeFileReader{}
+	r := &Reader{}
 	for i, path := range []string{one, two, one} {
-		t.Setenv(NodeFileEnv, path)
+		t.Setenv(PathEnv, path)
 		file, generation, err := r.Read()
 		if err != nil || file.Path != path || generation != uint64(i)+1 {
 			t.Errorf("%s: %+v, generation %d, %v", path, file, generation, err)

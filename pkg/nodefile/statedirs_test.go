@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"errors"
@@ -28,10 +28,10 @@ func TestOnANodeWithAnAgentOnlyWhatItKeepsIsOpen(t *testing.T) {
 	must(t, os.Mkdir(kept, 0o700), os.Symlink(dir, filepath.Join(dir, "link")))
 	list := &StateDirs{Kept: []string{DefaultStateDir, kept}, Former: []string{filepath.Join(dir, "former")}}
 	nodeWithList(t, list)
-	var inList *NodeFile
-	all := &NodeFile{Paths: []string{"/**"}}
+	var inList *File
+	all := &File{Paths: []string{"/**"}}
 	for name, c := range map[string]struct {
-		node *NodeFile
+		node *File
 		path string
 		want string // "" is open
 	}{
@@ -47,7 +47,7 @@ func TestOnANodeWithAnAgentOnlyWhatItKeepsIsOpen(t *testing.T) {
 		"with paths":                    {all, "/run/rail-cni-x", ""},
 		"the publisher's, with paths":   {all, DefaultStateDir + "/pods", "is in the state directory"},
 		"one in a kept one, with paths": {all, kept + "/a", "is in the state directory"},
-		"not in paths":                  {&NodeFile{Paths: []string{}}, kept, "not open"},
+		"not in paths":                  {&File{Paths: []string{}}, kept, "not open"},
 	} {
 		err := c.node.CheckPath(KeyStateDir, c.path)
 		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, ErrClosed) || !strings.Contains(err.Error(), c.want)) {
@@ -62,7 +62,7 @@ func TestVarRunIsRun(t *testing.T) {
 		t.Fatalf("/var/run is %q, %v: %s", target, err, RealStateDir("/var/run/rail-cni/x"))
 	}
 	nodeWithList(t, &StateDirs{Kept: []string{"/run/rail-cni-b"}})
-	var none *NodeFile
+	var none *File
 	if err := none.CheckPath(KeyStateDir, "/var/run/rail-cni-b"); err != nil {
 		t.Error(err)
 	}
@@ -75,7 +75,7 @@ func TestVarRunIsRun(t *testing.T) {
 func TestADamagedListOfStateDirectoriesIsAnErrorWithItsCure(t *testing.T) {
 	main := nodeWithList(t, nil)
 	must(t, os.WriteFile(filepath.Join(main, StateDirsFile), []byte("{"), 0o600))
-	var none *NodeFile
+	var none *File
 	if err := none.CheckPath(KeyStateDir, "/run/rail-cni-x"); err == nil || !strings.Contains(err.Error(), "rail-agent writes it again") || !strings.Contains(err.Error(), main) {
 		t.Error(err)
 	}
@@ -94,10 +94,10 @@ func TestEndingOpensStateDirectoriesThatWereOpen(t *testing.T) {
 		must(t, os.MkdirAll(in, 0o700))
 	}
 	nodeWithList(t, &StateDirs{Kept: []string{kept}, Former: []string{former, unused}})
-	var none *NodeFile
-	all := &NodeFile{Paths: []string{"/**"}}
+	var none *File
+	all := &File{Paths: []string{"/**"}}
 	for name, c := range map[string]struct {
-		node *NodeFile
+		node *File
 		path string
 		open bool
 	}{
@@ -105,7 +105,7 @@ func TestEndingOpensStateDirectoriesThatWereOpen(t *testing.T) {
 		"a former one without attachments":  {none, unused, false},
 		"one that was never open":           {none, evil, false},
 		"in a kept one, which paths opened": {all, kept + "/tenant", true},
-		"a former one, not in paths":        {&NodeFile{Paths: []string{}}, former, true},
+		"a former one, not in paths":        {&File{Paths: []string{}}, former, true},
 		"by ..":                             {none, evil + "/../former", false},
 	} {
 		if err := c.node.Ending().CheckPath(KeyStateDir, c.path); (err == nil) != c.open {

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"errors"
@@ -14,12 +14,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
+// DefaultStateDir is the directory of the plugins' records if the key
+// "stateDir" is empty.
+const DefaultStateDir = "/run/rail-cni"
+
 // The keys of a configuration that name a path of the host.
 const (
 	KeyStateDir   = "stateDir" // of all plugins; the others are of whereabouts
-	keyKubeconfig = "kubeconfig"
-	keyFlatFile   = "configuration_path"
-	keyLogFile    = "log_file"
+	KeyKubeconfig = "kubeconfig"
+	KeyFlatFile   = "configuration_path"
+	KeyLogFile    = "log_file"
 )
 
 // ErrClosed is wrapped if the node file forbids a path that a configuration
@@ -43,9 +47,9 @@ var confDirs = []string{
 // write to any of them, with any user ID.
 var defaultPaths = map[string][]string{
 	KeyStateDir:   {"/run/rail-cni*", "/var/run/rail-cni*", "/var/lib/rail-cni*"},
-	keyKubeconfig: below(confDirs, "whereabouts*", "whereabouts.d/*"),
-	keyFlatFile:   below(confDirs, "whereabouts*", "whereabouts.d/*"),
-	keyLogFile:    {"/tmp/whereabouts*", "/var/log/whereabouts*", "/var/log/whereabouts/*"},
+	KeyKubeconfig: below(confDirs, "whereabouts*", "whereabouts.d/*"),
+	KeyFlatFile:   below(confDirs, "whereabouts*", "whereabouts.d/*"),
+	KeyLogFile:    {"/tmp/whereabouts*", "/var/log/whereabouts*", "/var/log/whereabouts/*"},
 }
 
 // credentialPaths are the patterns of the files that a kubeconfig permitted by
@@ -75,19 +79,20 @@ func below(dirs []string, names ...string) []string {
 // permitted. A directory in another state directory is never permitted, and the
 // paths of node files are not: on a node without a node file, a state directory
 // there would make every ADD fail.
-func (n *NodeFile) OpensPath(key, name string) bool { return n.CheckPath(key, name) == nil }
+func (n *File) OpensPath(key, name string) bool { return n.CheckPath(key, name) == nil }
 
 // isNodeFile reports whether the path is that of a node file, or below it.
 func isNodeFile(name string) bool {
 	clean := filepath.Clean(name)
-	return slices.ContainsFunc([]string{InstalledNodeFile, DefaultNodeFile}, func(file string) bool { return clean == file || IsBelow(clean, file) })
+	return slices.ContainsFunc([]string{InstalledPath, DefaultPath}, func(file string) bool { return clean == file || IsBelow(clean, file) })
 }
 
 // hasParent reports whether the path has "..": after a symbolic link that leads to
 // another directory than path.Clean's.
 func hasParent(name string) bool { return slices.Contains(strings.Split(name, "/"), "..") }
 
-func (n *NodeFile) listsPaths() bool { return n != nil && n.Paths != nil }
+// ListsPaths reports whether the node file has a list of paths, in place of the usual ones.
+func (n *File) ListsPaths() bool { return n != nil && n.Paths != nil }
 
 // matchesPath reports whether one of the patterns matches the path, as
 // [path.Match] does: "*" matches no "/". A pattern that ends in "/**" matches
@@ -113,10 +118,10 @@ func matchesPath(patterns []string, name string) bool {
 
 // CheckPath returns an error that wraps [ErrClosed] if the configuration may
 // not name the path under key. A list of state directories that cannot be read is
-// an error too. See [NodeFile.OpensPath].
-func (n *NodeFile) CheckPath(key, name string) error {
+// an error too. See [File.OpensPath].
+func (n *File) CheckPath(key, name string) error {
 	patterns := defaultPaths[key]
-	if n.listsPaths() {
+	if n.ListsPaths() {
 		patterns = n.Paths
 	}
 	switch {
@@ -135,15 +140,15 @@ func (n *NodeFile) CheckPath(key, name string) error {
 }
 
 // closed returns the error for a path that is not open.
-func (n *NodeFile) closed(key, name string) error {
+func (n *File) closed(key, name string) error {
 	return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q", key, name).
 		Cure(`leave the key out, or add the path to "paths" in %s`, n.place())
 }
 
 // place returns the path of the node file, which may not exist yet.
-func (n *NodeFile) place() string {
+func (n *File) place() string {
 	if n == nil || n.Path == "" {
-		return NodeFilePath()
+		return Path()
 	}
 	return n.Path
 }
@@ -157,42 +162,32 @@ func (n *NodeFile) place() string {
 // file. So may one that "paths" permits, if only root can have written it. One
 // that is permitted by default may name files in its own directories and in the
 // usual directories of credentials.
-func (n *NodeFile) VetKubeconfig(name string, flatFiles []string) (vet func(files []string) error, err error) {
+func (n *File) VetKubeconfig(name string, flat FlatFiles) (vet func(files []string) error, err error) {
 	if name == "" {
 		return nil, nil // a pod's service account
 	}
-	err = n.CheckPath(keyKubeconfig, name)
-	if err == nil && n.listsPaths() && !matchesPath(defaultPaths[keyKubeconfig], name) {
+	err = n.CheckPath(KeyKubeconfig, name)
+	if err == nil && n.ListsPaths() && !matchesPath(defaultPaths[KeyKubeconfig], name) {
 		err = roots(name)
 	}
 	if err != nil {
-		if flatFilesName(flatFiles, name) {
+		if flat.name(name) {
 			return nil, nil
 		}
 		return nil, err
 	}
-	if n.listsPaths() {
+	if n.ListsPaths() {
 		return nil, nil
 	}
 	return func(files []string) error {
-		open := slices.Concat(defaultPaths[keyKubeconfig], credentialPaths)
+		open := slices.Concat(defaultPaths[KeyKubeconfig], credentialPaths)
 		closed := slices.IndexFunc(files, func(file string) bool { return !matchesPath(open, file) })
-		if closed < 0 || flatFilesName(flatFiles, name) {
+		if closed < 0 || flat.name(name) {
 			return nil
 		}
 		return failure.From(ErrClosed, failure.InvalidConfig, "kubeconfig %s: the file %s", name, files[closed]).
 			Cure(`name the kubeconfig in whereabouts' flat file, or add its path to "paths" in %s`, n.place())
 	}, nil
-}
-
-// FlatFiles returns the flat files that may name a kubeconfig: the one named by a
-// network, if the node file opens it, and those of whereabouts' installations.
-func (n *NodeFile) FlatFiles(named string) []string {
-	files := WhereaboutsFlatFiles()
-	if named == "" || !n.OpensPath(keyFlatFile, named) {
-		return files
-	}
-	return append([]string{named}, files...)
 }
 
 // roots returns an error if a user other than root can have written the file at
@@ -211,16 +206,19 @@ func roots(name string) error {
 	return failure.Wrap(fmt.Errorf("%w: %w", ErrClosed, err), failure.InvalidConfig, "kubeconfig %s", name)
 }
 
-// flatFilesName reports whether one of the flat files names the kubeconfig. A
-// flat file that a network named is the administrator's only if only root can
-// have written it: "paths" may permit directories of logs.
-func flatFilesName(flatFiles []string, kubeconfig string) bool {
-	return slices.ContainsFunc(flatFiles, func(file string) bool {
-		if !matchesPath(defaultPaths[keyFlatFile], file) && roots(file) != nil {
-			return false
-		}
-		data, _ := readFlatFile(file) // nil, which is no JSON, if it is missing or cannot be read
-		var flat whereaboutsIPAM
-		return decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
+// FlatFiles is a set of flat files of whereabouts.
+type FlatFiles struct {
+	Paths []string
+	// Names reports whether the file names the kubeconfig. A file that is missing or cannot be
+	// read names none.
+	Names func(file, kubeconfig string) bool
+}
+
+// name reports whether one of the flat files names the kubeconfig. A flat file
+// that a network named is the administrator's only if only root can have
+// written it: "paths" may permit directories of logs.
+func (f FlatFiles) name(kubeconfig string) bool {
+	return slices.ContainsFunc(f.Paths, func(file string) bool {
+		return (matchesPath(defaultPaths[KeyFlatFile], file) || roots(file) == nil) && f.Names(file, kubeconfig)
 	})
 }

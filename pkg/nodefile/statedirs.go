@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"encoding/json"
@@ -90,7 +90,7 @@ func has(dirs []string, real string) bool {
 // directory, which is not the default one: if the node file does not open it, or
 // if it is in another state directory, where its files would be among those of
 // rail-cni. On a node with rail-agent the ones that it keeps are open by default.
-func (n *NodeFile) checkStateDir(name string) error {
+func (n *File) checkStateDir(name string) error {
 	if isNodeFile(name) || hasParent(name) {
 		return n.closed(KeyStateDir, name)
 	}
@@ -110,7 +110,7 @@ func (n *NodeFile) checkStateDir(name string) error {
 		}
 	}
 	switch {
-	case n.listsPaths():
+	case n.ListsPaths():
 		if !matchesPath(n.Paths, name) {
 			return n.closed(KeyStateDir, name)
 		}
@@ -129,9 +129,9 @@ func (n *NodeFile) checkStateDir(name string) error {
 // directory that ADD may not, if an attachment can have been made in it before it
 // was closed. A directory that others can have written is never open: records name
 // programs.
-func (n *NodeFile) Ending() *NodeFile {
+func (n *File) Ending() *File {
 	if n == nil {
-		return &NodeFile{ending: true}
+		return &File{ending: true}
 	}
 	ending := *n
 	ending.ending = true
@@ -139,12 +139,12 @@ func (n *NodeFile) Ending() *NodeFile {
 }
 
 // wasOpen reports whether an attachment can have been made in the state directory.
-func (n *NodeFile) wasOpen(name string) bool {
+func (n *File) wasOpen(name string) bool {
 	if isNodeFile(name) || hasParent(name) || !isInUse(name) {
 		return false
 	}
 	patterns := defaultPaths[KeyStateDir] // open before the node had a rail-agent
-	if n.listsPaths() {
+	if n.ListsPaths() {
 		patterns = n.Paths
 	}
 	if matchesPath(patterns, name) {

@@ -1,4 +1,4 @@
-package netconf
+package nodefile
 
 import (
 	"fmt"
