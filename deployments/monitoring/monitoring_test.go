@@ -231,6 +231,27 @@ func TestPanelsLieSideBySide(t *testing.T) {
 	}
 }
 
+// TestRunbookHasEveryAlert: an alert's link leads to its own section.
+func TestRunbookHasEveryAlert(t *testing.T) {
+	const page = "docs/guide/runbook.md"
+	_, text, _ := strings.Cut(docs.Page(t, page), "\n## By alert\n")
+	var have, want []string
+	for line := range strings.Lines(text) {
+		if name, ok := strings.CutPrefix(line, "### "); ok {
+			have = append(have, strings.TrimSpace(name))
+		}
+	}
+	for _, r := range alertRules(t).Groups[0].Rules {
+		want = append(want, r.Alert)
+		if link, end := r.Annotations["runbook_url"], page+"#"+strings.ToLower(r.Alert); !strings.HasSuffix(link, end) {
+			t.Errorf("%s has the link %q, not …%s", r.Alert, link, end)
+		}
+	}
+	if !slices.Equal(have, want) {
+		t.Errorf("%s has the alerts %v, the file %v", page, have, want)
+	}
+}
+
 // TestGuideListsTheAlerts holds docs/guide/monitoring.md to the files.
 func TestGuideListsTheAlerts(t *testing.T) {
 	const guide = "docs/guide/monitoring.md"

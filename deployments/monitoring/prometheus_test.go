@@ -352,7 +352,7 @@ func TestEachAlertFiresWithAReadableText(t *testing.T) {
 				t.Errorf("%s: %s is %q", name, what, text)
 			}
 		}
-		if len(a.Annotations) != 2 {
+		if len(a.Annotations) != 3 {
 			t.Errorf("%s: the annotations are %v", name, a.Annotations)
 		}
 	}

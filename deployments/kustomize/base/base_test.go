@@ -427,12 +427,12 @@ func testNotes(t *testing.T, kubeconfig string) {
 		_, text, _ := strings.Cut(string(out), "NOTES:\n")
 		return text
 	}
-	const psa, open, pinned = "pod-security.kubernetes.io/enforce=privileged", "WARNING", "image.digest"
+	const psa, open, pinned, next = "pod-security.kubernetes.io/enforce=privileged", "WARNING", "image.digest", "exec daemonset/rail-agent -- /railctl show"
 	for _, c := range []struct {
 		args       []string
 		want, none []string
 	}{
-		{[]string{"--namespace", "kube-system"}, []string{pinned}, []string{psa, open}},
+		{[]string{"--namespace", "kube-system"}, []string{pinned, next}, []string{psa, open}},
 		{[]string{"--namespace", "rails", "--set", "metrics.address=0.0.0.0"}, []string{psa, open}, nil},
 		{[]string{"--namespace", "rails", "--set", "metrics.address=0.0.0.0", "--set", "metrics.secure=true", "--set", "image.digest=sha256:" + strings.Repeat("0a", 32)}, []string{psa}, []string{open, pinned}},
 	} {

@@ -1,0 +1,37 @@
+package doctor
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/docs"
+)
+
+// TestRunbookRunsRailctlOnTheNode runs the first commands of the page, which find the agent's pod
+// of a node.
+func TestRunbookRunsRailctlOnTheNode(t *testing.T) {
+	l := theLab(t)
+	l.healthy(t)
+	const example = "node=gpu-7\n"
+	_, script, _ := strings.Cut(docs.Section(t, "docs/guide/runbook.md", "Run railctl on the node"), "```\n")
+	script, _, _ = strings.Cut(script, "```")
+	if !strings.HasPrefix(script, example) {
+		t.Fatalf("the page begins with another command: %s", script)
+	}
+	for _, n := range l.Nodes() {
+		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", "node="+n.Name+"\n"+strings.TrimPrefix(script, example))
+		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(l.KubectlPath())+":"+os.Getenv("PATH"), "KUBECONFIG="+l.Kubeconfig())
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", n.Name, err, out)
+		}
+		for _, want := range []string{"POD ", "default/", " ok"} {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%s: %q is not in\n%s", n.Name, want, out)
+			}
+		}
+	}
+}
