@@ -108,7 +108,7 @@ func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, er
 }
 
 // Facts returns what "rail-agent facts" prints in the pod: a JSON document of package doctor, at
-// most 16 MiB. It needs the right to create pods/exec, and takes at most 16 s.
+// most 16 MiB. It needs the right to create pods/exec, and takes at most 25 s.
 func (p *Pod) Facts(ctx context.Context, client *kube.Client) ([]byte, error) {
 	if p.Problem != "" {
 		return nil, fmt.Errorf("%s", p.Problem)

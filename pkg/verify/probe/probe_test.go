@@ -39,11 +39,27 @@ func probes(t *testing.T, p *Prober, f verify.Flow) (verify.Echo, verify.Seen) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The kernel reports that an answer has left after it has left.
+	for end := time.Now().Add(10 * time.Second); !p.answersLeft(f.ID) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
 	r, err := p.Do(t.Context(), &verify.Request{Report: []uint32{f.ID}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return a.Echoes[0], r.Seen[0]
+}
+
+// answersLeft reports whether the kernel has reported of each answer of the flow that it has left.
+func (p *Prober) answersLeft(flow uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, arrived := range p.seen[flow] {
+		if arrived.out == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func TestKernelReportsWhenProbesAndAnswersLeaveAndArrive(t *testing.T) {
