@@ -8,7 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/docs"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
 const (
@@ -111,5 +111,5 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 }
 
 func TestRDMAModesPageNamesTheFileOfTheMode(t *testing.T) {
-	contains(t, rdmaModesPage, docs.Page(t, rdmaModesPage), rdma.BootFile)
+	contains(t, rdmaModesPage, docs.Page(t, rdmaModesPage), bootmode.File)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
 func newRDMA() *cobra.Command {
@@ -26,7 +27,7 @@ func newRDMA() *cobra.Command {
 // modeRun is one run of "railctl rdma mode".
 type modeRun struct {
 	out, log    io.Writer
-	boot        rdma.Boot
+	boot        bootmode.Boot
 	format      *format
 	nowOnly     bool
 	persistOnly bool
@@ -49,7 +50,7 @@ exclusive: an RDMA device is in one network namespace, and can be used only
 there. host-device lends it together with its NIC. Pods that share a NIC by
 macvlan have no RDMA in this mode.
 
-With an argument, set the mode: at boot, in ` + rdma.BootFile + `,
+With an argument, set the mode: at boot, in ` + bootmode.File + `,
 and at once. The kernel changes the mode only while it has no network namespace
 but its first: on a node with pods a reboot does it. An initramfs that loads the
 RDMA core has a copy of the file, and must be made again. The kernel argument
@@ -110,7 +111,7 @@ type whereSet struct {
 }
 
 func (m *modeRun) show() error {
-	now, err := rdma.RunningMode()
+	now, err := bootmode.RunningMode()
 	if err != nil && !errors.Is(err, rdma.ErrNoRDMA) {
 		return err
 	}
@@ -147,7 +148,7 @@ func meaning(m rdma.Mode) string {
 }
 
 // atBoot explains the mode at boot.
-func atBoot(boot rdma.BootMode) string {
+func atBoot(boot bootmode.State) string {
 	n := len(boot.Settings)
 	if n == 0 && boot.BuiltIn {
 		return "shared, the kernel's default (ib_core is built in: only the kernel's command line can change it)"
@@ -217,10 +218,10 @@ func (m *modeRun) printBootMode(mode rdma.Mode, written bool) {
 		fmt.Fprintf(m.out, "At boot the mode is %s, by the kernel's command line.\n", mode)
 		return
 	case m.boot.Volatile():
-		fmt.Fprintf(m.out, "%s is written, but its directory is in memory: a reboot removes the file. To keep the mode, %s.\n", rdma.BootFile, argument)
+		fmt.Fprintf(m.out, "%s is written, but its directory is in memory: a reboot removes the file. To keep the mode, %s.\n", bootmode.File, argument)
 		return
 	}
-	fmt.Fprintf(m.out, "%s is written: the mode is %s from the next boot on.\n", rdma.BootFile, mode)
+	fmt.Fprintf(m.out, "%s is written: the mode is %s from the next boot on.\n", bootmode.File, mode)
 	if m.boot.Immutable() {
 		fmt.Fprintf(m.out, "If the initramfs of this system's image loads the RDMA core, the file comes too late: %s.\n", argument)
 		return

@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/without"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
 const noRDMA = "no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"
@@ -167,8 +168,8 @@ func TestModeWithoutRDMA(t *testing.T) {
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
-	contains(t, "mode exclusive", out, rdma.BootFile+" is written: the mode is exclusive from the next boot on.", "rebuild it", "it will have this mode when it is")
-	data, err := os.ReadFile(filepath.Join(root, rdma.BootFile))
+	contains(t, "mode exclusive", out, bootmode.File+" is written: the mode is exclusive from the next boot on.", "rebuild it", "it will have this mode when it is")
+	data, err := os.ReadFile(filepath.Join(root, bootmode.File))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func TestModeWithoutRDMA(t *testing.T) {
 	out, _, _ = modeIn(root, "-o", "json")
 	var shown modeShown
 	if err := json.Unmarshal([]byte(out), &shown); err != nil || shown.Mode != "" || shown.AtBoot != rdma.Exclusive ||
-		!slices.Equal(shown.Settings, []whereSet{{rdma.BootFile + ":2", "0", rdma.Exclusive}}) {
+		!slices.Equal(shown.Settings, []whereSet{{bootmode.File + ":2", "0", rdma.Exclusive}}) {
 		t.Errorf("%v, %s", err, out)
 	}
 	_, errOut, code = modeIn(root, "shared", "--now-only")
@@ -199,7 +200,7 @@ func TestModeAtBootNamesTheInitramfsTool(t *testing.T) {
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
-	if (rdma.Boot{Root: root}).Volatile() {
+	if (bootmode.Boot{Root: root}).Volatile() {
 		contains(t, "mode exclusive", out, "its directory is in memory: a reboot removes the file", "the argument ib_core.netns_mode=0")
 		return
 	}
@@ -235,7 +236,7 @@ func TestModeAtBootOfANodeWithAReadOnlyEtc(t *testing.T) {
 	if code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	equal(t, "in memory", out, rdma.BootFile+" is written, but its directory is in memory: a reboot removes the file. "+
+	equal(t, "in memory", out, bootmode.File+" is written, but its directory is in memory: a reboot removes the file. "+
 		"To keep the mode, give the kernel the argument ib_core.netns_mode=0 (in the boot loader's configuration) and reboot.\n")
 
 	release := []byte("NAME=\"Talos\"\nID=talos\n")
@@ -247,7 +248,7 @@ func TestModeAtBootOfANodeWithAReadOnlyEtc(t *testing.T) {
 	if code != 1 || out != "" {
 		t.Errorf("exit code %d, %s", code, out)
 	}
-	contains(t, "stderr", errOut, rdma.BootFile+" cannot be written: the file system is read-only on this node; give the kernel the argument ib_core.netns_mode=0 (customization.extraKernelArgs")
+	contains(t, "stderr", errOut, bootmode.File+" cannot be written: the file system is read-only on this node; give the kernel the argument ib_core.netns_mode=0 (customization.extraKernelArgs")
 
 	cmdline := filepath.Join(root, "proc/cmdline")
 	if err := errors.Join(os.Mkdir(filepath.Dir(cmdline), 0o755), os.WriteFile(cmdline, []byte("quiet ib_core.netns_mode=0\n"), 0o644)); err != nil {

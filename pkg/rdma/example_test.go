@@ -9,6 +9,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
 // List the RDMA devices of the network namespace of a process. It needs root.
@@ -63,7 +64,7 @@ func ExampleBoot_Read() {
 		return
 	}
 
-	boot, err := rdma.Boot{Root: root}.Read()
+	boot, err := bootmode.Boot{Root: root}.Read()
 	if err != nil {
 		fmt.Println(err)
 		return

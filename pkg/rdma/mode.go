@@ -30,7 +30,7 @@ var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no o
 // AtBoot returns the instruction to set a mode at boot, for the cure of an
 // error.
 func AtBoot(m Mode) string {
-	return fmt.Sprintf("set %s mode at boot, by 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d (also in the initramfs) or by the kernel argument %s, and reboot", m, parameter(m), Argument(m))
+	return fmt.Sprintf("set %s mode at boot, by 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d (also in the initramfs) or by the kernel argument %s, and reboot", m, m.Parameter(), Argument(m))
 }
 
 // Mode reads the mode (RDMA_NLDEV_CMD_SYS_GET).
@@ -97,3 +97,15 @@ func setModeError(err error, m Mode) error {
 }
 
 const needsAdmin = "it needs CAP_NET_ADMIN over the host's network namespace and over the target's"
+
+// Parameter returns the value of ib_core's netns_mode for m.
+func (m Mode) Parameter() int {
+	if m == Shared {
+		return 1
+	}
+	return 0
+}
+
+// Argument returns the kernel argument that sets the mode at boot, as the file of package bootmode
+// does. It takes precedence: modprobe(8) reads the command line after its files.
+func Argument(m Mode) string { return fmt.Sprintf("ib_core.netns_mode=%d", m.Parameter()) }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
 // railctl runs railctl on the node.
@@ -292,13 +293,13 @@ func TestModeIsShownSetAndRefused(t *testing.T) {
 	// A pod exists: the kernel refuses, and a reboot is needed.
 	p := testnet.NewNetns(t, "pod")
 	out, errOut := mode(1, "exclusive")
-	has("with a pod, done", out, rdma.BootFile+" is written, but its directory is in memory: a reboot removes the file. To keep the mode, give the kernel the argument ib_core.netns_mode=0 ")
+	has("with a pod, done", out, bootmode.File+" is written, but its directory is in memory: a reboot removes the file. To keep the mode, give the kernel the argument ib_core.netns_mode=0 ")
 	has("with a pod, not done", errOut, "the mode is not exclusive yet: the kernel changes the RDMA mode only while no other network namespace exists", "lsns -t net", "; reboot\n")
 	if strings.Contains(out, "is exclusive now") {
 		t.Error(out)
 	}
 	out, _ = mode(0)
-	has("shown", out, "now:      shared", "at boot:  exclusive, by "+rdma.BootFile+":2", "The mode changes to exclusive with the next boot")
+	has("shown", out, "now:      shared", "at boot:  exclusive, by "+bootmode.File+":2", "The mode changes to exclusive with the next boot")
 	_, errOut = mode(1, "exclusive", "--now-only")
 	has("now only", errOut, "railctl rdma mode exclusive --persist-only) and reboot")
 	mode(0, "exclusive", "--persist-only")

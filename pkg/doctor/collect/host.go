@@ -16,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
 // ofHost takes the facts of the machine.
@@ -68,7 +69,7 @@ func (c *collector) hypervisor(context.Context) (bool, error) {
 
 // rdmaMode returns the mode of the running kernel, "" without an RDMA core.
 func rdmaMode(context.Context) (string, error) {
-	mode, err := rdma.RunningMode()
+	mode, err := bootmode.RunningMode()
 	if errors.Is(err, rdma.ErrNoRDMA) {
 		return "", nil
 	}

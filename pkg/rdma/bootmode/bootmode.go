@@ -1,4 +1,4 @@
-package rdma
+package bootmode
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // Boot is the mode in which the RDMA core starts: the parameter netns_mode of
@@ -23,8 +24,8 @@ type Boot struct {
 	Root string
 }
 
-// BootFile is the file of [Boot.Change], below Root.
-const BootFile = "/etc/modprobe.d/rail-cni-rdma.conf"
+// File is the file of [Boot.Change], below Root.
+const File = "/etc/modprobe.d/rail-cni-rdma.conf"
 
 // modprobeDirs are modprobe's directories, in the order of precedence: of files
 // with the same name only the first is read.
@@ -34,43 +35,43 @@ var modprobeDirs = []string{
 
 const commandLine = "/proc/cmdline"
 
-// BootSetting is one place that sets the mode at boot.
-type BootSetting struct {
-	File  string // without Root
-	Line  int    // from 1; 0 on the kernel's command line
-	Value string // of the parameter
-	Mode  Mode   // its meaning; empty if the kernel refuses it, and so does not load ib_core
+// Setting is one place that sets the mode at boot.
+type Setting struct {
+	File  string    // without Root
+	Line  int       // from 1; 0 on the kernel's command line
+	Value string    // of the parameter
+	Mode  rdma.Mode // its meaning; empty if the kernel refuses it, and so does not load ib_core
 }
 
 // Where returns the place for a person.
-func (s BootSetting) Where() string {
+func (s Setting) Where() string {
 	if s.Line == 0 {
 		return s.File
 	}
 	return fmt.Sprintf("%s:%d", s.File, s.Line)
 }
 
-// BootMode is the mode at boot, and its sources.
-type BootMode struct {
-	Mode Mode // empty if the kernel refuses one of the settings: ib_core does not load then
+// State is the mode at boot, and its sources.
+type State struct {
+	Mode rdma.Mode // empty if the kernel refuses one of the settings: ib_core does not load then
 	// Settings are those of the module, in their order: the last one counts.
 	// Without any the mode is shared.
-	Settings []BootSetting
+	Settings []Setting
 	// BuiltIn is set if ib_core is part of the kernel and no module: then only
 	// the command line counts, and Settings has no others.
 	BuiltIn bool
 }
 
 // Read returns the mode at boot.
-func (b Boot) Read() (BootMode, error) {
-	found := BootMode{Mode: Shared, BuiltIn: b.builtIn()}
+func (b Boot) Read() (State, error) {
+	found := State{Mode: rdma.Shared, BuiltIn: b.builtIn()}
 	var err error
 	if !found.BuiltIn {
 		found.Settings, err = b.files()
 	}
 	line, lineErr := b.commandLine()
 	if err := errors.Join(err, lineErr); err != nil {
-		return BootMode{}, failure.Wrap(err, failure.IO, "find the RDMA mode at boot")
+		return State{}, failure.Wrap(err, failure.IO, "find the RDMA mode at boot")
 	}
 	found.Settings = append(found.Settings, line...)
 	for _, s := range found.Settings {
@@ -84,7 +85,7 @@ func (b Boot) Read() (BootMode, error) {
 func (b Boot) path(p string) string { return filepath.Join(cmp.Or(b.Root, "/"), p) }
 
 // files reads modprobe's files in its own order: by name, in all directories.
-func (b Boot) files() ([]BootSetting, error) {
+func (b Boot) files() ([]Setting, error) {
 	in := map[string]string{} // name → directory
 	var names []string
 	for _, dir := range modprobeDirs {
@@ -101,7 +102,7 @@ func (b Boot) files() ([]BootSetting, error) {
 		}
 	}
 	slices.Sort(names)
-	var found []BootSetting
+	var found []Setting
 	for _, name := range names {
 		file := filepath.Join(in[name], name)
 		text, err := os.ReadFile(b.path(file))
@@ -118,8 +119,8 @@ func (b Boot) files() ([]BootSetting, error) {
 
 // optionsOf returns the settings in a file of modprobe. A backslash continues a
 // line; only a whole line is a comment.
-func optionsOf(file, text string) []BootSetting {
-	var found []BootSetting
+func optionsOf(file, text string) []Setting {
+	var found []Setting
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); i++ {
 		first, line := i+1, lines[i]
@@ -142,12 +143,12 @@ func optionsOf(file, text string) []BootSetting {
 }
 
 // commandLine reads the kernel's, which modprobe applies after its files.
-func (b Boot) commandLine() ([]BootSetting, error) {
+func (b Boot) commandLine() ([]Setting, error) {
 	text, err := os.ReadFile(b.path(commandLine))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	var found []BootSetting
+	var found []Setting
 	for _, w := range strings.Fields(string(text)) {
 		module, parameter, _ := strings.Cut(strings.Trim(w, `"`), ".")
 		if s, ok := settingOf(parameter); ok && underscored(module) == "ib_core" {
@@ -159,16 +160,16 @@ func (b Boot) commandLine() ([]BootSetting, error) {
 }
 
 // settingOf reads "netns_mode=0".
-func settingOf(word string) (BootSetting, bool) {
+func settingOf(word string) (Setting, bool) {
 	name, value, given := strings.Cut(word, "=")
 	if underscored(name) != "netns_mode" {
-		return BootSetting{}, false
+		return Setting{}, false
 	}
 	if !given {
 		value = "1" // a parameter that is a bool needs no value
 	}
 	value = strings.Trim(value, `"`)
-	return BootSetting{Value: value, Mode: modeOf(value)}, true
+	return Setting{Value: value, Mode: modeOf(value)}, true
 }
 
 // underscored returns a module's or parameter's name in the kernel's form for
@@ -176,13 +177,13 @@ func settingOf(word string) (BootSetting, bool) {
 func underscored(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
 // modeOf reads a bool as the kernel does (kstrtobool): by its first letters.
-func modeOf(value string) Mode {
+func modeOf(value string) rdma.Mode {
 	v := strings.ToLower(value)
 	switch {
 	case strings.HasPrefix(v, "y"), strings.HasPrefix(v, "t"), strings.HasPrefix(v, "1"), strings.HasPrefix(v, "on"):
-		return Shared
+		return rdma.Shared
 	case strings.HasPrefix(v, "n"), strings.HasPrefix(v, "f"), strings.HasPrefix(v, "0"), strings.HasPrefix(v, "of"):
-		return Exclusive
+		return rdma.Exclusive
 	}
 	return ""
 }
@@ -199,13 +200,13 @@ func (b Boot) builtIn() bool {
 	return err == nil && strings.Contains(string(list), "/ib_core.ko")
 }
 
-// set makes m the mode at boot, by atomically writing [BootFile], and reports
+// set makes m the mode at boot, by atomically writing [File], and reports
 // whether it wrote the file. It writes nothing and returns an error if the file
 // would have no effect: a setting with precedence contradicts it, or ib_core is
 // not a module. If the kernel's command line sets m, and ib_core is built in or the
 // file would not survive the next boot, set writes nothing and returns no error.
-func (b Boot) set(m Mode) (written bool, err error) {
-	if m != Shared && m != Exclusive {
+func (b Boot) set(m rdma.Mode) (written bool, err error) {
+	if m != rdma.Shared && m != rdma.Exclusive {
 		return false, unknownMode(m)
 	}
 	now, err := b.Read()
@@ -226,24 +227,24 @@ func (b Boot) set(m Mode) (written bool, err error) {
 	if now.Mode == m && now.byArgument() && (b.Volatile() || b.Immutable()) {
 		return false, nil // the file would come too late, or not last
 	}
-	err = writeWhole(b.path(BootFile), fmt.Sprintf(`# Written by "railctl rdma mode %s". 0 is exclusive, 1 is shared.
+	err = writeWhole(b.path(File), fmt.Sprintf(`# Written by "railctl rdma mode %s". 0 is exclusive, 1 is shared.
 options ib_core netns_mode=%d
-`, m, parameter(m)))
+`, m, m.Parameter()))
 	switch {
 	case err == nil:
 		return true, nil
 	case errors.Is(err, unix.EROFS) && now.Mode == m && now.byArgument():
 		return false, nil
 	case errors.Is(err, unix.EROFS):
-		return false, failure.New(failure.IO, "%s cannot be written: the file system is read-only on this node", BootFile).Cure("%s", b.ByArgument(m))
+		return false, failure.New(failure.IO, "%s cannot be written: the file system is read-only on this node", File).Cure("%s", b.ByArgument(m))
 	}
 	return false, failure.From(err, failure.IO, "set the RDMA mode at boot").
 		Cure("make the directory writable for root; in a container mount the node's root file system")
 }
 
-// hinders returns an error if the setting overrides a BootFile.
-func (s BootSetting) hinders(m Mode) error {
-	ours, its := filepath.Base(BootFile), filepath.Base(s.File)
+// hinders returns an error if the setting overrides a File.
+func (s Setting) hinders(m rdma.Mode) error {
+	ours, its := filepath.Base(File), filepath.Base(s.File)
 	switch {
 	case s.File != commandLine && its == ours:
 		return nil // it is replaced, or no longer read
@@ -251,7 +252,7 @@ func (s BootSetting) hinders(m Mode) error {
 		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value).
 			Cure("remove it there")
 	case s.Mode != m && (s.File == commandLine || its > ours):
-		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, BootFile).Cure("remove it there")
+		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, File).Cure("remove it there")
 	}
 	return nil
 }
@@ -300,14 +301,6 @@ func (b Boot) RebuildInitramfs() string {
 	return ""
 }
 
-// parameter returns the value of ib_core's netns_mode for m.
-func parameter(m Mode) int {
-	if m == Shared {
-		return 1
-	}
-	return 0
-}
-
-func unknownMode(m Mode) error {
+func unknownMode(m rdma.Mode) error {
 	return failure.New(failure.InvalidConfig, "RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
 }

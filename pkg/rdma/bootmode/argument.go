@@ -1,4 +1,4 @@
-package rdma
+package bootmode
 
 import (
 	"bufio"
@@ -9,20 +9,18 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Argument returns the kernel argument that sets the mode at boot, as [BootFile]
-// does. It takes precedence: modprobe(8) reads the command line after its files.
-func Argument(m Mode) string { return fmt.Sprintf("ib_core.netns_mode=%d", parameter(m)) }
-
-// ByArgument returns the instruction to set the mode by [Argument] on this
+// ByArgument returns the instruction to set the mode by [rdma.Argument] on this
 // node, for the cure of an error.
-func (b Boot) ByArgument(m Mode) string {
+func (b Boot) ByArgument(m rdma.Mode) string {
 	how, known := argumentOn[b.system()]
 	if !known {
-		how = func(Mode) string { return "in the boot loader's configuration" }
+		how = func(rdma.Mode) string { return "in the boot loader's configuration" }
 	}
-	return fmt.Sprintf("give the kernel the argument %s (%s) and reboot", Argument(m), how(m))
+	return fmt.Sprintf("give the kernel the argument %s (%s) and reboot", rdma.Argument(m), how(m))
 }
 
 // argumentOn returns where an immutable operating system takes a kernel argument
@@ -34,19 +32,19 @@ func (b Boot) ByArgument(m Mode) string {
 //   - RHEL CoreOS: the field kernelArguments of OpenShift's MachineConfig
 //   - Fedora CoreOS: docs.fedoraproject.org/en-US/fedora-coreos/kernel-args
 //   - Flatcar: flatcar.org/docs/latest/setup/customization/other-settings
-var argumentOn = map[string]func(Mode) string{
-	"talos": func(Mode) string {
+var argumentOn = map[string]func(rdma.Mode) string{
+	"talos": func(rdma.Mode) string {
 		return "customization.extraKernelArgs of the Image Factory's schematic, and an upgrade to that image; where Talos boots by GRUB, machine.install.extraKernelArgs and an upgrade"
 	},
-	"bottlerocket": func(m Mode) string {
-		return fmt.Sprintf(`settings.boot.kernel-parameters: "ib_core.netns_mode" = ["%d"], with settings.boot.reboot-to-reconcile = true`, parameter(m))
+	"bottlerocket": func(m rdma.Mode) string {
+		return fmt.Sprintf(`settings.boot.kernel-parameters: "ib_core.netns_mode" = ["%d"], with settings.boot.reboot-to-reconcile = true`, m.Parameter())
 	},
-	"rhcos": func(Mode) string { return "kernelArguments of a MachineConfig" },
-	"fedora-coreos": func(m Mode) string {
-		return "rpm-ostree kargs --append=" + Argument(m)
+	"rhcos": func(rdma.Mode) string { return "kernelArguments of a MachineConfig" },
+	"fedora-coreos": func(m rdma.Mode) string {
+		return "rpm-ostree kargs --append=" + rdma.Argument(m)
 	},
-	"flatcar": func(m Mode) string {
-		return fmt.Sprintf(`set linux_append="$linux_append %s" in grub.cfg of the OEM partition`, Argument(m))
+	"flatcar": func(m rdma.Mode) string {
+		return fmt.Sprintf(`set linux_append="$linux_append %s" in grub.cfg of the OEM partition`, rdma.Argument(m))
 	},
 }
 
@@ -60,10 +58,10 @@ func (b Boot) Immutable() bool {
 	return err == nil
 }
 
-// Volatile reports whether the directory of [BootFile] is in memory: a reboot
+// Volatile reports whether the directory of [File] is in memory: a reboot
 // removes the file (Bottlerocket, nodes without disks).
 func (b Boot) Volatile() bool {
-	for dir := filepath.Dir(b.path(BootFile)); ; dir = filepath.Dir(dir) {
+	for dir := filepath.Dir(b.path(File)); ; dir = filepath.Dir(dir) {
 		var fs unix.Statfs_t
 		if err := unix.Statfs(dir, &fs); err == nil {
 			return fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC
@@ -75,7 +73,7 @@ func (b Boot) Volatile() bool {
 }
 
 // byArgument reports whether the mode comes from the kernel's command line.
-func (m BootMode) byArgument() bool {
+func (m State) byArgument() bool {
 	n := len(m.Settings)
 	return n > 0 && m.Settings[n-1].File == commandLine
 }

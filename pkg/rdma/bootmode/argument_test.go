@@ -1,4 +1,4 @@
-package rdma
+package bootmode
 
 import (
 	"os"
@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // inMemory makes the node's /etc a tmpfs with these files, and read-only unless
@@ -42,11 +43,11 @@ func TestOnAReadOnlyNodeTheCureIsTheKernelsArgument(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := node(t, nil)
 			inMemory(t, b, false, map[string]string{"/etc/os-release": c.release})
-			written, err := b.set(Exclusive)
+			written, err := b.set(rdma.Exclusive)
 			if written || err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "read-only on this node") {
 				t.Errorf("%v, %v", written, err)
 			}
-			if c := b.Change(Exclusive, true, false); c.AtBoot || c.Written || c.AtBootErr == nil {
+			if c := b.Change(rdma.Exclusive, true, false); c.AtBoot || c.Written || c.AtBootErr == nil {
 				t.Errorf("%+v", c)
 			}
 		})
@@ -57,10 +58,10 @@ func TestOnAReadOnlyNodeTheCommandLineIsEnough(t *testing.T) {
 	need.Root(t)
 	b := node(t, map[string]string{"/proc/cmdline": "quiet ib_core.netns_mode=0\n"})
 	inMemory(t, b, false, nil)
-	if c := b.Change(Exclusive, true, false); c != (Change{AtBoot: true}) {
+	if c := b.Change(rdma.Exclusive, true, false); c != (Change{AtBoot: true}) {
 		t.Errorf("%+v", c)
 	}
-	if c := b.Change(Shared, true, false); c.AtBoot || c.AtBootErr == nil || !strings.Contains(c.AtBootErr.Error(), "/proc/cmdline sets netns_mode=0") {
+	if c := b.Change(rdma.Shared, true, false); c.AtBoot || c.AtBootErr == nil || !strings.Contains(c.AtBootErr.Error(), "/proc/cmdline sets netns_mode=0") {
 		t.Errorf("%+v", c)
 	}
 }
@@ -73,10 +74,10 @@ func TestWhereAFileIsInVainTheCommandLineIsEnough(t *testing.T) {
 		if name == "in memory" {
 			inMemory(t, b, true, nil)
 		}
-		if c := b.Change(Exclusive, true, false); c != (Change{AtBoot: true}) {
+		if c := b.Change(rdma.Exclusive, true, false); c != (Change{AtBoot: true}) {
 			t.Errorf("%s: %+v", name, c)
 		}
-		if c := b.Change(Shared, true, false); c.AtBoot || c.AtBootErr == nil {
+		if c := b.Change(rdma.Shared, true, false); c.AtBoot || c.AtBootErr == nil {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
@@ -86,7 +87,7 @@ func TestAFileInMemoryIsKnown(t *testing.T) {
 	need.Root(t)
 	b := node(t, nil)
 	inMemory(t, b, true, nil)
-	if written, err := b.set(Exclusive); err != nil || !written || !b.Volatile() {
+	if written, err := b.set(rdma.Exclusive); err != nil || !written || !b.Volatile() {
 		t.Errorf("%v, %v, in memory: %v", written, err, b.Volatile())
 	}
 }

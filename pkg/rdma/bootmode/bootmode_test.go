@@ -1,4 +1,4 @@
-package rdma
+package bootmode
 
 import (
 	"os"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // node makes a root file system of files.
@@ -32,41 +34,41 @@ func TestModeAtBoot(t *testing.T) {
 	builtIn := "/lib/modules/" + release(t) + "/modules.builtin"
 	for name, c := range map[string]struct {
 		files map[string]string
-		mode  Mode
+		mode  rdma.Mode
 		where string // of the settings, in their order
 	}{
-		"an empty node": {nil, Shared, ""},
+		"an empty node": {nil, rdma.Shared, ""},
 		"the usual file": {
 			map[string]string{"/etc/modprobe.d/ib_core.conf": "# RDMA\n\noptions ib_core netns_mode=0\n", "/proc/cmdline": "quiet ro\n"},
-			Exclusive, "/etc/modprobe.d/ib_core.conf:3",
+			rdma.Exclusive, "/etc/modprobe.d/ib_core.conf:3",
 		},
 		"among others": {
 			map[string]string{"/etc/modprobe.d/a.conf": "options mlx5_core netns_mode=1\noptions  ib-core\tother=1 netns-mode=N x=2\nalias ib_core netns_mode=1"},
-			Exclusive, "/etc/modprobe.d/a.conf:2",
+			rdma.Exclusive, "/etc/modprobe.d/a.conf:2",
 		},
 		"over two lines": {
 			map[string]string{"/etc/modprobe.d/a.conf": "blacklist x\noptions ib_core \\\n  netns_mode=0"},
-			Exclusive, "/etc/modprobe.d/a.conf:2",
+			rdma.Exclusive, "/etc/modprobe.d/a.conf:2",
 		},
 		"by name, not by directory": {
 			map[string]string{"/etc/modprobe.d/b.conf": "options ib_core netns_mode=0", "/usr/lib/modprobe.d/z.conf": "options ib_core netns_mode=1", "/lib/modprobe.d/a.conf": "options ib_core netns_mode=1"},
-			Shared, "/lib/modprobe.d/a.conf:1 /etc/modprobe.d/b.conf:1 /usr/lib/modprobe.d/z.conf:1",
+			rdma.Shared, "/lib/modprobe.d/a.conf:1 /etc/modprobe.d/b.conf:1 /usr/lib/modprobe.d/z.conf:1",
 		},
 		"a file hides those of its name": {
 			map[string]string{"/etc/modprobe.d/b.conf": "", "/lib/modprobe.d/b.conf": "options ib_core netns_mode=0"},
-			Shared, "",
+			rdma.Shared, "",
 		},
 		"not what modprobe reads": {
 			map[string]string{"/etc/modprobe.d/b.conf.bak": "options ib_core netns_mode=0", "/etc/modprobe.d/c.conf": "#options ib_core netns_mode=0\noptions ib_core\n"},
-			Shared, "",
+			rdma.Shared, "",
 		},
 		"the command line counts most": {
 			map[string]string{"/etc/modprobe.d/b.conf": "options ib_core netns_mode=0", "/proc/cmdline": "root=/dev/sda1 ib_core.netns_mode mlx5_core.netns_mode=0"},
-			Shared, "/etc/modprobe.d/b.conf:1 /proc/cmdline",
+			rdma.Shared, "/etc/modprobe.d/b.conf:1 /proc/cmdline",
 		},
 		"built in": {
 			map[string]string{"/etc/modprobe.d/b.conf": "options ib_core netns_mode=1", "/proc/cmdline": `"ib_core.netns_mode=off"`, builtIn: "kernel/drivers/infiniband/core/ib_core.ko\n"},
-			Exclusive, "/proc/cmdline",
+			rdma.Exclusive, "/proc/cmdline",
 		},
 		"no value of it": {
 			map[string]string{"/etc/modprobe.d/b.conf": "options ib_core netns_mode=exclusive", "/etc/modprobe.d/c.conf": "options ib_core netns_mode=0"},
@@ -89,8 +91,8 @@ func TestModeAtBoot(t *testing.T) {
 
 func TestSettingTheModeAtBoot(t *testing.T) {
 	b := node(t, map[string]string{"/etc/modprobe.d/ib_core.conf": "options ib_core netns_mode=1\n"})
-	file := filepath.Join(b.Root, BootFile)
-	for _, m := range []Mode{Exclusive, Exclusive, Shared} {
+	file := filepath.Join(b.Root, File)
+	for _, m := range []rdma.Mode{rdma.Exclusive, rdma.Exclusive, rdma.Shared} {
 		if written, err := b.set(m); err != nil || !written {
 			t.Errorf("%v, %v", written, err)
 		}
@@ -114,9 +116,9 @@ func TestSettingTheModeAtBoot(t *testing.T) {
 
 func TestSettingTheModeOfABareNodeMakesTheDirectory(t *testing.T) {
 	b := node(t, nil)
-	_, err := b.set(Exclusive)
+	_, err := b.set(rdma.Exclusive)
 	must(t, err)
-	if got, err := b.Read(); err != nil || got.Mode != Exclusive || got.Settings[0].Where() != BootFile+":2" {
+	if got, err := b.Read(); err != nil || got.Mode != rdma.Exclusive || got.Settings[0].Where() != File+":2" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -134,10 +136,10 @@ func TestASettingInVainIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := node(t, c.files)
-			if _, err := b.set(Exclusive); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := b.set(rdma.Exclusive); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v", err)
 			}
-			if _, err := os.Stat(filepath.Join(b.Root, BootFile)); err == nil {
+			if _, err := os.Stat(filepath.Join(b.Root, File)); err == nil {
 				t.Error("the file was written")
 			}
 		})
@@ -148,7 +150,7 @@ func TestASettingInVainIsRefused(t *testing.T) {
 		{"/etc/modprobe.d/zz.conf": "options ib_core netns_mode=0"},
 		{"/proc/cmdline": "ib_core.netns_mode=0", "/lib/modules/" + release(t) + "/modules.builtin": "x/ib_core.ko"},
 	} {
-		_, err := node(t, files).set(Exclusive)
+		_, err := node(t, files).set(rdma.Exclusive)
 		must(t, err)
 	}
 }
@@ -161,5 +163,12 @@ func TestTheInitramfsIsRebuiltWithWhatTheNodeHas(t *testing.T) {
 		if got := node(t, map[string]string{program: ""}).RebuildInitramfs(); got != want {
 			t.Errorf("with %s: %q", program, got)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

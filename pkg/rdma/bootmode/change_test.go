@@ -1,4 +1,4 @@
-package rdma
+package bootmode
 
 import (
 	"errors"
@@ -8,14 +8,15 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/without"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 func TestChangeAtBootAlone(t *testing.T) {
 	b := Boot{Root: t.TempDir()}
-	if c := b.Change(Exclusive, true, false); c != (Change{AtBoot: true, Written: true}) {
+	if c := b.Change(rdma.Exclusive, true, false); c != (Change{AtBoot: true, Written: true}) {
 		t.Errorf("%+v", c)
 	}
-	if boot, err := b.Read(); err != nil || boot.Mode != Exclusive {
+	if boot, err := b.Read(); err != nil || boot.Mode != rdma.Exclusive {
 		t.Errorf("the node boots with %q, %v", boot.Mode, err)
 	}
 }
@@ -26,13 +27,13 @@ func TestChangeWithoutRDMAIsDoneWithTheFile(t *testing.T) {
 		return
 	}
 	b := Boot{Root: t.TempDir()}
-	if c := b.Change(Exclusive, true, true); c != (Change{AtBoot: true, Written: true, NotLoaded: true}) {
+	if c := b.Change(rdma.Exclusive, true, true); c != (Change{AtBoot: true, Written: true, NotLoaded: true}) {
 		t.Errorf("%+v", c)
 	}
-	if c := b.Change(Shared, false, true); c.Now || c.NotLoaded || !errors.Is(c.NowErr, ErrNoRDMA) {
+	if c := b.Change(rdma.Shared, false, true); c.Now || c.NotLoaded || !errors.Is(c.NowErr, rdma.ErrNoRDMA) {
 		t.Errorf("only now: %+v", c)
 	}
-	if boot, err := b.Read(); err != nil || boot.Mode != Exclusive {
+	if boot, err := b.Read(); err != nil || boot.Mode != rdma.Exclusive {
 		t.Errorf("the node boots with %q, %v", boot.Mode, err)
 	}
 }
@@ -50,7 +51,7 @@ func TestChangeThatIsNotWrittenDoesNotCountAsLoadedLater(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "zz.conf"), []byte("options ib_core netns_mode=1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if c := b.Change(Exclusive, true, true); c.AtBoot || c.AtBootErr == nil || c.NotLoaded || !errors.Is(c.NowErr, ErrNoRDMA) {
+	if c := b.Change(rdma.Exclusive, true, true); c.AtBoot || c.AtBootErr == nil || c.NotLoaded || !errors.Is(c.NowErr, rdma.ErrNoRDMA) {
 		t.Errorf("%+v", c)
 	}
 }

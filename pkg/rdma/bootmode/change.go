@@ -1,15 +1,16 @@
-package rdma
+package bootmode
 
 import (
 	"errors"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // Change is the outcome of [Boot.Change].
 type Change struct {
 	AtBoot    bool  // the node boots with the mode
-	Written   bool  // [BootFile] sets it; otherwise the kernel's command line does
+	Written   bool  // [File] sets it; otherwise the kernel's command line does
 	AtBootErr error // why it does not
 
 	Now       bool  // the running kernel has the mode
@@ -20,16 +21,16 @@ type Change struct {
 // Change sets the mode at boot, if atBoot is true, and that of the running
 // kernel, if now is true. An error of one does not prevent the other. It needs
 // root, and the calling thread must be in the host netns.
-func (b Boot) Change(mode Mode, atBoot, now bool) Change {
+func (b Boot) Change(mode rdma.Mode, atBoot, now bool) Change {
 	var c Change
 	if atBoot {
 		c.Written, c.AtBootErr = b.set(mode)
 		c.AtBoot = c.AtBootErr == nil
 	}
 	if now {
-		err := onHost(func(core *Core) error { return core.SetMode(mode) })
+		err := onHost(func(core *rdma.Core) error { return core.SetMode(mode) })
 		c.Now = err == nil
-		c.NotLoaded = c.AtBoot && errors.Is(err, ErrNoRDMA)
+		c.NotLoaded = c.AtBoot && errors.Is(err, rdma.ErrNoRDMA)
 		if !c.NotLoaded {
 			c.NowErr = err
 		}
@@ -39,8 +40,8 @@ func (b Boot) Change(mode Mode, atBoot, now bool) Change {
 
 // RunningMode returns the mode of the running kernel. The calling thread must be in the
 // host netns.
-func RunningMode() (mode Mode, err error) {
-	err = onHost(func(core *Core) error {
+func RunningMode() (mode rdma.Mode, err error) {
+	err = onHost(func(core *rdma.Core) error {
 		mode, err = core.Mode()
 		return err
 	})
@@ -48,13 +49,13 @@ func RunningMode() (mode Mode, err error) {
 }
 
 // onHost calls f with the RDMA core of the calling thread's namespace.
-func onHost(f func(*Core) error) error {
+func onHost(f func(*rdma.Core) error) error {
 	host, err := link.CurrentNetns()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	core, err := Open(host)
+	core, err := rdma.Open(host)
 	if err != nil {
 		return err
 	}
