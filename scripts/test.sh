@@ -69,7 +69,7 @@ step lint scripts/lint.sh
 # kubelets and for servers half of the time. The longest first, or the last one runs alone.
 # The race detector is a C library: only it needs cgo.
 CGO_ENABLED=1 step "tests, race detector on" every race -race -p 6 -parallel 8 "${race[@]}"
-step "tests, race detector off" every plain -p 4 "${plain[@]}"
+step "tests, race detector off" every plain -p 3 "${plain[@]}"
 for dir in $(scripts/modules.sh); do
 	[[ $dir == . ]] || step "tests, $dir" nested "$dir"
 done

@@ -25,7 +25,7 @@ func newDoctorCluster() *cobra.Command {
 		Long: `Read the facts of all nodes with a rail-agent, and judge them by all rules: each
 node, its pods and networks, and the nodes together. It runs on any machine with a
 kubeconfig, and needs no root: the API server runs "rail-agent facts" in the agent's
-pod of each node. 32 nodes are asked at a time, each for 8 s at most. A node that does
+pod of each node. 32 nodes are asked at a time, each for 25 s at most. A node that does
 not answer is a finding, and the others are judged nevertheless.
 
 The account needs the rights to list pods, nodes, servicecidrs, ippools,

@@ -315,7 +315,8 @@ func (l *lab) healthy(t *testing.T) {
 }
 
 // settles bounds how long the cluster takes to show a defect, or its end.
-const settles = 30 * time.Second
+// An agent that does not answer takes 25 s of it.
+const settles = 90 * time.Second
 
 // want fails the test unless the doctor finds these IDs, with these parts of findings, and no
 // others. It asks again until the cluster has settled.

@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/docs"
 )
@@ -22,8 +24,11 @@ func TestRunbookRunsRailctlOnTheNode(t *testing.T) {
 		t.Fatalf("the page begins with another command: %s", script)
 	}
 	for _, n := range l.Nodes() {
-		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", "node="+n.Name+"\n"+strings.TrimPrefix(script, example))
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "sh", "-e", "-c", "node="+n.Name+"\n"+strings.TrimPrefix(script, example))
 		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(l.KubectlPath())+":"+os.Getenv("PATH"), "KUBECONFIG="+l.Kubeconfig())
+		cmd.WaitDelay = time.Second // kubectl has the pipe too
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%s: %v\n%s", n.Name, err, out)

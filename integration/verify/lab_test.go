@@ -256,9 +256,19 @@ func (l *lab) hold(networks ...string) (end func()) {
 // pod makes a pod, until the returned function is called or the test ends.
 func (l *lab) pod(name, object string) (end func()) {
 	l.t.Helper()
-	l.must(l.Apply(l.t.Context(), []byte(object)))
-	end = sync.OnceFunc(func() { l.kubectl("delete", "pod", name, "--wait") })
+	var once sync.Once
+	end = func() {
+		l.t.Helper()
+		once.Do(func() {
+			if l.t.Failed() {
+				l.t.Log(l.Report()) // with the pod
+			}
+			_, err := l.Kubectl(context.Background(), "delete", "pod", name, "--ignore-not-found", "--wait", "--timeout="+patience.String())
+			l.must(err)
+		})
+	}
 	l.t.Cleanup(end)
+	l.must(l.Apply(l.t.Context(), []byte(object)))
 	return end
 }
 

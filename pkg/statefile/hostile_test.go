@@ -193,7 +193,8 @@ func TestDirectoryThatIsSwappedWhileItIsOpened(t *testing.T) {
 				defer swapper.Wait()
 				defer close(done)
 				opened, refused := 0, 0
-				for range 3000 {
+				enough := func() bool { return swaps.Load() >= 100 && opened > 0 && refused > 0 }
+				for end, tries := time.Now().Add(10*time.Second), 0; (tries < 3000 || !enough()) && time.Now().Before(end); tries++ {
 					d, err := open(parent)
 					if err != nil {
 						refused++
@@ -207,7 +208,7 @@ func TestDirectoryThatIsSwappedWhileItIsOpened(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				if swaps.Load() < 100 || opened == 0 || refused == 0 {
+				if !enough() {
 					t.Errorf("that was no test: %d swaps, %d opened, %d refused", swaps.Load(), opened, refused)
 				}
 			})

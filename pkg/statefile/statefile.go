@@ -81,26 +81,41 @@ func unsafeError(path string, err error) error {
 
 // openRoot opens the directory name, which lstat and open find, unless others could forge
 // its content. The path is for messages. What is not a directory is neither followed nor
-// waited for, also if it takes the directory's place meanwhile.
+// waited for, also if it takes the directory's place meanwhile. The error wraps
+// [fs.ErrNotExist] only if there is nothing of that name.
 func openRoot(lstat func(string) (fs.FileInfo, error), open func(string) (*os.Root, error), name, path string) (*os.Root, error) {
-	named, err := lstat(name)
-	if err != nil {
-		return nil, openError(path, err)
+	// A directory that is mounted on demand is another one after its first open.
+	for last := false; ; last = true {
+		named, err := lstat(name)
+		if err != nil {
+			return nil, openError(path, err)
+		}
+		if !named.IsDir() {
+			return nil, replacedError(path, "it is not a directory but "+named.Mode().Type().String())
+		}
+		// The dot makes the kernel fail for a FIFO, instead of waiting for its writer.
+		root, err := open(name + "/.")
+		if err == nil {
+			var info fs.FileInfo
+			if info, err = root.Stat("."); err == nil && os.SameFile(named, info) {
+				return trusted(root, info, path)
+			}
+			_ = root.Close()
+		}
+		switch {
+		case !last:
+		case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
+			return nil, replacedError(path, "something else took its place while it was opened")
+		default:
+			return nil, openError(path, err)
+		}
 	}
-	if !named.IsDir() {
-		return nil, replacedError(path, "it is not a directory but "+named.Mode().Type().String())
-	}
-	// The dot makes the kernel fail for a FIFO, instead of waiting for its writer.
-	root, err := open(name + "/.")
-	if err != nil {
-		return nil, openError(path, err)
-	}
-	info, err := root.Stat(".")
-	if err != nil {
-		err = openError(path, err)
-	} else if !os.SameFile(named, info) {
-		err = replacedError(path, "something else took its place while it was opened")
-	} else if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
+}
+
+// trusted returns root, unless others could forge its content.
+func trusted(root *os.Root, info fs.FileInfo, path string) (*os.Root, error) {
+	var err error
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		err = failure.New(failure.IO, "state directory %s belongs to user %d, who could forge what is in it", path, st.Uid).
 			Cure("remove it or configure another place")
 	} else if info.Mode().Perm()&0o022 != 0 {
@@ -327,7 +342,7 @@ func (d *Dir) Remove(name string) error {
 // RemoveAll removes name with all that is below it. A missing name is not an error.
 func (d *Dir) RemoveAll(name string) error {
 	if err := d.root.RemoveAll(name); err != nil {
-		return writeError(d.path, name, err)
+		return failure.From(err, failure.IO, "cannot remove %s", filepath.Join(d.path, name)).Cure("remove it by hand")
 	}
 	return d.syncDir()
 }

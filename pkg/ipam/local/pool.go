@@ -293,6 +293,7 @@ func entries(d *statefile.Dir) ([]string, error) {
 	return names, err
 }
 
+// list returns everything in d.
 func list(d *statefile.Dir) ([]fs.DirEntry, error) {
 	f, err := d.OpenFile(".", os.O_RDONLY)
 	if err != nil {

@@ -89,7 +89,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	for _, name := range names {
 		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") || strings.HasPrefix(name, tmpPrefix) {
 			if err := root.RemoveAll(name); err != nil {
-				return failure.From(err, failure.IO, "addresses of the last boot").Cure("remove it")
+				return failure.Wrap(err, failure.IO, "addresses of the last boot")
 			}
 		}
 	}
