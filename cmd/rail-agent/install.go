@@ -39,12 +39,14 @@ type credentialFlags struct {
 }
 
 func (f *credentialFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.confDir, "cni-conf", "", "the runtime's configuration directory, below which the kubeconfig and the flat file of whereabouts are written; none when empty")
+	flags.StringVar(&f.confDir, "cni-conf", "",
+		"the runtime's configuration directory, below which the kubeconfig and the flat file of whereabouts are written; none when empty")
 	flags.StringVar(&f.account, "plugin-account", "rail-cni-whereabouts", "service account, in the agent's namespace, whose token the plugin whereabouts gets")
 	flags.DurationVar(&f.lifetime, "token-lifetime", 24*time.Hour, "life of that token, which is renewed when half of it is over")
 	flags.StringVar(&f.server, "api-server", "", "the API server's URL for the plugin; the agent's own when empty")
 	flags.StringVar(&f.namespace, "pool-namespace", "", "namespace of the address pools; the agent's own when empty")
-	flags.BoolVar(&f.replace, "replace-whereabouts-files", false, "also replace the files of whereabouts' own installer, which otherwise stay and are used, until the API server refuses their token")
+	flags.BoolVar(&f.replace, "replace-whereabouts-files", false,
+		"also replace the files of whereabouts' own installer, which otherwise stay and are used, until the API server refuses their token")
 }
 
 func addRecordFlag(flags *pflag.FlagSet, path *string) {
@@ -57,7 +59,8 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
 	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install put there as soon as no pod needs it, and be ready then")
 	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, even if pods need the plugins")
-	flags.StringVar(&f.nodeFile, "node-file", "", "with --install: the text to write to "+nodefile.InstalledPath+", which limits what networks may use on a node without "+nodefile.DefaultPath)
+	flags.StringVar(&f.nodeFile, "node-file", "",
+		"with --install: the text to write to "+nodefile.InstalledPath+", which limits what networks may use on a node without "+nodefile.DefaultPath)
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)
 }

@@ -26,7 +26,8 @@ func (r Range) Overlaps(other Range) bool {
 	return r.First.BitLen() == other.First.BitLen() && r.First.Compare(other.Last) <= 0 && other.First.Compare(r.Last) <= 0
 }
 
-// ParseBlock reads a CIDR or a single address, without leading zeros.
+// ParseBlock returns the block of a CIDR or of a single address, without leading
+// zeros, and reports whether the text is one.
 func ParseBlock(text string) (netip.Prefix, bool) {
 	if _, n, err := net.ParseCIDR(text); err == nil {
 		addr := AddrOf(n.IP)

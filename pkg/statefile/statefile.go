@@ -103,7 +103,7 @@ func openRoot(lstat func(string) (fs.FileInfo, error), open func(string) (*os.Ro
 			_ = root.Close()
 		}
 		switch {
-		case !last:
+		case !last: // once more
 		case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
 			return nil, replacedError(path, "something else took its place while it was opened")
 		default:

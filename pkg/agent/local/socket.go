@@ -63,8 +63,8 @@ func askSocket(ctx context.Context, socket, path string) error {
 }
 
 // FactsTime bounds the reading of the node's facts for a client, which must wait longer to get
-// those that were read if some sources hang. Reading takes 1.3 s, and ten times as long on a node
-// whose cores are busy.
+// those that were read if some sources hang. Reading takes a bit more than a second, and more
+// than six on a node whose cores are busy.
 const FactsTime = 15 * time.Second
 
 // CopyFacts asks the agent at the socket for the facts of the node, a document of package doctor,
