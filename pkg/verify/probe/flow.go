@@ -17,6 +17,7 @@ const (
 	maxFlows    = 4096
 	maxProbes   = 10_000
 	maxDuration = 10 * time.Second // of an interval or a wait
+	leaveWait   = 200 * time.Millisecond
 )
 
 // arrival is a probe that arrived, and its answer.
@@ -64,7 +65,12 @@ func (p *Prober) remember(in *packet) bool {
 }
 
 // report returns what arrived of flows, and forgets it. What arrives of them later has no answer.
-func (p *Prober) report(flows []uint32) *verify.Answer {
+// It waits for the kernel's reports about the last answers: one without a report counts as lost
+// in this node.
+func (p *Prober) report(ctx context.Context, flows []uint32) *verify.Answer {
+	for end := time.Now().Add(leaveWait); p.leaving(flows) && time.Now().Before(end) && ctx.Err() == nil; {
+		sleep(ctx, 5*time.Millisecond)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := &verify.Answer{}
@@ -78,6 +84,25 @@ func (p *Prober) report(flows []uint32) *verify.Answer {
 		a.Seen = append(a.Seen, s)
 	}
 	return a
+}
+
+// leaving reports whether the kernel has reported of some answers of a flow that they left, and
+// not of all. A driver that reports none is not waited for.
+func (p *Prober) leaving(flows []uint32) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, id := range flows {
+		left := 0
+		for _, arrived := range p.seen[id] {
+			if arrived.out != 0 {
+				left++
+			}
+		}
+		if left > 0 && left < len(p.seen[id]) {
+			return true
+		}
+	}
+	return false
 }
 
 // measure runs flows at the same time.

@@ -39,10 +39,6 @@ func probes(t *testing.T, p *Prober, f verify.Flow) (verify.Echo, verify.Seen) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The kernel reports that an answer has left after it has left.
-	for end := time.Now().Add(10 * time.Second); !p.answersLeft(f.ID) && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
 	r, err := p.Do(t.Context(), &verify.Request{Report: []uint32{f.ID}})
 	if err != nil {
 		t.Fatal(err)
@@ -50,16 +46,50 @@ func probes(t *testing.T, p *Prober, f verify.Flow) (verify.Echo, verify.Seen) {
 	return a.Echoes[0], r.Seen[0]
 }
 
-// answersLeft reports whether the kernel has reported of each answer of the flow that it has left.
-func (p *Prober) answersLeft(flow uint32) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, arrived := range p.seen[flow] {
-		if arrived.out == 0 {
-			return false
-		}
+// TestReportWaitsForTheLastAnswers: the kernel's report that an answer left comes after its answer.
+func TestReportWaitsForTheLastAnswers(t *testing.T) {
+	for name, c := range map[string]struct {
+		late, never int           // answers of which the report comes late, or never
+		least, most time.Duration // that it waits
+	}{
+		"all left":              {0, 0, 0, leaveWait / 2},
+		"the last ones leave":   {3, 0, 20 * time.Millisecond, leaveWait},
+		"one was lost":          {0, 1, leaveWait, time.Minute},
+		"a driver that is mute": {0, 10, 0, leaveWait / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			flow := map[uint32]*arrival{}
+			for i := range uint32(10) {
+				flow[i] = &arrival{}
+				if int(i) >= c.late+c.never {
+					flow[i].out = 1
+				}
+			}
+			p := &Prober{seen: map[uint32]map[uint32]*arrival{7: flow}, reported: map[uint32]bool{}}
+			later := time.AfterFunc(20*time.Millisecond, func() {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				for i := range uint32(c.late) {
+					flow[i].out = 1
+				}
+			})
+			defer later.Stop()
+			began := time.Now()
+			a := p.report(t.Context(), []uint32{7})
+			if took := time.Since(began); took < c.least || took > 10*c.most {
+				t.Errorf("it took %v", took)
+			}
+			lost := 0
+			for _, h := range a.Seen[0].Holds {
+				if h.Out == 0 {
+					lost++
+				}
+			}
+			if lost != c.never {
+				t.Errorf("%d answers did not leave, not %d", lost, c.never)
+			}
+		})
 	}
-	return true
 }
 
 func TestKernelReportsWhenProbesAndAnswersLeaveAndArrive(t *testing.T) {
