@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,9 +11,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
 	"github.com/rail-cni/rail-cni/pkg/cell"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 	"github.com/rail-cni/rail-cni/pkg/verify/pods"
 )
@@ -68,6 +65,9 @@ func (c *verifyCluster) check(level int) error {
 	return nil
 }
 
+// fabricAgain bounds the second question for the fabric.
+const fabricAgain = 30 * time.Second
+
 // inCluster measures between nodes of a cluster.
 func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verify.Result, error) {
 	c := &v.cluster
@@ -81,7 +81,12 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	if err != nil {
 		return nil, err
 	}
-	fabric := v.findFabric(ctx, o.Agents)
+	asked := make(chan error, 1)
+	go func() { // while the pods start
+		var err error
+		v.Fabric, err = v.findFabric(ctx, o.Agents)
+		asked <- err
+	}()
 	if bar := newProgress(cmd.ErrOrStderr(), "pods"); bar != nil {
 		o.Done = bar.running
 		defer bar.clear()
@@ -97,9 +102,13 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	if err != nil {
 		return nil, err
 	}
-	found := <-fabric
-	if v.Fabric = found.value; found.err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", cell.Printable(found.err.Error()))
+	if err := <-asked; err != nil {
+		// The start of the pods may have kept the nodes busy.
+		again, cancel := context.WithTimeout(ctx, fabricAgain)
+		defer cancel()
+		if v.Fabric, err = v.findFabric(again, o.Agents); err != nil {
+			fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", cell.Printable(err.Error()))
+		}
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())
@@ -135,50 +144,13 @@ func (c *verifyCluster) options(ctx context.Context, client *kube.Client) (*pods
 	return o, nil
 }
 
-// fabricFound is the fabric, or why it is not known.
-type fabricFound struct {
-	value string
-	err   error
-}
-
-// findFabric returns the fabric of --fabric, or of an agent's node file, when it is known.
-func (v *verifyFlags) findFabric(ctx context.Context, agents *pods.Agents) <-chan fabricFound {
-	found := make(chan fabricFound, 1)
+// findFabric returns the fabric of --fabric, or of an agent's node file.
+func (v *verifyFlags) findFabric(ctx context.Context, agents *pods.Agents) (string, error) {
 	switch {
 	case v.fabric != "":
-		found <- fabricFound{value: v.fabric}
+		return v.fabric, nil
 	case agents == nil:
-		found <- fabricFound{err: errors.New("no rail-agent was asked")}
-	default:
-		go func() {
-			var f fabricFound
-			text, err := agents.Facts(ctx)
-			if f.err = err; err == nil {
-				f.value, f.err = fabricIn(text)
-			}
-			found <- f
-		}()
+		return "", errors.New("no rail-agent was asked")
 	}
-	return found
-}
-
-// fabricIn returns the fabric of the node file in the facts of a node, "" for none.
-func fabricIn(text []byte) (string, error) {
-	facts, err := doctor.ReadFacts(bytes.NewReader(text))
-	if err != nil {
-		return "", err
-	}
-	if facts.Configs == nil || !facts.Configs.Files.OK() {
-		return "", fmt.Errorf("the agent of %s could not read its node file", facts.Node)
-	}
-	for _, c := range facts.Configs.Files.Value {
-		if c.Kind == doctor.NodeFile {
-			file, err := nodefile.Parse([]byte(c.Text))
-			if err != nil {
-				return "", err
-			}
-			return file.Fabric, nil
-		}
-	}
-	return "", nil
+	return agents.Fabric(ctx)
 }

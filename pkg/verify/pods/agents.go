@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent/remote"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // Agents are the pods of rail-agent of a cluster.
@@ -49,24 +50,54 @@ func (a *Agents) Image(node string) string {
 	return a.pods[max(i, 0)].Image
 }
 
-// Facts returns what "rail-agent facts" prints on the first node whose agent answers. It needs the
-// right to create pods/exec.
-func (a *Agents) Facts(ctx context.Context) ([]byte, error) {
+// Fabric returns the fabric of the node file ("" for none) of the first node whose agent can tell
+// it. It needs the right to create pods/exec.
+func (a *Agents) Fabric(ctx context.Context) (string, error) {
 	const tries = 3
 	var errs []error
 	for i := range a.pods {
 		if a.pods[i].Problem != "" {
 			continue // it cannot be asked
 		}
-		text, err := a.pods[i].Facts(ctx, a.client)
+		fabric, err := a.fabric(ctx, &a.pods[i])
 		if err == nil || ctx.Err() != nil {
-			return text, err
+			return fabric, err
 		}
 		if errs = append(errs, err); kube.IsForbidden(err) || len(errs) == tries {
 			break
 		}
 	}
-	return nil, cmp.Or(errors.Join(errs...), errors.New("no pod of rail-agent runs"))
+	return "", cmp.Or(errors.Join(errs...), errors.New("no pod of rail-agent runs"))
+}
+
+// fabric returns the fabric of the node file in the facts of a node, "" for none.
+func (a *Agents) fabric(ctx context.Context, p *remote.Pod) (string, error) {
+	facts, err := a.facts(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	if facts.Configs == nil || !facts.Configs.Files.OK() {
+		return "", fmt.Errorf("the agent of %s could not read its node file", p.Node)
+	}
+	for _, c := range facts.Configs.Files.Value {
+		if c.Kind == doctor.NodeFile {
+			file, err := nodefile.Parse([]byte(c.Text))
+			if err != nil {
+				return "", fmt.Errorf("the node file of %s: %w", p.Node, err)
+			}
+			return file.Fabric, nil
+		}
+	}
+	return "", nil
+}
+
+// facts returns what "rail-agent facts" prints in the pod.
+func (a *Agents) facts(ctx context.Context, p *remote.Pod) (*doctor.Facts, error) {
+	text, err := p.Facts(ctx, a.client)
+	if err != nil {
+		return nil, err
+	}
+	return doctor.ReadFacts(bytes.NewReader(text))
 }
 
 // attachments returns what the ledger of a node has. It needs the right to create pods/exec.
@@ -75,11 +106,7 @@ func (a *Agents) attachments(ctx context.Context, node string) ([]doctor.Attachm
 	if i < 0 {
 		return nil, errors.New("the node has no rail-agent")
 	}
-	text, err := a.pods[i].Facts(ctx, a.client)
-	if err != nil {
-		return nil, err
-	}
-	facts, err := doctor.ReadFacts(bytes.NewReader(text))
+	facts, err := a.facts(ctx, &a.pods[i])
 	if err != nil {
 		return nil, err
 	}
