@@ -256,20 +256,23 @@ func (l *lab) hold(networks ...string) (end func()) {
 // pod makes a pod, until the returned function is called or the test ends.
 func (l *lab) pod(name, object string) (end func()) {
 	l.t.Helper()
-	var once sync.Once
-	end = func() {
-		l.t.Helper()
-		once.Do(func() {
-			if l.t.Failed() {
-				l.t.Log(l.Report()) // with the pod
-			}
-			_, err := l.Kubectl(context.Background(), "delete", "pod", name, "--ignore-not-found", "--wait", "--timeout="+patience.String())
-			l.must(err)
-		})
-	}
-	l.t.Cleanup(end)
+	end = l.undo(func() {
+		if l.t.Failed() {
+			l.t.Log(l.Report()) // with the pod
+		}
+		_, err := l.Kubectl(context.Background(), "delete", "pod", name, "--ignore-not-found", "--wait", "--timeout="+patience.String())
+		l.must(err)
+	})
 	l.must(l.Apply(l.t.Context(), []byte(object)))
 	return end
+}
+
+// undo returns a function that calls do once. Without a call the end of the test makes it.
+func (l *lab) undo(do func()) (now func()) {
+	var once sync.Once
+	now = func() { once.Do(do) }
+	l.t.Cleanup(now)
+	return now
 }
 
 // jobs returns the names of all Jobs that runs have made, also of those that are gone.

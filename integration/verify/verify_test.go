@@ -38,13 +38,16 @@ func TestDefectsOfAClusterAreNamed(t *testing.T) {
 	l := theLab(t)
 	l.nodes[1].IP("link", "set", l.rails[3], "mtu", "1500")
 	l.fabric.Batch(nil, "link set n2-rail2 master rail3", "link set n2-rail3 master rail2")
+	mend := l.undo(func() { // also if the test fails, or the next tests find these defects
+		l.fabric.Batch(nil, "link set n2-rail2 master rail2", "link set n2-rail3 master rail3")
+		l.nodes[1].IP("link", "set", l.rails[3], "mtu", "9000")
+	})
 	r := l.verifyWhile(verify.ExitDefects, func() {
 		pods := l.pods()
 		pods[1].Slow("net6")
 		pods[0].Drop("net8", 5)
 	}, "--probes", "400")
-	l.fabric.Batch(nil, "link set n2-rail2 master rail2", "link set n2-rail3 master rail3")
-	l.nodes[1].IP("link", "set", l.rails[3], "mtu", "9000")
+	mend()
 	// With two nodes nobody knows which one has the swapped pair.
 	want := []string{"latency node-2/5", "loss node-1/7", "mtu node-2/3", "swapped node-1/1 or node-1/2 or node-2/1 or node-2/2"}
 	if have := found(r); !slices.Equal(have, want) {
