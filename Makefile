@@ -47,6 +47,8 @@ NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/cra
 # with FULL=yes only.
 RACE_IN_FULL ?= deployments/monitoring docs examples integration/bench integration/controlplane pkg/doctor pkg/install/node \
 	pkg/ipam/local pkg/part/all pkg/whereabouts/block pkg/whereabouts/plugin scripts/demo
+# … and those that measure a cluster, which other tests beside it would slow or starve.
+ALONE = integration/doctor integration/verify
 
 # FULL=yes: "make test" also runs the tests of scripts/long.txt, and takes no samples.
 # BASE=REV: it also runs those of scripts/long.txt that watch a path which changed since REV.
@@ -165,7 +167,7 @@ test: build peers cluster-binaries owners tools ## lint and the tests, without s
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev chromium:chromium,fonts-dejavu-core
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@scripts/debian-files.sh prometheus usr/bin/prometheus:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/prometheus' usr/bin/promtool:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/promtool'
-	@NO_RACE='$(NO_RACE) $(if $(filter yes,$(FULL)),,$(RACE_IN_FULL))' LEAVE_OUT='$(if $(filter no,$(CLUSTER)),$(CLUSTERS))' BASE='$(BASE)' RIG='$(RIG)' \
+	@NO_RACE='$(NO_RACE) $(if $(filter yes,$(FULL)),,$(RACE_IN_FULL))' LEAVE_OUT='$(if $(filter no,$(CLUSTER)),$(CLUSTERS))' ALONE='$(ALONE)' BASE='$(BASE)' RIG='$(RIG)' \
 		RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 
 # The tests on another kernel need no cluster; those on arm64 need the arm64 image's programs.
