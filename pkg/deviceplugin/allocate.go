@@ -53,7 +53,7 @@ func (p *Plugin) allocate(ctx context.Context, pool *resource.Pool, ids []string
 	info := map[string]map[string]any{}
 	var sorted, paths, names []string
 	for _, n := range nics {
-		chars := p.charDevices(n.CharDevices)
+		chars := p.charDevices(pool.CharDevices(&n.NIC))
 		if len(n.CharDevices) > 0 && len(chars) == 0 {
 			return nil, noCharDevices(pool.Resource, n.CharDevices)
 		}
@@ -82,8 +82,8 @@ func (p *Plugin) allocate(ctx context.Context, pool *resource.Pool, ids []string
 // stands for no NIC.
 func (p *Plugin) allocateShared(pool *resource.Pool) (*kubelet.ContainerAllocateResponse, error) {
 	var listed []string
-	for _, n := range pool.NICs {
-		listed = append(listed, n.CharDevices...)
+	for i := range pool.NICs {
+		listed = append(listed, pool.CharDevices(&pool.NICs[i])...)
 	}
 	paths := p.charDevices(listed)
 	if len(paths) == 0 {

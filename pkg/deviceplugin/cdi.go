@@ -52,11 +52,12 @@ func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
 	}
 	for i := range pools {
 		var all []string
-		for _, n := range pools[i].NICs {
+		for j := range pools[i].NICs {
+			n := &pools[i].NICs[j]
 			if pools[i].Mode == resource.Shared {
-				all = append(all, n.CharDevices...)
+				all = append(all, pools[i].CharDevices(n)...)
 			} else {
-				add(n.PCI, p.charDevices(n.CharDevices), exclusiveAccess)
+				add(n.PCI, p.charDevices(leastOf(pools, n)), exclusiveAccess)
 			}
 		}
 		if pools[i].Mode == resource.Shared {
@@ -64,6 +65,19 @@ func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
 		}
 	}
 	return spec
+}
+
+// leastOf returns the char devices that each exclusive pool with the NIC hands out: its CDI device
+// is one for all of them.
+func leastOf(pools []resource.Pool, n *resource.NIC) []string {
+	least := n.CharDevices
+	for i := range pools {
+		if p := &pools[i]; p.Mode != resource.Shared && slices.ContainsFunc(p.NICs, func(o resource.NIC) bool { return o.PCI == n.PCI }) {
+			all := p.CharDevices(n)
+			least = slices.DeleteFunc(slices.Clone(least), func(path string) bool { return !slices.Contains(all, path) })
+		}
+	}
+	return least
 }
 
 // writeCDI writes the specification of the pools, if it differs from the file. Devices of

@@ -1035,3 +1035,66 @@ func TestNamesOfVariablesAndSockets(t *testing.T) {
 		t.Error(a, b)
 	}
 }
+
+// TestInfiniBandContainersCannotManageTheFabric also has a NIC in two pools, of which one has umad:
+// its CDI device is one.
+func TestInfiniBandContainersCannotManageTheFabric(t *testing.T) {
+	const (
+		two = "resources: {cdi: %s, allowOverlap: true, pools: [{name: rail.io/hca, mode: exclusive, umad: %s, select: {rdma: true}}, {name: rail.io/other, mode: exclusive, select: {ifNames: [ens2]}}]}"
+		one = "resources: {pools: [{name: rail.io/hca, mode: shared, max: 20, umad: %s, select: {ifNames: [ens1]}}]}"
+	)
+	for name, c := range map[string]struct{ pools, want string }{
+		"exclusive":            {fmt.Sprintf(two, "false", "false"), "uverbs1"},
+		"exclusive, umad":      {fmt.Sprintf(two, "false", "true"), "umad1 uverbs1"},
+		"shared":               {fmt.Sprintf(one, "false"), "uverbs1"},
+		"shared, umad":         {fmt.Sprintf(one, "true"), "umad1 uverbs1"},
+		"exclusive, CDI":       {fmt.Sprintf(two, "true", "false"), "uverbs1"},
+		"exclusive, umad, CDI": {fmt.Sprintf(two, "true", "true"), "umad1 uverbs1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, c.pools)
+			n.change(func() {
+				for i := range n.inventory.NICs {
+					n.inventory.NICs[i].LinkType = resource.InfiniBand
+				}
+			})
+			n.start()
+			n.run()
+			id, devicesOfPool := pciOf(1), 8
+			if strings.Contains(c.pools, "shared") {
+				id, devicesOfPool = "3", 20
+			}
+			n.awaitHealthy(hca, devicesOfPool)
+			got, err := n.allocate(hca, id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var devices []string
+			for _, d := range got.GetDevices() {
+				devices = append(devices, filepath.Base(d.GetHostPath()))
+			}
+			spec := &cdi.Spec{}
+			if strings.Contains(name, "CDI") {
+				text, err := os.ReadFile(filepath.Join(n.options.CDIDir, cdiFile))
+				if err := errors.Join(err, json.Unmarshal(text, spec)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, d := range spec.Devices {
+				for _, node := range d.ContainerEdits.DeviceNodes {
+					if d.Name == pciOf(2) && strings.Contains(node.Path, "umad") {
+						t.Errorf("%s is in a pool without umad, and has %s", d.Name, node.Path)
+					}
+					if d.Name == id {
+						devices = append(devices, filepath.Base(node.Path))
+					}
+				}
+			}
+			devices = slices.DeleteFunc(devices, func(d string) bool { return d == "rdma_cm" })
+			slices.Sort(devices)
+			if have := strings.Join(devices, " "); have != c.want {
+				t.Errorf("it has %s, not %s", have, c.want)
+			}
+		})
+	}
+}

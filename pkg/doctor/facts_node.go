@@ -279,7 +279,8 @@ type Pool struct {
 	Resource string   `json:"resource"`
 	Kind     string   `json:"kind"` // "shared", "exclusive", "perRail"
 	NICs     []string `json:"nics"`
-	Count    int64    `json:"count"` // of devices that it should offer
+	Count    int64    `json:"count"`          // of devices that it should offer
+	UMAD     bool     `json:"umad,omitempty"` // it hands out management devices of InfiniBand ports
 }
 
 // Agent are the facts of rail-agent on the node.

@@ -61,7 +61,7 @@ func healthyNode(f *Facts) {
 		Capacity:    Known(map[string]int64{"rdma/hca_gpu": 8, "example.com/roce_rail_0": 1}, "API server"),
 		Labels:      Known(map[string]string{"feature.node.kubernetes.io/pci-15b3.present": "true", "feature.node.kubernetes.io/pci-0302_10de.present": "true"}, "API server"),
 		Pools: Known([]Pool{
-			{"rdma/hca_gpu", "shared", []string{"ens3np0", "ens4np0"}, 8}, {"example.com/roce_rail_0", "exclusive", []string{"ens1np0"}, 1},
+			{"rdma/hca_gpu", "shared", []string{"ens3np0", "ens4np0"}, 8, false}, {"example.com/roce_rail_0", "exclusive", []string{"ens1np0"}, 1, false},
 		}, "node file"),
 	}
 	f.Ledger = &Ledger{Dir: "/run/rail-cni", Unreadable: Known([]string(nil), "/run/rail-cni"), Changed: Known([]string(nil), "/run/rail-cni"), Attachments: Known([]Attachment{

@@ -39,6 +39,12 @@ func container(f *Facts) *Container { return &pod(f).Containers.Value[0] }
 // rail returns the interface net1 or net2 of the pod.
 func rail(f *Facts, i int) *Interface { return &pod(f).Interfaces.Value[i] }
 
+// manages gives the container the management device of the InfiniBand NIC.
+func manages(f *Facts, name string) {
+	nic(f, 8).CharDevices = append(nic(f, 8).CharDevices, "/dev/infiniband/"+name)
+	container(f).CharDevices = append(container(f).CharDevices, "/dev/infiniband/"+name)
+}
+
 func init() {
 	noContainers := func(f *Facts) { away(&pod(f).Containers) }
 	noInterfaces := func(f *Facts) { away(&pod(f).Interfaces) }
@@ -55,6 +61,10 @@ func init() {
 			container(f).CharDevices = append(container(f).CharDevices, "/dev/infiniband/uverbs5")
 		},
 		missing: func(f *Facts) { away(&f.Host.RDMAMode) },
+	})
+	add("IB-UMAD-IN-POD", fixture{
+		fires:   func(f *Facts) { manages(f, "umad8") },
+		missing: func(f *Facts) { manages(f, "umad8"); away(&f.Kubelet.Pools) },
 	})
 	add("POD-HCA", fixture{fires: func(f *Facts) { container(f).Env["NCCL_IB_HCA"] = "mlx5_0,mlx5_1" }, missing: noDevices})
 	add("POD-GIDIDX", fixture{fires: func(f *Facts) { container(f).Env["NCCL_IB_GID_INDEX"] = "2" }, missing: noDevices})

@@ -78,7 +78,9 @@ func TestNetworksAndPoolsNameTheNICsOfANodeWithoutRails(t *testing.T) {
 		{"a device", of(`{"cniVersion": "1.0.0", "type": "host-device", "device": "ens2np0"}`), []string{"ens2np0"}},
 		{"an alternative name and a PCI address", of(`{"type": "host-device", "device": "enp18s0np0"}`, `{"type": "host-device", "pciBusID": "0000:14:00.0"}`), []string{"ens3np0", "ens5np0"}},
 		{"a master, even an uplink", of(`{"type": "macvlan", "master": "eno1"}`), []string{"eno1"}},
-		{"a pool", func(f *Facts) { f.Kubelet.Pools.Value = []Pool{{"rdma/a", "shared", []string{"ens4np0"}, 1}} }, []string{"ens4np0"}},
+		{"a pool", func(f *Facts) {
+			f.Kubelet.Pools.Value = []Pool{{Resource: "rdma/a", Kind: "shared", NICs: []string{"ens4np0"}, Count: 1}}
+		}, []string{"ens4np0"}},
 		{"networks that name none", of(`{"type": "host-device", "rail": "auto"}`), []string{"ens1np0", "ens2np0", "ens3np0", "ens4np0", "ens5np0", "ens6np0", "ens7np0", "ens8np0"}},
 		{"a lent NIC beside a named one", func(f *Facts) {
 			of(`{"type": "host-device", "device": "ens2np0"}`)(f)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
 var podRules = []Rule{
@@ -54,6 +56,13 @@ var podRules = []Rule{
 		Consequence: "The container can use the other pod's NIC, its addresses and its bandwidth.",
 		Cure:        "Offer the NICs by a pool of the mode perRail or exclusive rather than shared, or use exclusive RDMA mode.",
 		Check:       checkForeignDevices,
+	},
+	{
+		ID: "IB-UMAD-IN-POD", Scope: PodScope, Severity: Warn,
+		Expects:     "No container has the management device of an InfiniBand port: umad only where a pool of the node file has umad: true, and issm nowhere.",
+		Consequence: "A program in it can set ports of other nodes down, by one packet each, and with issm be the subnet manager of the fabric.",
+		Cure:        "Start the pod anew: it may be older than the pool's setting. If the container is privileged, or mounts /dev/infiniband of the node, take that away. For a pod that is there to manage, set umad: true of its pool.",
+		Check:       checkManagement,
 	},
 	{
 		ID: "POD-HCA", Scope: PodScope, Severity: Warn,
@@ -322,6 +331,47 @@ func checkNoDevices(f *Facts, r *Report) {
 			r.judged()
 			if !slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.HasSuffix(d, "rdma_cm") }) {
 				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name).Part(c.Name)
+			}
+		}
+	})
+}
+
+// checkManagement finds containers that can manage an InfiniBand fabric, and whose NIC is in no
+// pool that lets them.
+func checkManagement(f *Facts, r *Report) {
+	if !anyPod(f, r) {
+		return
+	}
+	owner, granted := map[string]*NIC{}, map[string]bool{}
+	eachNIC(f, r, func(n *NIC) {
+		for _, d := range n.CharDevices {
+			if n.LinkType == resource.InfiniBand {
+				owner[d] = n
+			}
+		}
+	})
+	if len(owner) == 0 {
+		return
+	}
+	var pools []Pool
+	known := true
+	if f.Kubelet != nil {
+		pools, known = Read(r, "pools", f.Kubelet.Pools)
+	}
+	for i := range pools {
+		for _, name := range pools[i].NICs {
+			granted[name] = granted[name] || pools[i].UMAD
+		}
+	}
+	eachContainer(f, r, func(p *Pod, c *Container) {
+		r.judged()
+		for _, d := range c.CharDevices {
+			n := owner[d]
+			if n == nil || !resource.ManagesFabric(d) {
+				continue
+			}
+			if strings.Contains(d, "issm") || known && !granted[n.Name] && !granted[n.PCI] {
+				r.Find(p.Object(), "container %s has %s, of the InfiniBand port of %s", c.Name, d, n.label()).Part(d)
 			}
 		}
 	})

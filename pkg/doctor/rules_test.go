@@ -842,3 +842,28 @@ func TestGIDWithoutAnAddressIsNoFinding(t *testing.T) {
 		}
 	}
 }
+
+// TestManagementDevicesThatAPoolGrants: only umad can be granted, and only by a pool with the NIC.
+func TestManagementDevicesThatAPoolGrants(t *testing.T) {
+	for name, c := range map[string]struct {
+		device string
+		pool   Pool
+		want   Status
+	}{
+		"umad, granted":            {"umad8", Pool{NICs: []string{"ens9np0"}, UMAD: true}, OK},
+		"umad, granted by address": {"umad8", Pool{NICs: []string{"0000:18:00.0"}, UMAD: true}, OK},
+		"umad, of another pool":    {"umad8", Pool{NICs: []string{"ens1np0"}, UMAD: true}, Status(Warn)},
+		"umad, in a pool without":  {"umad8", Pool{NICs: []string{"ens9np0"}}, Status(Warn)},
+		"issm, though umad is":     {"issm8", Pool{NICs: []string{"ens9np0"}, UMAD: true}, Status(Warn)},
+		"verbs":                    {"uverbs8", Pool{NICs: []string{"ens9np0"}}, OK},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := healthy()
+			manages(f, c.device)
+			f.Kubelet.Pools.Value = append(f.Kubelet.Pools.Value, c.pool)
+			if have := statusOf(Judge(Rules(), f), "IB-UMAD-IN-POD"); have != c.want {
+				t.Errorf("%s, not %s", have, c.want)
+			}
+		})
+	}
+}

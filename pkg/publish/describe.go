@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
 // IsRail reports whether a pod is told of the attachment: it has RDMA, or a NIC of the
@@ -263,17 +263,18 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 		return err
 	}
 	l.RDMA, l.SysImageGUID = d.Name, d.SysImageGUID.String()
+	var all []string
 	if d.ParentBus != "" {
-		l.CharDevices = (&nic.Host{Sys: "/sys"}).CharDevices(d.ParentBus, d.ParentDev)
+		all = (&nic.Host{Sys: "/sys"}).CharDevices(d.ParentBus, d.ParentDev)
 	}
-	if len(l.CharDevices) == 0 {
+	if len(all) == 0 {
 		if u, err := in.Core.Uverbs(d); err == nil {
-			l.CharDevices = []string{nic.CharDevice(u.Name)}
+			all = []string{nic.CharDevice(u.Name)}
 		}
 	}
-	if !recorded.Lent { // by the others, such as umad, a pod would manage a port of the host
-		l.CharDevices = slices.DeleteFunc(l.CharDevices, func(path string) bool { return !strings.HasPrefix(filepath.Base(path), "uverbs") })
-	}
+	// By the others a pod would manage a port of the host, or an InfiniBand fabric. Until the
+	// port is known it has none of them.
+	l.CharDevices = slices.DeleteFunc(slices.Clone(all), resource.ManagesFabric)
 	if l.Port == 0 && d.Ports == 1 {
 		l.Port = 1
 	}
@@ -285,6 +286,9 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 		return err
 	}
 	l.LinkLayer, l.State = p.LinkLayer, p.State.String()
+	if recorded.Lent && l.LinkLayer != infiniBand {
+		l.CharDevices = all
+	}
 	l.ActiveMTU = ActiveMTU(l.LinkLayer, l.MTU)
 	if s.see != nil {
 		s.see(in.Core, d, l.Port, recorded.Lent)

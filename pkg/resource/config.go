@@ -51,6 +51,7 @@ type PoolConfig struct {
 	// Select has the selectors. A NIC that matches one of them is selected.
 	Select         []Select
 	Topology       bool
+	UMAD           bool // see [Pool.UMAD]
 	AdditionalInfo map[string]map[string]string
 }
 
@@ -60,7 +61,7 @@ const maxDevices = 1 << 16
 
 var (
 	configKeys = []string{"pools", "sharedConfigFile", "sriovConfigFile", "allowOverlap", "cdi", "health"}
-	poolKeys   = []string{"name", "mode", "max", "select", "topology"}
+	poolKeys   = []string{"name", "mode", "max", "select", "topology", "umad"}
 	healthKeys = []string{"down", "up"}
 )
 
@@ -128,6 +129,7 @@ func (p *PoolConfig) UnmarshalYAML(node *yaml.Node) error {
 		Max      *int    `yaml:"max"`
 		Select   *Select `yaml:"select"`
 		Topology *bool   `yaml:"topology"`
+		UMAD     bool    `yaml:"umad"`
 	}
 	if err := node.Decode(&raw); err != nil {
 		return err
@@ -146,7 +148,7 @@ func (p *PoolConfig) UnmarshalYAML(node *yaml.Node) error {
 	if err := raw.Select.check(); err != nil {
 		return fmt.Errorf("%s: select: %w", what, err)
 	}
-	*p = PoolConfig{Name: raw.Name, Mode: raw.Mode, Select: []Select{*raw.Select}, Topology: raw.Mode != Shared}
+	*p = PoolConfig{Name: raw.Name, Mode: raw.Mode, Select: []Select{*raw.Select}, Topology: raw.Mode != Shared, UMAD: raw.UMAD}
 	if raw.Max != nil {
 		p.Max = *raw.Max
 	}

@@ -3,6 +3,7 @@ package resource
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,27 @@ func (p *Pool) IDs() []string {
 	return ids
 }
 
+// CharDevices returns the paths of the char devices that a container gets with the NIC. Who has
+// umad of an InfiniBand port sends packets of management into the fabric, and can set ports of
+// other nodes down: only a pool with UMAD hands it out. With issm a container would be a subnet
+// manager: no pool does. On Ethernet neither has any power. A NIC of an unknown kind may be
+// InfiniBand.
+func (p *Pool) CharDevices(n *NIC) []string {
+	if n.LinkType == Ethernet {
+		return n.CharDevices
+	}
+	return slices.DeleteFunc(slices.Clone(n.CharDevices), func(path string) bool {
+		return isDevice(path, "issm") || isDevice(path, "umad") && !p.UMAD
+	})
+}
+
+// ManagesFabric reports whether a path is that of a char device by which a program manages an
+// InfiniBand fabric.
+func ManagesFabric(path string) bool { return isDevice(path, "umad") || isDevice(path, "issm") }
+
+// isDevice reports whether the path is that of a char device of the kind, "/dev/infiniband/umad3".
+func isDevice(path, kind string) bool { return strings.HasPrefix(filepath.Base(path), kind) }
+
 // evaluation applies the configurations of pools, one after the other.
 type evaluation struct {
 	nics         []NIC // in order
@@ -78,7 +100,7 @@ func (e *evaluation) evaluate(p *PoolConfig) []Pool {
 	if p.Mode == PerRail {
 		return e.perRail(p, selected)
 	}
-	pool := Pool{Resource: p.Name, Mode: p.Mode, Topology: p.Topology, AdditionalInfo: p.AdditionalInfo}
+	pool := Pool{Resource: p.Name, Mode: p.Mode, Topology: p.Topology, UMAD: p.UMAD, AdditionalInfo: p.AdditionalInfo}
 	for _, s := range selected {
 		if p.Mode == Shared && !s.nic.usesRDMA() {
 			e.problem(p, NoRDMA, "%s has no RDMA char devices: it is not in the pool; load the driver's RDMA module, or select others", s.nic.label())
@@ -118,7 +140,7 @@ func (e *evaluation) perRail(p *PoolConfig, selected []selection) []Pool {
 			continue
 		}
 		if e.offer(p, s.nic, name) {
-			pools = append(pools, Pool{Resource: name, Mode: Exclusive, NICs: []NIC{*s.nic}, Rail: &rail, Topology: p.Topology, AdditionalInfo: p.AdditionalInfo})
+			pools = append(pools, Pool{Resource: name, Mode: Exclusive, NICs: []NIC{*s.nic}, Rail: &rail, Topology: p.Topology, UMAD: p.UMAD, AdditionalInfo: p.AdditionalInfo})
 		}
 	}
 	switch {

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"math/rand/v2"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -165,5 +166,44 @@ func TestThePoolsDoNotDependOnTheOrderOfNICs(t *testing.T) {
 		if !reflect.DeepEqual(given, nics) {
 			t.Fatal("the caller's NICs were changed")
 		}
+	}
+}
+
+func TestCharDevicesOfAContainer(t *testing.T) {
+	all := []string{"/dev/infiniband/issm3", "/dev/infiniband/umad3", "/dev/infiniband/uverbs3"}
+	for name, c := range map[string]struct {
+		link string
+		umad bool
+		want string
+	}{
+		"Ethernet":             {Ethernet, false, "issm3 umad3 uverbs3"},
+		"InfiniBand":           {InfiniBand, false, "uverbs3"},
+		"InfiniBand with umad": {InfiniBand, true, "umad3 uverbs3"},
+		"of an unknown kind":   {"", false, "uverbs3"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pool := Pool{UMAD: c.umad}
+			n := NIC{LinkType: c.link, CharDevices: slices.Clone(all)}
+			var have []string
+			for _, path := range pool.CharDevices(&n) {
+				have = append(have, filepath.Base(path))
+			}
+			if strings.Join(have, " ") != c.want || !slices.Equal(n.CharDevices, all) {
+				t.Errorf("%q, and %q of the NIC", have, n.CharDevices)
+			}
+		})
+	}
+}
+
+func TestUMADIsAKeyOfEachPool(t *testing.T) {
+	for name, mode := range map[string]string{"shared": "shared, max: 2", "exclusive": "exclusive", "perRail": "perRail"} {
+		t.Run(name, func(t *testing.T) {
+			nics := server()
+			rails, _ := eight(t).Assign(nics)
+			pools, _ := parse(t, "pools: [{name: a/b, mode: "+mode+", umad: true, select: {rdma: true}}]").Pools(nics, rails)
+			if len(pools) == 0 || !pools[0].UMAD {
+				t.Errorf("%+v", pools)
+			}
+		})
 	}
 }

@@ -9,7 +9,7 @@ type NIC struct {
 	Vendor    string   // four hexadecimal digits, as Device
 	Device    string
 	Driver    string
-	LinkType  string   // "ether" or "infiniband"
+	LinkType  string   // Ethernet or InfiniBand
 	ACPIIndex int      // 0 if there is none
 	RDMA      []string // names of its RDMA devices on the host
 	// PF is the name of the physical function's netdev on the host, if the NIC is a
@@ -29,6 +29,12 @@ type NIC struct {
 	// node file), empty if there is none.
 	Protected string
 }
+
+// The link types of NICs.
+const (
+	Ethernet   = "ether"
+	InfiniBand = "infiniband"
+)
 
 // Mode is how a pool offers its NICs.
 type Mode string
@@ -53,6 +59,8 @@ type Pool struct {
 	Devices  int  // number of devices of a shared pool
 	Rail     *int // of a pool of PerRail, else nil
 	Topology bool // the kubelet is told the devices' NUMA nodes
+	// UMAD hands containers the management device (umad) of InfiniBand NICs.
+	UMAD bool
 	// AdditionalInfo is sriov-network-device-plugin's additionalInfo: values by key, by
 	// PCI address or "*".
 	AdditionalInfo map[string]map[string]string

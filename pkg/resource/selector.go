@@ -186,7 +186,7 @@ func checkHex(v string) error {
 }
 
 func checkLinkType(v string) error {
-	if v != "ether" && v != "infiniband" {
+	if v != Ethernet && v != InfiniBand {
 		return fmt.Errorf(`%q is neither "ether" nor "infiniband"`, v)
 	}
 	return nil

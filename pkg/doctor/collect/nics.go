@@ -204,7 +204,7 @@ func poolFacts(pools []resource.Pool) []doctor.Pool {
 	all := []doctor.Pool{}
 	for i := range pools {
 		p := &pools[i]
-		pool := doctor.Pool{Resource: p.Resource, Kind: string(p.Mode), NICs: []string{}, Count: int64(len(p.IDs()))}
+		pool := doctor.Pool{Resource: p.Resource, Kind: string(p.Mode), NICs: []string{}, Count: int64(len(p.IDs())), UMAD: p.UMAD}
 		if p.Rail != nil {
 			pool.Kind = "perRail"
 		}

@@ -201,6 +201,8 @@ func (p *Config) Write(out io.Writer) error {
 #    the resources for five minutes without a device plugin.
 # 4. Compare: "kubectl get node NODE -o jsonpath={.status.allocatable}", and "railctl nics -o wide" on the node.
 #    Then the ConfigMap (%s) is no longer needed.
+# InfiniBand only: containers no longer get umad, by which a program manages the fabric, nor issm. For a pod that
+# needs umad (infiniband-diags, SHARP) add "umad: true" to its pool.
 `, text, nodefile.DefaultPath, name, daemonSet, configMap)
 	return err
 }
