@@ -53,7 +53,7 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	}
 	// The code that makes it is an input as well.
 	inputs := append([]string{s.guest}, slices.Sorted(maps.Keys(s.names))...)
-	for _, name := range []string{"base.go", "userland.go", "cpio.go", "softroce.go", "udev.go"} {
+	for _, name := range []string{"base.go", "userland.go", "cpio.go", "softroce.go", "udev.go", "fabric.go"} {
 		inputs = append(inputs, b.source(name))
 	}
 	for _, file := range []string{s.module, s.softRoCE} {
@@ -84,8 +84,8 @@ func (b *builder) base(ctx context.Context, k kernel, module string) (string, er
 	return made, os.Rename(made+".new", made)
 }
 
-// collect builds or finds what the file system is made of. Soft-RoCE and udev may be
-// missing: only some tests need them, and fail then.
+// collect builds or finds what the file system is made of. Soft-RoCE, udev and the programs of a
+// fabric may be missing: only some tests need them, and fail then.
 func (b *builder) collect(ctx context.Context, k kernel, module string) (*system, error) {
 	s := &system{kernel: k, module: module, guest: filepath.Join(b.cache, "guest-"+b.arch.name), names: map[string]string{}}
 	if err := b.buildGuest(ctx, s.guest); err != nil {
@@ -116,6 +116,11 @@ func (b *builder) collect(ctx context.Context, k kernel, module string) (*system
 		fmt.Fprintf(b.log, "rig: there is no udev, so what needs it is left out: %v\n", err)
 	}
 	maps.Copy(s.names, udev)
+	fabric, err := b.fabricFiles(ctx)
+	if err != nil {
+		fmt.Fprintf(b.log, "rig: there is no OpenSM, so what needs it is left out: %v\n", err)
+	}
+	maps.Copy(s.names, fabric)
 	return s, nil
 }
 

@@ -114,6 +114,41 @@ func (b *builder) unpack(ctx context.Context, dir string, packages ...string) er
 	return nil
 }
 
+// tree is a directory with unpacked packages. Nothing is installed, which might start a service.
+type tree struct {
+	name, size   string // for the log
+	packages     []string
+	dependencies bool // also those that the packages need and the machine lacks
+}
+
+// unpacked returns the directory, made once for all checkouts.
+func (b *builder) unpacked(ctx context.Context, t tree) (string, error) {
+	hash, err := hashOf(nil, t.packages...)
+	if err != nil {
+		return "", err
+	}
+	kept := filepath.Join(b.shared, t.name+"-"+hash)
+	if _, err := os.Stat(kept); err == nil {
+		return kept, nil
+	}
+	fmt.Fprintf(b.log, "rig: unpacking %s (%s of Debian packages, once) …\n", t.name, t.size)
+	work, err := os.MkdirTemp(b.shared, t.name+"-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work) // if it is incomplete
+	packages := t.packages
+	if t.dependencies {
+		if packages, err = b.withDependencies(ctx, packages); err != nil {
+			return "", err
+		}
+	}
+	if err := b.unpack(ctx, work, packages...); err != nil {
+		return "", err
+	}
+	return kept, os.Rename(work, kept)
+}
+
 // run runs a command in dir and returns its stdout; an error contains its
 // output.
 func run(ctx context.Context, dir, name string, args ...string) ([]byte, error) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -27,41 +28,20 @@ func (b *builder) userland(ctx context.Context) (string, error) {
 	if !b.arch.foreign() {
 		return "/", nil
 	}
-	hash, err := hashOf(nil, toolPackages...)
-	if err != nil {
-		return "", err
-	}
-	dir := filepath.Join(b.shared, "userland-"+b.arch.name+"-"+hash)
-	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
-	}
-	fmt.Fprintf(b.log, "rig: unpacking programs for %s (20 MB of Debian packages, once) …\n", b.arch.name)
-	packages, err := b.withDependencies(ctx, toolPackages)
-	if err != nil {
-		return "", err
-	}
-	work, err := os.MkdirTemp(b.shared, "userland-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(work)
-	if err := b.unpack(ctx, work, packages...); err != nil {
-		return "", err
-	}
-	return dir, os.Rename(work, dir)
+	return b.unpacked(ctx, tree{"userland-" + b.arch.name, "20 MB", toolPackages, true})
 }
 
-// withDependencies returns these packages and all that they need, for a machine
-// that has none yet.
+// withDependencies returns these packages and all that they need and that the machine,
+// or the series' own lists, have not installed yet.
 func (b *builder) withDependencies(ctx context.Context, packages []string) ([]string, error) {
 	out, err := b.apt(ctx, "", "apt-get", append([]string{"install", "-q", "--simulate", "--no-install-recommends"}, packages...)...)
 	if err != nil {
 		return nil, err
 	}
-	var all []string
+	all := slices.Clone(packages)
 	for line := range strings.Lines(string(out)) {
 		// Inst iproute2 (6.1.0-3 Debian:12.11/oldstable [arm64])
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "Inst" {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "Inst" && !slices.Contains(all, f[1]) {
 			all = append(all, f[1])
 		}
 	}
@@ -93,6 +73,42 @@ func addShared(ctx context.Context, names map[string]string, path string) {
 		names[l] = l
 	}
 }
+
+// addPackaged adds a program of unpacked packages, there or below usr (since Debian 13), to names,
+// with the libraries of the packages and of this machine that it loads.
+func addPackaged(ctx context.Context, names map[string]string, dir, program, name string) error {
+	path := filepath.Join(dir, program)
+	if _, err := os.Stat(path); err != nil {
+		path = filepath.Join(dir, "usr", program)
+	}
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("the packages in %s have no %s", dir, program)
+	}
+	var libraries []string
+	for _, below := range []string{"", "usr"} {
+		found, err := filepath.Glob(filepath.Join(dir, below, "lib/*-linux-gnu"))
+		if err != nil {
+			return err
+		}
+		libraries = append(libraries, found...)
+	}
+	cmd := exec.CommandContext(ctx, "ldd", path)
+	cmd.Env = append(os.Environ(), "LD_LIBRARY_PATH="+strings.Join(libraries, ":"))
+	out, err := cmd.Output()
+	if err != nil {
+		return fmt.Errorf("ldd %s: %w", path, err)
+	}
+	if m := missingLibrary.FindStringSubmatch(string(out)); m != nil {
+		return fmt.Errorf("%s needs %s, which is not on this machine", program, m[1])
+	}
+	for _, l := range libraryPath.FindAllString(string(out), -1) {
+		names[l] = strings.TrimPrefix(l, dir)
+	}
+	names[path] = name
+	return nil
+}
+
+var missingLibrary = regexp.MustCompile(`(\S+) => not found`)
 
 var libraryPath = regexp.MustCompile(`/\S+\.so\S*`)
 

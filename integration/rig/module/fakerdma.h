@@ -11,6 +11,7 @@
 #include <net/dcbnl.h>
 
 #define FK_MAX_VF 64
+#define FK_CLASS_INFINIBAND 0x0207	/* of PCI; the kernel has no name for it */
 #define FK_FIRST_GPU 31		/* the slot of the first GPU, behind those of the NICs */
 
 /* What "ip link set PF vf N ..." has set. */
@@ -22,6 +23,7 @@ struct fk_vf {
 	bool spoofchk, trust;
 	int link;
 	u32 min_rate, max_rate;
+	u64 node_guid, port_guid;	/* of InfiniBand: the VF has them when its driver binds next */
 };
 
 /* The identity that QEMU gave a function, put back when we leave it. */
@@ -57,7 +59,8 @@ struct fk_rdma;
 
 /*
  * A NIC: one PCI function with a netdev and, unless rdma=0, an RDMA device.
- * With pair_by_mac one function has the netdev, and another the RDMA device.
+ * With pair_by_mac one function has the netdev, and another the RDMA device. An
+ * InfiniBand HCA has an RDMA device only: its netdevs are ib_ipoib's.
  */
 struct fk_nic {
 	struct pci_dev *pdev;
@@ -65,6 +68,7 @@ struct fk_nic {
 	struct fk_rdma *rdma;
 	struct fk_ids ids;
 	unsigned int rail;
+	u64 guid;		/* that a test has set for the next RDMA device, 0: by the place */
 	struct fk_vf vf[FK_MAX_VF];
 	int num_vf;
 	struct fk_settings settings;
@@ -88,11 +92,15 @@ int fk_netdev_renew(struct fk_nic *nic);
 
 extern const struct attribute_group *fk_device_groups[];
 
-struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *ndev, struct device *second, bool lag);
+bool fk_is_ib(void);
+struct fk_rdma *fk_rdma_add(struct fk_nic *nic, struct net_device *ndev, struct device *second, bool lag);
 void fk_rdma_del(struct fk_rdma *rdma);
 int fk_set_port_state(struct fk_rdma *rdma, u32 port, const char *state);
 int fk_set_port_counter(struct fk_rdma *rdma, u32 port, const char *name, u64 value);
 void fk_refuse_gids(struct fk_rdma *rdma, u32 port, bool refuse);
+int fk_set_pkeys(struct fk_rdma *rdma, u32 port, const char *keys);
+int fk_set_deaf(struct fk_rdma *rdma, u32 port, bool deaf);
+void fk_mac(struct fk_nic *nic, u8 *mac);
 
 int fk_client_init(void);
 void fk_client_exit(void);

@@ -6,9 +6,13 @@
  *   recreate_rdma, recreate_netdev  anything: the driver makes it anew
  *   carrier        1 or 0
  *   speed          of the netdev, in Mbit/s
- *   port_state     of the RDMA port: DOWN, INIT, ARMED, ACTIVE; auto is the netdev's
+ *   port_state     of the RDMA port: DOWN, INIT, ARMED, ACTIVE; auto is the netdev's.
+ *                  On InfiniBand DOWN pulls the cable, and auto plugs it in
  *   port_counter   "np_cnp_sent 42"
  *   refuse_gids    1 or 0: the port takes no further GIDs
+ *   pkeys          the P_Key table of an InfiniBand port, as its subnet manager sets it: "0xffff 0x8001"
+ *   guid           of an HCA: that of the RDMA device that is made next
+ *   deaf           1 or 0: an InfiniBand port drops packets of management, as if its firmware hung
  *   dscp           the priorities that the hardware gives DSCP values: "10:3 "
  *
  * A device that is made anew has forgotten them.
@@ -109,6 +113,41 @@ static ssize_t refuse_gids_store(struct device *dev, struct device_attribute *a,
 }
 static DEVICE_ATTR_WO(refuse_gids);
 
+static ssize_t pkeys_store(struct device *dev, struct device_attribute *a,
+			   const char *buf, size_t count)
+{
+	u32 port;
+	struct fk_rdma *rdma = fk_rdma_of(dev_get_drvdata(dev), &port);
+	int err = rdma ? fk_set_pkeys(rdma, port, buf) : -ENODEV;
+
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(pkeys);
+
+static ssize_t guid_store(struct device *dev, struct device_attribute *a,
+			  const char *buf, size_t count)
+{
+	struct fk_nic *nic = dev_get_drvdata(dev);
+	int err = kstrtou64(buf, 16, &nic->guid);
+
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(guid);
+
+static ssize_t deaf_store(struct device *dev, struct device_attribute *a,
+			  const char *buf, size_t count)
+{
+	u32 port;
+	struct fk_rdma *rdma = fk_rdma_of(dev_get_drvdata(dev), &port);
+	bool deaf;
+	int err = kstrtobool(buf, &deaf);
+
+	if (!err)
+		err = rdma ? fk_set_deaf(rdma, port, deaf) : -ENODEV;
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(deaf);
+
 static ssize_t dscp_show(struct device *dev, struct device_attribute *a, char *buf)
 {
 	struct fk_nic *nic = dev_get_drvdata(dev);
@@ -125,6 +164,7 @@ static struct attribute *fk_device_attrs[] = {
 	&dev_attr_recreate_rdma.attr, &dev_attr_recreate_netdev.attr,
 	&dev_attr_carrier.attr, &dev_attr_speed.attr, &dev_attr_port_state.attr,
 	&dev_attr_port_counter.attr, &dev_attr_refuse_gids.attr,
+	&dev_attr_pkeys.attr, &dev_attr_guid.attr, &dev_attr_deaf.attr,
 	&dev_attr_dscp.attr, NULL
 };
 static const struct attribute_group fk_device_group = { .attrs = fk_device_attrs };

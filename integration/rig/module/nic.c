@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * fakerdma - stand-ins for RoCE NICs, to test how NICs move between network
- * namespaces on the real networking and RDMA cores of Linux.
+ * fakerdma - stand-ins for RoCE NICs and InfiniBand HCAs, to test how NICs move
+ * between network namespaces on the real networking and RDMA cores of Linux.
  *
  * It binds to functions that QEMU emulates, "edu" (a plain NIC) and "nvme" (a
  * NIC with SR-IOV), and makes each a NIC: a netdev and a RoCE device with the
@@ -9,7 +9,8 @@
  * edu in one of the last slots below a switch is shown as a GPU of NVIDIA instead.
  *
  * This file is the PCI driver, the netdev, and the switch that joins the
- * netdevs of one rail. rdma.c is the RDMA device, settings.c what ethtool sets.
+ * netdevs of one rail. rdma.c is the RDMA device, settings.c what ethtool sets,
+ * queues.c and subnet.c are InfiniBand.
  */
 #include <linux/bitfield.h>
 #include <linux/delay.h>
@@ -331,7 +332,7 @@ static void fk_name(struct fk_nic *nic, char *name)
 }
 
 /* The MAC follows from the place, so that a NIC that was unplugged has it again. */
-static void fk_mac(struct fk_nic *nic, u8 *mac)
+void fk_mac(struct fk_nic *nic, u8 *mac)
 {
 	static const u8 mellanox[] = { 0xb8, 0xce, 0xf6 };
 	struct pci_dev *pdev = nic->pdev;
@@ -419,7 +420,7 @@ static int fk_rdma_only(struct fk_nic *nic)
 
 	if (!peer)
 		return -ENODEV;
-	nic->rdma = fk_rdma_add(&nic->pdev->dev, peer, NULL, false);
+	nic->rdma = fk_rdma_add(nic, peer, NULL, false);
 	return PTR_ERR_OR_ZERO(nic->rdma);
 }
 
@@ -437,7 +438,7 @@ struct net_device *fk_netdev_of(struct device *parent)
 	return found;
 }
 
-/* Makes the RDMA device of a function with a netdev. */
+/* Makes the RDMA device of a function with a netdev, or of an HCA. */
 static int fk_rdma_make(struct fk_nic *nic)
 {
 	struct pci_dev *second = NULL;
@@ -445,7 +446,7 @@ static int fk_rdma_make(struct fk_nic *nic)
 
 	if (fk_in_slot(nic, two_ports, 0))
 		second = pci_get_slot(nic->pdev->bus, PCI_DEVFN(two_ports[1], 0));
-	made = fk_rdma_add(&nic->pdev->dev, nic->ndev, second ? &second->dev : NULL, fk_in_slot(nic, lag, 0));
+	made = fk_rdma_add(nic, nic->ndev, second ? &second->dev : NULL, fk_in_slot(nic, lag, 0));
 	pci_dev_put(second);
 	nic->rdma = IS_ERR(made) ? NULL : made;
 	return PTR_ERR_OR_ZERO(made);
@@ -487,6 +488,8 @@ static int fk_nic_add(struct fk_nic *nic)
 {
 	if (fk_in_slot(nic, pair_by_mac, 1))
 		return fk_rdma_only(nic);
+	if (fk_is_ib())	/* a second port has no function of its own */
+		return fk_in_slot(nic, two_ports, 1) ? -ENODEV : fk_rdma_make(nic);
 	nic->ndev = fk_netdev(nic);
 	if (IS_ERR(nic->ndev))
 		return PTR_ERR(nic->ndev);
@@ -523,7 +526,7 @@ static void fk_nic_del(struct fk_nic *nic)
  */
 int fk_rdma_renew(struct fk_nic *nic)
 {
-	if (!nic->rdma || !nic->ndev)
+	if (!nic->rdma || !(nic->ndev || fk_is_ib()))
 		return -ENODEV;
 	fk_rdma_del(nic->rdma);
 	return fk_rdma_make(nic);
@@ -560,7 +563,7 @@ static void fk_relabel(struct fk_nic *nic)
 	nic->ids = (struct fk_ids){ pdev->vendor, pdev->device, pdev->class };
 	pdev->vendor = PCI_VENDOR_ID_MELLANOX;
 	pdev->device = pdev->is_virtfn ? 0x101e : 0x1021;
-	pdev->class = PCI_CLASS_NETWORK_ETHERNET << 8;
+	pdev->class = (fk_is_ib() ? FK_CLASS_INFINIBAND : PCI_CLASS_NETWORK_ETHERNET) << 8;
 }
 
 static void fk_unlabel(struct fk_nic *nic)
@@ -746,4 +749,4 @@ static void __exit fk_unload(void)
 module_exit(fk_unload);
 
 MODULE_LICENSE("GPL");
-MODULE_DESCRIPTION("Stand-ins for RoCE NICs, to test network namespaces");
+MODULE_DESCRIPTION("Stand-ins for RoCE NICs and InfiniBand HCAs, to test network namespaces");

@@ -3,7 +3,8 @@
  * The RDMA device of a NIC: all that the RDMA core asks of a driver, and no
  * data path. Verbs objects can be made and do nothing. With the mandatory
  * operations there, the core attaches uverbs, umad and the connection manager,
- * as to a real NIC.
+ * as to a real NIC. The ports of InfiniBand HCAs have a data path for the kernel's
+ * own users (queues.c) and a fabric (subnet.c).
  *
  * The netdev of the port follows mlx5_ib: dropped when the netdev leaves a
  * network namespace (NETDEV_UNREGISTER), taken up when one with the same
@@ -20,6 +21,7 @@
 #include <rdma/ib_verbs.h>
 #include <rdma/uverbs_ioctl.h>
 
+#include "fabric.h"
 #include "fakerdma.h"
 
 static bool movable = true;
@@ -36,9 +38,9 @@ MODULE_PARM_DESC(port_down, "no port is active, although its netdev has a carrie
 
 static char *link_layer = "ethernet";
 module_param(link_layer, charp, 0444);
-MODULE_PARM_DESC(link_layer, "\"ib\" makes the ports InfiniBand, without a subnet manager, for ib_ipoib");
+MODULE_PARM_DESC(link_layer, "\"ib\" makes the NICs InfiniBand HCAs on one switch, which a subnet manager must set up");
 
-static bool is_ib(void)
+bool fk_is_ib(void)
 {
 	return !strcmp(link_layer, "ib");
 }
@@ -62,6 +64,7 @@ struct fk_rdma {
 	struct ib_device ibdev;
 	struct notifier_block nb;
 	struct fk_port ports[FK_PORTS];
+	struct fk_ibport ib[FK_PORTS];
 	u16 gids;
 	bool lag;			/* a bond above the netdev is the port's netdev */
 };
@@ -69,6 +72,16 @@ struct fk_rdma {
 static struct fk_port *fk_port(struct ib_device *d, u32 number)
 {
 	return &container_of(d, struct fk_rdma, ibdev)->ports[number - 1];
+}
+
+struct fk_ibport *fk_ibport_of(struct ib_device *d, u32 number)
+{
+	return &container_of(d, struct fk_rdma, ibdev)->ib[number - 1];
+}
+
+static struct fk_nic *fk_nic_with(struct ib_device *d)
+{
+	return dev_get_drvdata(d->dev.parent);
 }
 
 static bool has_link(struct net_device *nd)
@@ -98,9 +111,12 @@ static int fk_query_device(struct ib_device *d, struct ib_device_attr *a,
 		.max_cqe = (1 << 22) - 1,
 		.max_mr = 1 << 24,
 		.max_pd = 1 << 24,
-		.max_pkeys = 1,
+		.max_pkeys = fk_is_ib() ? FK_PKEYS : 1,
 		.kernel_cap_flags = IBK_LOCAL_DMA_LKEY,
 	};
+	/* ib_ipoib offers no settings of VFs by the netdev of a VF. */
+	if (fk_is_ib() && fk_nic_with(d)->pdev->is_virtfn)
+		a->kernel_cap_flags |= IBK_VIRTUAL_FUNCTION;
 	return 0;
 }
 
@@ -123,12 +139,8 @@ static int fk_query_port(struct ib_device *d, u32 port, struct ib_port_attr *a)
 	a->max_msg_sz = 0x40000000;
 	a->active_width = IB_WIDTH_4X;
 	a->active_speed = IB_SPEED_NDR;
-	if (is_ib()) {
-		a->state = IB_PORT_INIT;
-		a->phys_state = IB_PORT_PHYS_STATE_LINK_UP;
-		a->ip_gids = false;
-		a->lid = 1;
-	}
+	if (fk_is_ib())
+		fk_ib_query_port(fk_ibport_of(d, port), a);
 	dev_put(nd);
 	return 0;
 }
@@ -136,28 +148,17 @@ static int fk_query_port(struct ib_device *d, u32 port, struct ib_port_attr *a)
 static int fk_port_immutable(struct ib_device *d, u32 port,
 			     struct ib_port_immutable *im)
 {
-	im->core_cap_flags = is_ib() ? RDMA_CORE_PORT_IBA_IB :
+	im->core_cap_flags = fk_is_ib() ? RDMA_CORE_PORT_IBA_IB :
 		RDMA_CORE_PORT_IBA_ROCE | RDMA_CORE_PORT_IBA_ROCE_UDP_ENCAP;
 	im->max_mad_size = IB_MGMT_MAD_SIZE;
-	im->pkey_tbl_len = 1;
-	im->gid_tbl_len = container_of(d, struct fk_rdma, ibdev)->gids;
+	im->pkey_tbl_len = fk_is_ib() ? FK_PKEYS : 1;
+	im->gid_tbl_len = fk_is_ib() ? 1 : container_of(d, struct fk_rdma, ibdev)->gids;
 	return 0;
 }
 
 static enum rdma_link_layer fk_link_layer(struct ib_device *d, u32 port)
 {
-	return is_ib() ? IB_LINK_LAYER_INFINIBAND : IB_LINK_LAYER_ETHERNET;
-}
-
-/* Of InfiniBand only: the core keeps RoCE's GIDs itself. */
-static int fk_query_gid(struct ib_device *d, u32 port, int i, union ib_gid *gid)
-{
-	memset(gid, 0, sizeof(*gid));
-	if (i)
-		return 0;
-	gid->global.subnet_prefix = cpu_to_be64(0xfe80000000000000ULL);
-	gid->global.interface_id = d->node_guid;
-	return 0;
+	return fk_is_ib() ? IB_LINK_LAYER_INFINIBAND : IB_LINK_LAYER_ETHERNET;
 }
 
 /* The core keeps RoCE's GIDs, and asks the hardware to take each. */
@@ -377,7 +378,6 @@ static const struct ib_device_ops fk_ops = {
 	.get_link_layer = fk_link_layer,
 	.get_dev_fw_str = fk_fw_str,
 	.query_pkey = fk_query_pkey,
-	.query_gid = fk_query_gid,
 	.add_gid = fk_add_gid,
 	.del_gid = fk_del_gid,
 	.enable_driver = fk_enable,
@@ -406,6 +406,75 @@ static const struct ib_device_ops fk_ops = {
 
 static const struct ib_device_ops fk_movable_ops = {
 	.disassociate_ucontext = fk_disassociate,
+};
+
+/* ------------------------------------- virtual functions of InfiniBand ---- */
+
+/* What ib_ipoib asks for "ip link set PF vf N ...": NULL if there is no such VF. */
+static struct fk_vf *fk_ib_vf(struct ib_device *d, int n)
+{
+	struct fk_nic *nic = fk_nic_with(d);
+
+	return n >= 0 && n < nic->num_vf ? &nic->vf[n] : NULL;
+}
+
+static int fk_set_vf_guid(struct ib_device *d, int n, u32 port, u64 guid, int type)
+{
+	struct fk_vf *vf = fk_ib_vf(d, n);
+
+	if (!vf)
+		return -EINVAL;
+	if (type == IFLA_VF_IB_NODE_GUID)
+		vf->node_guid = guid;
+	else
+		vf->port_guid = guid;
+	return 0;
+}
+
+static int fk_get_vf_guid(struct ib_device *d, int n, u32 port, struct ifla_vf_guid *node,
+			  struct ifla_vf_guid *of_port)
+{
+	struct fk_vf *vf = fk_ib_vf(d, n);
+
+	if (!vf)
+		return -EINVAL;
+	node->guid = vf->node_guid;
+	of_port->guid = vf->port_guid;
+	return 0;
+}
+
+static int fk_set_vf_link_state(struct ib_device *d, int n, u32 port, int state)
+{
+	struct fk_vf *vf = fk_ib_vf(d, n);
+
+	if (!vf)
+		return -EINVAL;
+	vf->link = state;
+	return 0;
+}
+
+static int fk_get_vf_config(struct ib_device *d, int n, u32 port, struct ifla_vf_info *i)
+{
+	struct fk_vf *vf = fk_ib_vf(d, n);
+
+	if (!vf)
+		return -EINVAL;
+	*i = (struct ifla_vf_info){ .vf = n, .linkstate = vf->link };
+	return 0;
+}
+
+static int fk_get_vf_stats(struct ib_device *d, int n, u32 port, struct ifla_vf_stats *s)
+{
+	*s = (struct ifla_vf_stats){};
+	return 0;
+}
+
+static const struct ib_device_ops fk_vf_ops = {
+	.set_vf_guid = fk_set_vf_guid,
+	.get_vf_guid = fk_get_vf_guid,
+	.set_vf_link_state = fk_set_vf_link_state,
+	.get_vf_config = fk_get_vf_config,
+	.get_vf_stats = fk_get_vf_stats,
 };
 
 /* ------------------------------------------------- netdev of the port ---- */
@@ -440,7 +509,7 @@ static void fk_port_event(struct fk_rdma *fk, u32 port, unsigned long event,
 	}
 	switch (event) {
 	case NETDEV_REGISTER:
-		if (!mine && !is_ib())
+		if (!mine && !fk_is_ib())
 			ib_device_set_netdev(&fk->ibdev, nd, port);
 		break;
 	case NETDEV_UNREGISTER:
@@ -477,14 +546,18 @@ static const char *const fk_states[] = {
 	[IB_PORT_ARMED] = "ARMED", [IB_PORT_ACTIVE] = "ACTIVE",
 };
 
-/* "auto" is the state of the netdev. */
+/* "auto" is the state of the netdev, and on InfiniBand that which the subnet manager sets. */
 int fk_set_port_state(struct fk_rdma *fk, u32 port, const char *state)
 {
 	int i = sysfs_streq(state, "auto") ? -1 : __sysfs_match_string(fk_states + 1, ARRAY_SIZE(fk_states) - 1, state) + 1;
 	struct net_device *nd;
 
-	if (!i)
+	if (!i || (fk_is_ib() && i > IB_PORT_DOWN))
 		return -EINVAL;
+	if (fk_is_ib()) {
+		fk_ib_set_cable(fk_ibport_of(&fk->ibdev, port), i < 0);
+		return 0;
+	}
 	WRITE_ONCE(fk_port(&fk->ibdev, port)->state, i);
 	nd = ib_device_get_netdev(&fk->ibdev, port);
 	tell_port_state(fk, port, i < 0 ? has_link(nd) : i == IB_PORT_ACTIVE);
@@ -509,6 +582,30 @@ void fk_refuse_gids(struct fk_rdma *fk, u32 port, bool refuse)
 	WRITE_ONCE(fk_port(&fk->ibdev, port)->refuses, refuse);
 }
 
+/* Takes the keys as "0xffff 0x8001"; a 0 is a hole. */
+int fk_set_pkeys(struct fk_rdma *fk, u32 port, const char *keys)
+{
+	u16 table[FK_PKEYS] = {};
+	int i, used;
+
+	if (!fk_is_ib())
+		return -EOPNOTSUPP;
+	for (i = 0; i < FK_PKEYS && sscanf(keys, "%hi%n", &table[i], &used) == 1; i++)
+		keys += used;
+	if (*skip_spaces(keys))
+		return -EINVAL;
+	fk_ib_set_pkeys(fk_ibport_of(&fk->ibdev, port), table);
+	return 0;
+}
+
+int fk_set_deaf(struct fk_rdma *fk, u32 port, bool deaf)
+{
+	if (!fk_is_ib())
+		return -EOPNOTSUPP;
+	WRITE_ONCE(fk_ibport_of(&fk->ibdev, port)->deaf, deaf);
+	return 0;
+}
+
 /* --------------------------------------------------------- the device ---- */
 
 /* The netdevs of the ports, of those that exist. */
@@ -517,25 +614,66 @@ static int fk_set_netdevs(struct fk_rdma *fk, struct net_device *first)
 	struct net_device *second = NULL;
 	int err;
 
-	if (is_ib())
-		return 0;
 	err = ib_device_set_netdev(&fk->ibdev, first, 1);
 	if (!err && fk->ibdev.phys_port_cnt > 1)
 		second = fk_netdev_of(fk->ports[1].netdev_parent);
 	return second ? ib_device_set_netdev(&fk->ibdev, second, 2) : err;
 }
 
-struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *nd, struct device *second, bool lag)
+/* The GUIDs follow from the place, unless somebody has set them. A VF has what its PF says. */
+static void fk_guids(struct fk_nic *nic, __be64 *node, __be64 *port)
+{
+	u8 mac[ETH_ALEN];
+
+	if (fk_is_ib() && nic->pdev->is_virtfn) {
+		struct fk_nic *pf = pci_get_drvdata(pci_physfn(nic->pdev));
+		int n = pci_iov_vf_id(nic->pdev);
+
+		*node = *port = 0;
+		if (pf && n >= 0 && n < FK_MAX_VF) {
+			*node = cpu_to_be64(pf->vf[n].node_guid);
+			*port = cpu_to_be64(pf->vf[n].port_guid);
+		}
+		return;
+	}
+	fk_mac(nic, mac);
+	addrconf_addr_eui48((u8 *)node, mac);
+	if (nic->guid)
+		*node = cpu_to_be64(nic->guid);
+	*port = *node;
+}
+
+static int fk_ib_plug_all(struct fk_rdma *fk, __be64 guid)
+{
+	int err = 0;
+	u32 port;
+
+	rdma_for_each_port(&fk->ibdev, port)
+		err = err ?: fk_ib_plug(&fk->ib[port - 1], &fk->ibdev, port, cpu_to_be64(be64_to_cpu(guid) + port - 1));
+	return err;
+}
+
+static void fk_ib_unplug_all(struct fk_rdma *fk)
+{
+	u32 port;
+
+	rdma_for_each_port(&fk->ibdev, port)
+		fk_ib_unplug(&fk->ib[port - 1]);
+}
+
+/* Makes the RDMA device of a NIC. Its first port has the netdev, NULL on InfiniBand. */
+struct fk_rdma *fk_rdma_add(struct fk_nic *nic, struct net_device *nd, struct device *second, bool lag)
 {
 	struct fk_rdma *fk = ib_alloc_device(fk_rdma, ibdev);
+	__be64 port_guid;
 	int err, i;
 
 	if (!fk)
 		return ERR_PTR(-ENOMEM);
-	fk->ibdev.dev.parent = parent;
+	fk->ibdev.dev.parent = &nic->pdev->dev;
 	for (i = 0; i < FK_PORTS; i++)
 		fk->ports[i].state = -1;
-	fk->ports[0].netdev_parent = nd->dev.parent;
+	fk->ports[0].netdev_parent = nd ? nd->dev.parent : &nic->pdev->dev;
 	fk->ports[1].netdev_parent = get_device(second);
 	fk->gids = gids;
 	fk->lag = lag;
@@ -544,11 +682,17 @@ struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *nd, struct
 	fk->ibdev.num_comp_vectors = num_possible_cpus();
 	fk->ibdev.use_cq_dim = true;	/* as mlx5 */
 	strscpy(fk->ibdev.node_desc, "fakerdma", sizeof(fk->ibdev.node_desc));
-	addrconf_addr_eui48((u8 *)&fk->ibdev.node_guid, nd->dev_addr);
+	fk_guids(nic, &fk->ibdev.node_guid, &port_guid);
+	if (fk_is_ib()) {	/* before the others: the first to set an operation wins */
+		ib_set_device_ops(&fk->ibdev, &fk_queue_ops);
+		ib_set_device_ops(&fk->ibdev, &fk_subnet_ops);
+		if (!nic->pdev->is_virtfn)
+			ib_set_device_ops(&fk->ibdev, &fk_vf_ops);
+	}
 	ib_set_device_ops(&fk->ibdev, &fk_ops);
 	if (movable)
 		ib_set_device_ops(&fk->ibdev, &fk_movable_ops);
-	err = fk_set_netdevs(fk, nd);
+	err = fk_is_ib() ? fk_ib_plug_all(fk, port_guid) : fk_set_netdevs(fk, nd);
 	if (err)
 		goto dealloc;
 	/* No DMA device: the core's virtual DMA is used. */
@@ -564,6 +708,8 @@ struct fk_rdma *fk_rdma_add(struct device *parent, struct net_device *nd, struct
 unregister:
 	ib_unregister_device(&fk->ibdev);
 dealloc:
+	if (fk_is_ib())
+		fk_ib_unplug_all(fk);
 	ib_dealloc_device(&fk->ibdev);
 	put_device(second);
 	return ERR_PTR(err);
@@ -575,6 +721,8 @@ void fk_rdma_del(struct fk_rdma *fk)
 
 	unregister_netdevice_notifier(&fk->nb);
 	ib_unregister_device(&fk->ibdev);
+	if (fk_is_ib())
+		fk_ib_unplug_all(fk);
 	ib_dealloc_device(&fk->ibdev);
 	put_device(second);
 }

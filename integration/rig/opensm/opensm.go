@@ -1,0 +1,134 @@
+package opensm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// limit bounds the wait for a sweep of the fabric.
+const limit = time.Minute
+
+// The lines of OpenSM's log that the package reads.
+const (
+	swept = "SUBNET UP"
+	// It goes on then, as without a file: all ports reach each other.
+	badPartitions = "Partition configuration in error"
+)
+
+// options are those that a test needs: the log is not buffered, and a change is soon seen.
+const options = "force_log_flush TRUE\nsweep_interval 2\n"
+
+// Manager is a running subnet manager.
+type Manager struct {
+	dir   string // with its files
+	cmd   *exec.Cmd
+	ended chan struct{}
+	out   bytes.Buffer
+	end   sync.Once
+}
+
+// Start starts the manager on the port with this GUID, with its files in dir, and returns when it
+// has swept the fabric. The partitions are the text of partitions.conf. Number each partition:
+// the manager may number the others anew at its next start.
+func Start(ctx context.Context, dir, guid, partitions string) (*Manager, error) {
+	if _, err := exec.LookPath("opensm"); err != nil {
+		return nil, fmt.Errorf("%w: the rig gets it of Debian's package opensm, and said at its start why it could not", err)
+	}
+	m := &Manager{dir: dir, ended: make(chan struct{})}
+	err := errors.Join(os.MkdirAll(filepath.Join(dir, "cache"), 0o755), os.WriteFile(m.file("opensm.conf"), []byte(options), 0o644), m.write(partitions))
+	if err != nil {
+		return nil, err
+	}
+	m.cmd = exec.Command("opensm", "-F", m.file("opensm.conf"), "-g", guid, "-f", m.file("log"), "-P", m.file("partitions.conf"))
+	m.cmd.Env = append(os.Environ(), "OSM_CACHE_DIR="+m.file("cache"), "OSM_TMP_DIR="+dir)
+	m.cmd.Stdout, m.cmd.Stderr = &m.out, &m.out
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := m.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		_ = m.cmd.Wait() // its log says why
+		close(m.ended)
+	}()
+	if err := m.await(ctx, 0); err != nil {
+		m.Kill()
+		return nil, err
+	}
+	return m, nil
+}
+
+// SetPartitions has the manager read another partitions.conf, and returns when it has swept the
+// fabric after that.
+func (m *Manager) SetPartitions(ctx context.Context, partitions string) error {
+	before, err := os.Stat(m.file("log"))
+	if err == nil {
+		err = m.write(partitions)
+	}
+	if err == nil {
+		err = m.cmd.Process.Signal(syscall.SIGHUP)
+	}
+	if err != nil {
+		return err
+	}
+	return m.await(ctx, before.Size())
+}
+
+// Kill ends the manager at once, as when its host dies.
+func (m *Manager) Kill() {
+	m.end.Do(func() {
+		_ = m.cmd.Process.Kill() // it may have ended
+		<-m.ended
+	})
+}
+
+// Log returns what the manager has logged.
+func (m *Manager) Log() string {
+	text, err := os.ReadFile(m.file("log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func (m *Manager) file(name string) string { return filepath.Join(m.dir, name) }
+
+// write replaces partitions.conf as a whole: the manager may read it at any time.
+func (m *Manager) write(partitions string) error {
+	made := m.file("partitions.new")
+	if err := os.WriteFile(made, []byte(partitions), 0o644); err != nil {
+		return err
+	}
+	return os.Rename(made, m.file("partitions.conf"))
+}
+
+// await waits until the log has the end of a sweep behind an offset.
+func (m *Manager) await(ctx context.Context, offset int64) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no sweep within %v", limit))
+	defer cancel()
+	for {
+		text, _ := os.ReadFile(m.file("log")) // not there yet
+		added := string(text[min(offset, int64(len(text))):])
+		switch {
+		case strings.Contains(added, badPartitions):
+			return fmt.Errorf("opensm does not take its partitions.conf, and has opened the whole fabric:\n%s", added)
+		case strings.Contains(added, swept):
+			return nil
+		}
+		select {
+		case <-m.ended:
+			return fmt.Errorf("opensm has ended: %v\n%s\n%s", m.cmd.ProcessState, m.out.Bytes(), added)
+		case <-ctx.Done():
+			return fmt.Errorf("opensm: %w\n%s", context.Cause(ctx), added)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

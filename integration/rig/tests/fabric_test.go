@@ -1,0 +1,301 @@
+//go:build rig
+
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rail-cni/rail-cni/integration/rig/opensm"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// openFabric is a partitions.conf with one partition, of which all ports are full members.
+const openFabric = "Default=0x7fff, ipoib, defmember=full : ALL, ALL_SWITCHES=full, SELF=full ;\n"
+
+// managerRail is the rail with the port of the subnet manager.
+const managerRail = 7
+
+// openSM runs a subnet manager until the test ends.
+func (n *node) openSM(partitions string) *opensm.Manager {
+	n.t.Helper()
+	began := time.Now()
+	m, err := opensm.Start(n.t.Context(), n.t.TempDir(), n.portGUID(managerRail), partitions)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Logf("a fabric after %.1f s", time.Since(began).Seconds())
+	n.t.Cleanup(func() {
+		if n.t.Failed() {
+			n.t.Logf("opensm:\n%s", m.Log())
+		}
+		m.Kill()
+	})
+	return m
+}
+
+// hcaOf returns the name of the RDMA device of a rail.
+func (n *node) hcaOf(rail int) string {
+	n.t.Helper()
+	found, err := filepath.Glob("/sys/bus/pci/devices/" + nicPCI(rail) + "/infiniband/*")
+	if err != nil || len(found) != 1 {
+		n.t.Fatalf("the RDMA devices of %s: %v, %v", nicPCI(rail), found, err)
+	}
+	return filepath.Base(found[0])
+}
+
+// portFile returns a file of the port of a rail in sysfs.
+func (n *node) portFile(rail int, name string) string {
+	n.t.Helper()
+	return n.sysfs(n.hcaOf(rail), name)
+}
+
+// sysfs returns a file of the first port of an RDMA device.
+func (n *node) sysfs(device, name string) string {
+	n.t.Helper()
+	text, err := os.ReadFile(filepath.Join("/sys/class/infiniband", device, "ports/1", name))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// portGUID returns the GUID of the port of a rail, "0xb8cef6fffe0000xx".
+func (n *node) portGUID(rail int) string {
+	n.t.Helper()
+	gid := n.portFile(rail, "gids/0")
+	return "0x" + strings.ReplaceAll(gid[len("fe80:0000:0000:0000:"):], ":", "")
+}
+
+// pkeys returns the P_Key table of the port of a rail, up to its last key.
+func (n *node) pkeys(rail int) string {
+	n.t.Helper()
+	var keys []string
+	for i := range 32 {
+		keys = append(keys, n.portFile(rail, fmt.Sprintf("pkeys/%d", i)))
+	}
+	for len(keys) > 0 && keys[len(keys)-1] == "0x0000" {
+		keys = keys[:len(keys)-1]
+	}
+	return strings.Join(keys, " ")
+}
+
+// number returns the number in a file of the port of a rail, "0x1f", in decimal.
+func (n *node) number(rail int, name string) string {
+	n.t.Helper()
+	var v int
+	if _, err := fmt.Sscanf(n.portFile(rail, name), "0x%x", &v); err != nil {
+		n.t.Fatal(err)
+	}
+	return fmt.Sprint(v)
+}
+
+// setKnob writes to a file of the NICs' driver, see module/knobs.c.
+func (n *node) setKnob(rail int, name, value string) {
+	n.t.Helper()
+	if err := os.WriteFile(filepath.Join("/sys/bus/pci/devices", nicPCI(rail), name), []byte(value), 0); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// TestOpenSMMakesAFabric: no port is active before it, all 16 are when it has swept the fabric, and
+// the usual programs see there what railctl does.
+func TestOpenSMMakesAFabric(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,13,14,15,16,17,18,21,22,23,24,25,26,27,28")
+	devices, err := filepath.Glob("/sys/class/infiniband/*")
+	if err != nil || len(devices) != 16 {
+		t.Fatalf("%v, %v", devices, err)
+	}
+	for i, d := range devices {
+		devices[i] = filepath.Base(d)
+		if state, lid := n.sysfs(devices[i], "state"), n.sysfs(devices[i], "lid"); state != "2: INIT" || lid != "0x0" {
+			t.Errorf("%s is %s with LID %s before there is a subnet manager", devices[i], state, lid)
+		}
+	}
+	n.openSM(openFabric)
+	lids := map[string]bool{}
+	for _, d := range devices {
+		if state := n.sysfs(d, "state"); state != "4: ACTIVE" {
+			t.Errorf("%s is %s", d, state)
+		}
+		lids[n.sysfs(d, "lid")] = true
+	}
+	if len(lids) != 16 || lids["0x0"] {
+		t.Errorf("the LIDs: %v", lids)
+	}
+	if keys := n.pkeys(0); keys != "0xffff" {
+		t.Errorf("the P_Keys: %s", keys)
+	}
+	var list []inventory.NIC
+	out, errOut, code := n.railctl("nics", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 {
+		t.Fatalf("%v, exit code %d, %s", err, code, errOut)
+	}
+	ports := 0
+	for i := range list {
+		for _, p := range list[i].Ports {
+			ports++
+			stat := n.Exec("ibstat", p.Device, fmt.Sprint(p.Port))
+			if p.State != "ACTIVE" || !strings.Contains(stat, "State: Active") || list[i].LinkType != "infiniband" {
+				t.Errorf("railctl: %s port %d is %s, of type %q; ibstat:\n%s", p.Device, p.Port, p.State, list[i].LinkType, stat)
+			}
+		}
+	}
+	if ports != 16 {
+		t.Errorf("railctl lists %d ports", ports)
+	}
+	if said := n.Exec("sminfo", "-C", devices[0]); !strings.Contains(said, "sm lid "+n.number(managerRail, "lid")+" sm guid "+n.portGUID(managerRail)) {
+		t.Errorf("sminfo, asked on %s: %s", devices[0], said)
+	}
+	if found := n.Exec("ibnetdiscover", "-C", devices[0], "-p"); strings.Count(found, "CA ") < 16 || !strings.Contains(found, "SW ") {
+		t.Errorf("ibnetdiscover:\n%s", found)
+	}
+}
+
+// member is the IPoIB interface of a rail's port in a namespace of its own.
+type member struct {
+	*testnet.Netns
+	rail int
+}
+
+// reaches reports whether an echo request from the member is answered.
+func (m *member) reaches(address string, patience time.Duration) bool {
+	return testnet.Within(patience, func() bool {
+		return exec.Command("ip", "netns", "exec", m.Name, "ping", "-q", "-c", "1", "-W", "1", address).Run() == nil
+	})
+}
+
+// TestPartitionsDecideWhoReachesWhom: two limited members do not reach each other, and a member of
+// no common partition reaches nobody, each way, also after the manager has read other partitions.
+func TestPartitionsDecideWhoReachesWhom(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,13,18")
+	guids := []any{n.portGUID(0), n.portGUID(1), n.portGUID(2)}
+	const base = openFabric + "red=0x0001, ipoib, defmember=limited : %[1]s=%[4]s, %[2]s=%[5]s, %[3]s=%[6]s ;\nblue=0x0002, ipoib : %[2]s=full, %[3]s=full ;\n"
+	partitions := func(members ...any) string { return fmt.Sprintf(base, append(slices.Clone(guids), members...)...) }
+	m := n.openSM(partitions("full", "limited", "limited"))
+	for rail, want := range []string{"0xffff 0x8001", "0xffff 0x0001 0x8002", "0xffff 0x0001 0x8002"} {
+		if keys := n.pkeys(rail); keys != want {
+			t.Errorf("the P_Keys of rail %d are %s, not %s", rail, keys, want)
+		}
+	}
+	var members []*member
+	for rail := range 3 {
+		p := &member{testnet.NewNetns(t, fmt.Sprintf("m%d", rail)), rail}
+		n.IP("link", "set", n.ipoib(rail), "netns", p.Name, "name", "ib0")
+		commands := []string{"link set ib0 up"}
+		for i, key := range []string{"0x8001", "0x8002"} {
+			commands = append(commands, fmt.Sprintf("link add name c%d link ib0 type ipoib pkey %s", i+1, key),
+				fmt.Sprintf("addr add 10.%d.0.%d/24 dev c%d", i+1, rail+1, i+1), fmt.Sprintf("link set c%d up", i+1))
+		}
+		p.Batch(nil, commands...)
+		members = append(members, p)
+	}
+	// Who reaches whom, by partition: the pairs of rails.
+	check := func(want map[int][][2]int) {
+		t.Helper()
+		for partition, pairs := range want {
+			for from := range members {
+				for to := range members {
+					wanted := from == to && partition == 1 || slices.ContainsFunc(pairs, func(p [2]int) bool {
+						return p == [2]int{from, to} || p == [2]int{to, from}
+					})
+					if from == to {
+						continue
+					}
+					patience := time.Duration(0)
+					if wanted {
+						patience = 40 * time.Second
+					}
+					if have := members[from].reaches(fmt.Sprintf("10.%d.0.%d", partition, to+1), patience); have != wanted {
+						t.Errorf("partition %d, rail %d to rail %d: reached: %v", partition, from, to, have)
+					}
+				}
+			}
+		}
+	}
+	check(map[int][][2]int{1: {{0, 1}, {0, 2}}, 2: {{1, 2}}})
+	if err := m.SetPartitions(t.Context(), partitions("limited", "limited", "full")); err != nil {
+		t.Fatal(err)
+	}
+	check(map[int][][2]int{1: {{2, 0}, {2, 1}}, 2: {{1, 2}}})
+	if err := m.SetPartitions(t.Context(), "red=0x0001 : PortGUID ;\n"); err == nil {
+		t.Error("a file with a mistake, for which OpenSM opens the whole fabric, is no error")
+	}
+}
+
+// TestFabricFollowsCablesGUIDsAndManagers also shows that a port does not tell that its manager is
+// gone.
+func TestFabricFollowsCablesGUIDsAndManagers(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,18")
+	m := n.openSM(openFabric)
+	active := func() bool { return n.portFile(0, "state") == "4: ACTIVE" }
+	n.setKnob(0, "port_state", "DOWN")
+	if state := n.portFile(0, "state"); state != "1: DOWN" {
+		t.Errorf("without a cable: %s", state)
+	}
+	n.setKnob(0, "port_state", "auto")
+	n.eventually("the port is active again", active)
+	n.setKnob(0, "guid", "b8cef60000c0ffee")
+	n.setKnob(0, "recreate_rdma", "1")
+	if guid := n.portGUID(0); guid != "0xb8cef60000c0ffee" {
+		t.Errorf("the GUID is %s", guid)
+	}
+	n.eventually("the port with the new GUID is active", active)
+	ib := n.ipoib(0)
+	n.IP("link", "set", ib, "up")
+	n.carrier(ib)
+	before := n.portFile(0, "sm_lid")
+	n.setKnob(managerRail, "deaf", "1")
+	n.setKnob(managerRail, "deaf", "0")
+	m.Kill()
+	if state, lid := n.portFile(0, "state"), n.portFile(0, "sm_lid"); state != "4: ACTIVE" || lid != before {
+		t.Errorf("after the manager's death: %s, manager's LID %s, not %s", state, lid, before)
+	}
+	n.setKnob(0, "pkeys", "0x7fff 0 0x8010")
+	if keys := n.pkeys(0); keys != "0x7fff 0x0000 0x8010" {
+		t.Errorf("the P_Keys: %s", keys)
+	}
+}
+
+// TestPodIsToldItsPlaceInTheFabric: in the default partition the port is a limited member, as after a
+// partitions.conf without a line Default.
+func TestPodIsToldItsPlaceInTheFabric(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,18")
+	n.openSM("red=0x0001, ipoib, defmember=full : " + n.portGUID(0) + " ;\n")
+	ib := n.ipoib(0)
+	n.IP("link", "set", ib, "type", "ipoib", "mode", "connected")
+	p, config := n.pod("pod1"), n.config(0, map[string]any{"device": ib, "linkTimeout": "0s"})
+	call := p.call("ADD", "net1", config)
+	call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=trainer;K8S_POD_UID=u1"
+	n.MustRun(call)
+	out, errOut, code := n.railctl("pod", "default/trainer", "-o", "json")
+	var told publish.Rails
+	if err := json.Unmarshal([]byte(out), &told); err != nil || code != 0 || len(told.Rails) != 1 {
+		t.Fatalf("%v, exit code %d, %s\n%s", err, code, errOut, out)
+	}
+	l := &told.Rails[0]
+	guid := "0x" + strings.ReplaceAll(l.GUID, ":", "")
+	if fmt.Sprint(l.LID) != n.number(0, "lid") || guid != n.portGUID(0) || l.Mode != "connected" || l.State != "ACTIVE" {
+		t.Errorf("LID %d, GUID %s, %s, %s", l.LID, l.GUID, l.Mode, l.State)
+	}
+	if l.PKeyIndex == nil || n.portFile(0, fmt.Sprintf("pkeys/%d", *l.PKeyIndex)) != l.PKey || l.PKey != "0x7fff" {
+		t.Errorf("P_Key %s at index %v of %s", l.PKey, l.PKeyIndex, n.pkeys(0))
+	}
+	for _, path := range l.CharDevices {
+		if !strings.HasPrefix(filepath.Base(path), "uverbs") {
+			t.Errorf("the pod would get %s", path)
+		}
+	}
+	call.Verb = "DEL"
+	n.MustRun(call)
+}
