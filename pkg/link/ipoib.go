@@ -26,6 +26,9 @@ type IPoIB struct {
 	Children []uint32 `json:"children,omitempty"`
 }
 
+// Connected reports whether the interface is in connected mode, else in datagram mode.
+func (i *IPoIB) Connected() bool { return i.Mode != 0 }
+
 // ipoibOf returns the settings in the description of a link, nil for one of another kind.
 func ipoibOf(attrs nlattr.Attrs) *IPoIB {
 	info, err := attrs.Nested(unix.IFLA_LINKINFO)
@@ -33,6 +36,12 @@ func ipoibOf(attrs nlattr.Attrs) *IPoIB {
 		return nil
 	}
 	data, _ := info.Nested(unix.IFLA_INFO_DATA)
+	return parseIPoIB(data)
+}
+
+// parseIPoIB decodes IFLA_INFO_DATA of an InfiniBand interface. Its files in sysfs have the same,
+// but only of interfaces that netlink has not made.
+func parseIPoIB(data nlattr.Attrs) *IPoIB {
 	read := func(kind uint16) uint16 {
 		v, _ := data.Get(kind)
 		if len(v) < 2 {

@@ -104,6 +104,9 @@ func (l *Link) parseInfo(attrs nlattr.Attrs) {
 		if count, ok := data.Uint32(nl.IFLA_MACVLAN_MACADDR_COUNT); !ok || count > sourcesThatFit {
 			l.damaged(nlattr.ErrMalformed) // even if the rest looks well-formed
 		}
+	case kindIPoIB:
+		l.damaged(err)
+		l.IPoIB = parseIPoIB(data)
 	case "vxlan":
 		l.damaged(err)
 		// The kernel deletes a VXLAN with the link that it sends by, but reports

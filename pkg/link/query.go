@@ -38,6 +38,7 @@ type Link struct {
 	OperUp            bool             // operational state "up"
 	Carrier           bool             // the driver reports a carrier; a link that is down may have one too (IFLA_CARRIER)
 	Mode              string           // of a macvlan: a key of macvlanModes, or "source"
+	IPoIB             *IPoIB           // of an InfiniBand interface, else nil
 	Immutable         bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
 	Mutable           bool             // the kernel reports that it can be moved; older kernels set neither
 	// Damage is the reason why the description is incomplete: the kernel

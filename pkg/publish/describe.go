@@ -298,7 +298,40 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 		return err
 	}
 	l.setGIDs(table, recorded.Lent, now)
+	if l.LinkLayer != infiniBand {
+		return nil
+	}
+	keys, err := in.Core.PKeys(d, l.Port)
+	if err != nil {
+		return err
+	}
+	l.setInfiniBand(p.LID, table, keys, now)
 	return nil
+}
+
+// setInfiniBand adds what only InfiniBand has: of the port, and of the interface, nil for none. A
+// port without an interface has the partition at index 0, which programs use.
+func (l *Rail) setInfiniBand(lid uint32, table rdma.GIDTable, keys []rdma.PKey, now *link.Link) {
+	l.LID = lid
+	if len(table.Entries) > 0 {
+		l.GUID = table.Entries[0].GID.Interface().String()
+	}
+	var key uint16
+	switch {
+	case now != nil && now.IPoIB != nil:
+		key, l.Mode = now.IPoIB.PKey, "datagram"
+		if now.IPoIB.Connected() {
+			l.Mode = "connected"
+		}
+	case now == nil && len(keys) > 0 && keys[0].Index == 0:
+		key = keys[0].Key
+	default:
+		return
+	}
+	if found, ok := rdma.FindPKey(keys, key); ok {
+		key, l.PKeyIndex = found.Key, &found.Index
+	}
+	l.PKey = fmt.Sprintf("%#04x", key)
 }
 
 // infiniBand is the link layer of InfiniBand ports.

@@ -114,6 +114,9 @@ func (r *Rails) roce() []Rail {
 func (r *Rails) nccl(s Settings) []Var {
 	vars := []Var{{"NCCL_IB_HCA", "=" + strings.Join(r.ports(), ",")}}
 	vars = append(vars, r.ncclGID(s)...)
+	if index, _ := r.partition(); index > 0 {
+		vars = append(vars, Var{"NCCL_IB_PKEY", strconv.Itoa(index)})
+	}
 	if s.Isolated {
 		vars = append(vars, Var{"NCCL_CROSS_NIC", "0"})
 	}
@@ -159,6 +162,38 @@ func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
 	}
 	return nil
 }
+
+// partition returns the partition of the InfiniBand rails. Both programs have one variable for all
+// rails, and need none for what they do by default: NCCL takes the P_Key at an index, 0, and UCX the
+// first partition of which the port is a full member. index and key (without the bit of full
+// membership) are 0 where the rails differ, and where all have index 0.
+func (r *Rails) partition() (index int, key uint16) {
+	var keys []uint16
+	var indexes []int
+	for _, l := range r.Rails {
+		if l.LinkLayer != infiniBand {
+			continue
+		}
+		k, err := strconv.ParseUint(l.PKey, 0, 16)
+		if l.PKeyIndex == nil || err != nil {
+			return 0, 0
+		}
+		keys, indexes = append(keys, uint16(k)&^fullMember), append(indexes, *l.PKeyIndex)
+	}
+	if len(keys) == 0 || slices.Max(indexes) == 0 {
+		return 0, 0
+	}
+	if slices.Min(keys) == slices.Max(keys) {
+		key = keys[0]
+	}
+	if slices.Min(indexes) == slices.Max(indexes) {
+		index = indexes[0]
+	}
+	return index, key
+}
+
+// fullMember is the bit of a P_Key by which a port is a full member of the partition.
+const fullMember = 1 << 15
 
 // equalIndex returns the index of the RoCE v2 GID that all rails have, if it is equal.
 func equalIndex(rails []Rail) (index int, equal bool) {
@@ -206,6 +241,9 @@ func (r *Rails) ucx(Settings) []Var {
 	shared := slices.ContainsFunc(rails, func(l Rail) bool { return l.SharedPort })
 	if index, equal := equalIndex(rails); shared && equal {
 		vars = append(vars, Var{"UCX_IB_GID_INDEX", strconv.Itoa(index)})
+	}
+	if _, key := r.partition(); key != 0 {
+		vars = append(vars, Var{"UCX_IB_PKEY", fmt.Sprintf("%#04x", key)})
 	}
 	return vars
 }

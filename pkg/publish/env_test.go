@@ -3,9 +3,11 @@ package publish
 import (
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -261,5 +263,75 @@ func TestEnvironmentHasNoNameThatIsNoElementOfAList(t *testing.T) {
 		if got := r.Env(all); got != nil {
 			t.Errorf("%q alone: got %q", name, got)
 		}
+	}
+}
+
+// TestEnvironmentNamesThePartition: both programs have one variable for all rails.
+func TestEnvironmentNamesThePartition(t *testing.T) {
+	m := machineOf(t)
+	type at struct {
+		key   string
+		index int // -1: the port is not in the partition
+	}
+	for name, c := range map[string]struct {
+		layer string
+		rails [2]at
+		want  []string
+	}{
+		"the default":                   {infiniBand, [2]at{{"0xffff", 0}, {"0xffff", 0}}, nil},
+		"one at index 0":                {infiniBand, [2]at{{"0x8001", 0}, {"0x8001", 0}}, nil},
+		"one at the same index":         {infiniBand, [2]at{{"0x8001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
+		"one, a member of it limited":   {infiniBand, [2]at{{"0x0001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
+		"one at different indexes":      {infiniBand, [2]at{{"0x8001", 2}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
+		"one at index 0 and another":    {infiniBand, [2]at{{"0x8001", 0}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
+		"two at the same index":         {infiniBand, [2]at{{"0x8001", 1}, {"0x8002", 1}}, []string{"NCCL_IB_PKEY=1"}},
+		"a rail outside its partition":  {infiniBand, [2]at{{"0x8001", 1}, {"0x8001", -1}}, nil},
+		"Ethernet, whatever is in them": {"Ethernet", [2]at{{"0x8001", 1}, {"0x8001", 1}}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := railsAt(m, c.layer, "0000:0c:00.0", "0000:1c:00.0")
+			for i, a := range c.rails {
+				r.Rails[i].PKey = a.key
+				if a.index >= 0 {
+					r.Rails[i].PKeyIndex = &a.index
+				}
+			}
+			var have []string
+			for _, v := range texts(r.Env(Settings{Env: []Family{NCCL, UCX}})) {
+				if strings.Contains(v, "_IB_PKEY=") {
+					have = append(have, v)
+				}
+			}
+			if !slices.Equal(have, c.want) {
+				t.Errorf("%q, not %q", have, c.want)
+			}
+		})
+	}
+}
+
+func TestInfiniBandOfARail(t *testing.T) {
+	table := rdma.GIDTable{Size: 1, Entries: []rdma.GIDEntry{{GID: rdma.GID{0: 0xfe, 1: 0x80, 8: 0xb8, 9: 0xce, 10: 0xf6, 15: 0x58}}}}
+	keys := []rdma.PKey{{Index: 0, Key: 0x7fff}, {Index: 1, Key: 0x0001}, {Index: 4, Key: 0x8001}}
+	for name, c := range map[string]struct {
+		now  *link.Link
+		want string
+	}{
+		"datagram":                 {&link.Link{IPoIB: &link.IPoIB{PKey: 0x8001}}, "0x8001 4 datagram"},
+		"connected, by default":    {&link.Link{IPoIB: &link.IPoIB{PKey: 0xffff, Mode: 1}}, "0x7fff 0 connected"},
+		"outside of its partition": {&link.Link{IPoIB: &link.IPoIB{PKey: 0x8009}}, "0x8009 none datagram"},
+		"without an interface":     {nil, "0x7fff 0 "},
+		"an interface of Ethernet": {&link.Link{}, " none "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := Rail{LinkLayer: infiniBand}
+			l.setInfiniBand(7, table, keys, c.now)
+			index := "none"
+			if l.PKeyIndex != nil {
+				index = strconv.Itoa(*l.PKeyIndex)
+			}
+			if have := l.PKey + " " + index + " " + l.Mode; have != c.want || l.LID != 7 || l.GUID != "b8ce:f600:0000:0058" {
+				t.Errorf("%q, not %q; LID %d, GUID %s", have, c.want, l.LID, l.GUID)
+			}
+		})
 	}
 }

@@ -55,6 +55,14 @@ type Rail struct {
 	// SysImageGUID is that of the RDMA device. The functions of one card have the same.
 	SysImageGUID string `json:"sysImageGUID,omitempty"`
 	GIDs         []GID  `json:"gids,omitempty"` // by index
+	// LID, GUID, PKey, PKeyIndex and Mode are those of an InfiniBand port and its interface. The
+	// index of a P_Key depends on the history of the port: it differs between nodes, and is
+	// read anew each time. It is nil if the port is not in the interface's partition.
+	LID       uint32 `json:"lid,omitempty"`
+	GUID      string `json:"guid,omitempty"` // of the port
+	PKey      string `json:"pkey,omitempty"` // of the interface's partition, "0x8001"
+	PKeyIndex *int   `json:"pkeyIndex,omitempty"`
+	Mode      string `json:"mode,omitempty"` // datagram or connected
 	// SharedPort is true if the GID table of the port has the GIDs of the host and of other pods, too, as
 	// with a macvlan. A program that takes the first GID may take another's.
 	SharedPort bool `json:"sharedPort,omitempty"`

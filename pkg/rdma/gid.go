@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -39,6 +40,9 @@ func (g GID) IsZero() bool { return g == GID{} }
 
 // Addr returns the address of the GID.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// Interface returns the interface identifier, which is the GUID of an InfiniBand port.
+func (g GID) Interface() GUID { return GUID(binary.BigEndian.Uint64(g[8:])) }
 
 func (g GID) String() string {
 	digits := hex.EncodeToString(g[:])

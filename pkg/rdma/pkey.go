@@ -56,21 +56,6 @@ func (c *Core) PKeys(d Device, port uint32) (keys []PKey, err error) {
 	return keys, failure.Wrap(err, failure.IO, "read the P_Keys of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 }
 
-// NetdevPKey returns the partition key of an IPoIB interface of the namespace (its file pkey
-// in sysfs).
-func (c *Core) NetdevPKey(netdev string) (key uint16, err error) {
-	err = c.inNetns(func() error {
-		text, err := c.readSys(filepath.Join("class/net", netdev, "pkey"))
-		if err != nil {
-			return err
-		}
-		n, err := strconv.ParseUint(text, 0, 16)
-		key = uint16(n)
-		return err
-	})
-	return key, failure.Wrap(err, failure.IO, "read the P_Key of %s in netns %s", netdev, c.ns.Path)
-}
-
 // FindPKey returns the entry of the partition, if there is one. A port may be a full and a
 // limited member of it (allow_both_pkeys of OpenSM): then the full one counts, wherever it is.
 func FindPKey(keys []PKey, key uint16) (found PKey, ok bool) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
@@ -170,7 +172,7 @@ func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPor
 			return by, err
 		}
 		if pair.LinkLayer != "Ethernet" {
-			by.index, err = partition(core, d, pair.Port, name)
+			by.index, err = partition(core, d, pair.Port, links, name)
 			return by, err
 		}
 		entry, err := core.FindGID(d, pair.Port, address, name)
@@ -184,11 +186,12 @@ func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPor
 }
 
 // partition returns perftest's flag for the partition of an IPoIB interface.
-func partition(core *rdma.Core, d rdma.Device, port uint32, netdev string) ([]string, error) {
-	key, err := core.NetdevPKey(netdev)
-	if err != nil {
-		return nil, err
+func partition(core *rdma.Core, d rdma.Device, port uint32, links []*link.Link, netdev string) ([]string, error) {
+	i := slices.IndexFunc(links, func(l *link.Link) bool { return l.Name == netdev && l.IPoIB != nil })
+	if i < 0 {
+		return nil, fmt.Errorf("%s is not an InfiniBand interface", netdev)
 	}
+	key := links[i].IPoIB.PKey
 	keys, err := core.PKeys(d, port)
 	if err != nil {
 		return nil, err
