@@ -39,7 +39,7 @@ func container(f *Facts) *Container { return &pod(f).Containers.Value[0] }
 // rail returns the interface net1 or net2 of the pod.
 func rail(f *Facts, i int) *Interface { return &pod(f).Interfaces.Value[i] }
 
-// manages gives the container the management device of the InfiniBand NIC.
+// manages adds a management device of the InfiniBand NIC to the container.
 func manages(f *Facts, name string) {
 	nic(f, 8).CharDevices = append(nic(f, 8).CharDevices, "/dev/infiniband/"+name)
 	container(f).CharDevices = append(container(f).CharDevices, "/dev/infiniband/"+name)

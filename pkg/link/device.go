@@ -92,6 +92,9 @@ func (n *Netns) Device(l *Link) (*Device, error) {
 	s := &Device{Ethtool: map[string][]byte{}}
 	d.readAhead(func(string) bool { return true })
 	for _, setting := range ethtoolSettings {
+		if setting.name == linkModes && l.IPoIB != nil {
+			continue // the port's, which nobody sets here: with a carrier others than without
+		}
 		if value, err := setting.read(d); err == nil && len(value) <= maxKept {
 			s.Ethtool[setting.name] = value
 		}

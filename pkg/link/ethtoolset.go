@@ -32,7 +32,7 @@ var ethtoolSettings = []ethtoolSetting{
 	overNetlink{name: "private flags", get: unix.ETHTOOL_MSG_PRIVFLAGS_GET, set: unix.ETHTOOL_MSG_PRIVFLAGS_SET, bitsets: []uint16{2}}.setting(),
 	overNetlink{name: "coalescing", get: unix.ETHTOOL_MSG_COALESCE_GET, set: unix.ETHTOOL_MSG_COALESCE_SET, volatile: adaptive}.setting(),
 	overNetlink{name: "pause", get: unix.ETHTOOL_MSG_PAUSE_GET, set: unix.ETHTOOL_MSG_PAUSE_SET, state: []uint16{5, 6}, volatile: negotiatedPause}.setting(),
-	overNetlink{name: "link modes", get: unix.ETHTOOL_MSG_LINKMODES_GET, set: unix.ETHTOOL_MSG_LINKMODES_SET, state: []uint16{4, 8, 10}, bitsets: []uint16{3}, volatile: negotiated}.setting(),
+	overNetlink{name: linkModes, get: unix.ETHTOOL_MSG_LINKMODES_GET, set: unix.ETHTOOL_MSG_LINKMODES_SET, state: []uint16{4, 8, 10}, bitsets: []uint16{3}, volatile: negotiated}.setting(),
 	overNetlink{name: "FEC", get: unix.ETHTOOL_MSG_FEC_GET, set: unix.ETHTOOL_MSG_FEC_SET, state: []uint16{4, 5}, bitsets: []uint16{2}}.setting(),
 	overNetlink{name: "EEE", get: unix.ETHTOOL_MSG_EEE_GET, set: unix.ETHTOOL_MSG_EEE_SET, state: []uint16{3, 4}, bitsets: []uint16{2}}.setting(),
 	overNetlink{name: "wake-on-LAN", get: unix.ETHTOOL_MSG_WOL_GET, set: unix.ETHTOOL_MSG_WOL_SET, bitsets: []uint16{2}}.setting(),
@@ -43,6 +43,8 @@ var ethtoolSettings = []ethtoolSetting{
 	{name: "flow rules", read: readRules, set: setRules},
 	{name: "tunables", read: readTunables, set: setTunables},
 }
+
+const linkModes = "link modes"
 
 // overNetlink is a setting of the generic netlink family "ethtool" (Linux 5.6;
 // linux/ethtool_netlink.h). An attribute that is not listed counts as a

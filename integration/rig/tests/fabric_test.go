@@ -296,6 +296,7 @@ func TestPodIsToldItsPlaceInTheFabric(t *testing.T) {
 			t.Errorf("the pod would get %s", path)
 		}
 	}
-	call.Verb = "DEL"
-	n.MustRun(call)
+	if _, said, err := n.RunSaying(call.With("DEL")); err != nil || said != "" {
+		t.Errorf("DEL: %v, %s", err, said)
+	}
 }
