@@ -10,7 +10,7 @@ func healthyPod(f *Facts) {
 	p.Containers = Known([]Container{
 		{
 			Name: "main", Memlock: Memlock{"main", 4711, Unlimited, Unlimited}, UID: 1000, Permitted: 1 << 14,
-			Env:         map[string]string{"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_IB_GID_INDEX": "3", "NCCL_SOCKET_IFNAME": "eth0", "UCX_IB_GID_INDEX": "auto"},
+			Env:         map[string]string{"NCCL_IB_HCA": "=mlx5_0,mlx5_1", "NCCL_IB_GID_INDEX": "3", "NCCL_IB_PKEY": "0", "NCCL_SOCKET_IFNAME": "eth0", "UCX_IB_GID_INDEX": "auto"},
 			CharDevices: []string{"/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"},
 		},
 		{Name: "sidecar", Memlock: Memlock{"sidecar", 4712, 64 << 10, 64 << 10}},
@@ -38,6 +38,14 @@ func container(f *Facts) *Container { return &pod(f).Containers.Value[0] }
 
 // rail returns the interface net1 or net2 of the pod.
 func rail(f *Facts, i int) *Interface { return &pod(f).Interfaces.Value[i] }
+
+// partition makes a rail of the pod InfiniBand, and sets its index of a partition.
+func partition(f *Facts, index string) {
+	container(f).Env["NCCL_IB_PKEY"] = index
+	delete(container(f).Env, "NCCL_IB_GID_INDEX")
+	p := &pod(f).Devices.Value[0]
+	p.LinkLayer, p.PKeys = InfiniBand, Known([]PKey{{0, "0x7fff"}, {2, "0x8001"}}, "sysfs")
+}
 
 // manages adds a management device of the InfiniBand NIC to the container.
 func manages(f *Facts, name string) {
@@ -78,6 +86,10 @@ func init() {
 			delete(container(f).Env, "NCCL_IB_GID_INDEX")
 			noDevices(f)
 		},
+	})
+	add("POD-PKEY", fixture{
+		fires:   func(f *Facts) { partition(f, "1") },
+		missing: func(f *Facts) { partition(f, "1"); away(&pod(f).Devices.Value[0].PKeys) },
 	})
 	add("POD-SOCKET", fixture{fires: func(f *Facts) { container(f).Env["NCCL_SOCKET_IFNAME"] = "net" }, missing: noContainers})
 	add("POD-RAILS", fixture{

@@ -96,6 +96,13 @@ var podRules = []Rule{
 		Check:       checkFirstGID,
 	},
 	{
+		ID: "POD-PKEY", Scope: PodScope, Severity: Warn,
+		Expects:     "No container on InfiniBand sets NCCL_IB_PKEY itself, except to 0.",
+		Consequence: "The index of a partition differs between nodes, and changes with the history of a port: elsewhere NCCL uses another partition, or none, and connections fail.",
+		Cure:        "Leave the variable out: rail-agent sets it by NRI where the rails' partition is not at index 0.",
+		Check:       checkPKeyIndex,
+	},
+	{
 		ID: "POD-SOCKET", Scope: PodScope, Severity: Warn,
 		Expects:     "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME do not name a rail.",
 		Consequence: "The connections that start a job go by a rail, which may not reach the other rails' addresses or nodes: the job hangs at its start.",
@@ -333,6 +340,39 @@ func checkNoDevices(f *Facts, r *Report) {
 				r.Find(p.Object(), "container %s has no /dev/infiniband/rdma_cm", c.Name).Part(c.Name)
 			}
 		}
+	})
+}
+
+const (
+	// ncclPKey is NCCL's variable with the index of a partition, for all devices.
+	ncclPKey = "NCCL_IB_PKEY"
+	// setByAgent has the names of the variables that rail-agent has set.
+	setByAgent = "RAIL_CNI_ENV"
+)
+
+func checkPKeyIndex(f *Facts, r *Report) {
+	eachContainer(f, r, func(p *Pod, c *Container) {
+		value, set := c.Env[ncclPKey]
+		if !set {
+			return
+		}
+		r.judged()
+		if value == "0" || slices.Contains(strings.Split(c.Env[setByAgent], ","), ncclPKey) {
+			return
+		}
+		p.eachPort(r, func(i *Interface, port *Port) {
+			keys, ok := Read(r, p.Object()+" pkeys", port.PKeys)
+			if port.LinkLayer != InfiniBand || !ok {
+				return
+			}
+			at := "no partition"
+			for _, k := range keys {
+				if strconv.Itoa(k.Index) == value {
+					at = k.Key
+				}
+			}
+			r.Find(p.Object(), "container %s sets %s=%s, where port %d of %s has %s now", c.Name, ncclPKey, value, port.Port, port.Device, at).Part(i.Name)
+		})
 	})
 }
 

@@ -132,6 +132,43 @@ var portRules = []Rule{
 		},
 	},
 	{
+		ID: "IB-GUID-ZERO", Scope: NodeScope, Severity: Fail,
+		Expects:     "Each InfiniBand port has a GUID: neither zeros only, as a virtual function has after it was made, nor ones only.",
+		Consequence: "The subnet manager leaves the port out: it stays in the state INIT, and an ADD that waits for its link fails.",
+		Cure:        "Set both GUIDs of the virtual function by its PF (ip link set PF vf N node_guid GUID, and port_guid), then bind its driver anew. sriov-network-operator does so when it makes the functions.",
+		Check: func(f *Facts, r *Report) {
+			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
+				gids, ok := Read(r, p.Device+" gids", p.GIDs)
+				if !ok || len(gids) == 0 {
+					return
+				}
+				r.judged()
+				guid := gids[0].Value[max(0, len(gids[0].Value)-len(noGUID)):]
+				if guid == noGUID || guid == allGUIDs {
+					r.Find(n.Object(), "the GUID of port %d of %s is %s", p.Port, p.Device, guid)
+				}
+			})
+		},
+	},
+	{
+		ID: "IB-SM-LENT", Scope: NodeScope, Severity: Warn,
+		Expects:     "No subnet manager runs on the port of a NIC that a network may lend.",
+		Consequence: "In exclusive RDMA mode the manager loses its port with the first pod that gets the NIC, and the fabric its manager: ports that come up stay in INIT. In shared mode the pod can set the link down.",
+		Cure:        "Run the subnet manager elsewhere (the switch, UFM, a node without rails), or keep the NIC from networks by nics in the node file.",
+		Check: func(f *Facts, r *Report) {
+			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
+				manager, ok := Read(r, p.Device+" isSM", p.IsSM)
+				if !ok || n.Protected != "" {
+					return
+				}
+				r.judged()
+				if manager {
+					r.Find(n.Object(), "a subnet manager runs on port %d of %s", p.Port, p.Device)
+				}
+			})
+		},
+	},
+	{
 		ID: "IB-PKEY", Scope: NodeScope, Severity: Warn,
 		Expects:     "Each InfiniBand port is a full member of a partition, and of the one at index 0 of its table.",
 		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection. Programs that name no partition use index 0, NCCL (NCCL_IB_PKEY) and perftest among them.",
@@ -163,6 +200,12 @@ var portRules = []Rule{
 		},
 	},
 }
+
+// The interface identifiers of GIDs whose port has no GUID.
+const (
+	noGUID   = "0000:0000:0000:0000"
+	allGUIDs = "ffff:ffff:ffff:ffff"
+)
 
 // withoutCarrier reports whether the NIC is known to be up without a carrier.
 func (n *NIC) withoutCarrier(r *Report) bool {

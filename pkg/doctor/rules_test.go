@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/examples"
+	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
 // found returns the findings of a rule, and its status.
@@ -863,6 +864,39 @@ func TestManagementDevicesThatAPoolGrants(t *testing.T) {
 			f.Kubelet.Pools.Value = append(f.Kubelet.Pools.Value, c.pool)
 			if have := statusOf(Judge(Rules(), f), "IB-UMAD-IN-POD"); have != c.want {
 				t.Errorf("%s, not %s", have, c.want)
+			}
+		})
+	}
+}
+
+func TestPartitionThatAPodNamesItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		value, list string // of NCCL_IB_PKEY and RAIL_CNI_ENV
+		layer       string
+		want        string
+	}{
+		"its own":         {"2", "NCCL_IB_HCA", InfiniBand, "container main sets NCCL_IB_PKEY=2, where port 1 of mlx5_0 has 0x8001 now"},
+		"of an empty one": {"1", "", InfiniBand, "has no partition now"},
+		"rail-agent's":    {"2", "NCCL_IB_HCA,NCCL_IB_PKEY", InfiniBand, ""},
+		"the default":     {"0", "", InfiniBand, ""},
+		"on Ethernet":     {"2", "", "Ethernet", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := healthy()
+			partition(f, c.value)
+			container(f).Env[publish.ListVar] = c.list
+			pod(f).Devices.Value[0].LinkLayer = c.layer
+			var said []string
+			for _, result := range Judge(Rules(), f) {
+				if result.ID != "POD-PKEY" {
+					continue
+				}
+				for _, finding := range result.Findings {
+					said = append(said, finding.Evidence)
+				}
+			}
+			if all := strings.Join(said, "; "); c.want == "" && all != "" || !strings.Contains(all, c.want) {
+				t.Errorf("%q, not %q", all, c.want)
 			}
 		})
 	}

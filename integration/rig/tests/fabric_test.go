@@ -5,6 +5,7 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -299,4 +301,41 @@ func TestPodIsToldItsPlaceInTheFabric(t *testing.T) {
 	if _, said, err := n.RunSaying(call.With("DEL")); err != nil || said != "" {
 		t.Errorf("DEL: %v, %s", err, said)
 	}
+}
+
+// TestDoctorFindsDefectsOfAFabric plants them one after another, with a real subnet manager.
+func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,18")
+	file := filepath.Join(t.TempDir(), "node.yaml")
+	write(t, file, fmt.Sprintf("rails:\n- {id: 0, pci: %q}\n- {id: 7, pci: %q}\n", nicPCI(0), nicPCI(7)))
+	if err := os.Chmod(file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(nodefile.PathEnv, file)
+	s := &railNode{node: n, nodeFile: file}
+	only := []string{"--only", "IB-SM,IB-SM-LENT,IB-LID,IB-PKEY,IB-GUID-ZERO"}
+	wants := func(want map[string]string) {
+		t.Helper()
+		found, missing := s.judged(want, only...)
+		s.compare(found, missing, want)
+	}
+	manager := map[string]string{"IB-SM-LENT": "a subnet manager runs on port 1 of " + n.hcaOf(managerRail)}
+	with := func(more map[string]string) map[string]string {
+		all := maps.Clone(manager)
+		maps.Copy(all, more)
+		return all
+	}
+	wants(map[string]string{"IB-SM": "waits for a subnet manager (state INIT)"})
+	m := n.openSM(openFabric)
+	wants(manager)
+	n.setKnob(0, "pkeys", "0x7fff 0x8001")
+	wants(with(map[string]string{"IB-PKEY": "index 0 of the partition keys of port 1 of " + n.hcaOf(0) + " is 0x7fff"}))
+	n.setKnob(0, "guid", "0xffffffffffffffff")
+	n.setKnob(0, "recreate_rdma", "1")
+	wants(with(map[string]string{"IB-GUID-ZERO": "is ffff:ffff:ffff:ffff", "IB-SM": "waits for a subnet manager"}))
+	m.Kill()
+	n.eventually("the port of a dead manager is not a manager's", func() bool {
+		found, _ := s.judged(manager, only...)
+		return found["IB-SM-LENT"] == nil
+	})
 }

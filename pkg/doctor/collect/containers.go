@@ -197,7 +197,7 @@ func setStatus(to *doctor.Container, status string) error {
 
 // families are the beginnings of the names of variables that are facts. No other variable is
 // one: it may be a secret.
-var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_"}
+var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_", "RAIL_CNI_"}
 
 // The bounds of what a pod may add to the facts.
 const (
