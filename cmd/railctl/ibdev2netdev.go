@@ -32,10 +32,11 @@ network namespace, in the form of NVIDIA's script of the same name:
 Without a flag it prints the host's ports. A pod needs no tools of its own. "Up"
 means that the interface is up and has a carrier.
 
-The answers are the kernel's; names and PCI addresses do not count. So a line is
+The answers are the kernel's; names do not count. So a line is
 printed only if both ends are in that namespace: in exclusive mode the RDMA
-device and the interface, in shared mode the interface. A macvlan has no line:
-the port belongs to its master, and "railctl show" says which one that is.
+device and the interface, in shared mode the interface. An InfiniBand port has a
+line for its interface and for each of its children. A macvlan has no line: the
+port belongs to its master, and "railctl show" says which one that is.
 
 The exit code is 1 if this kernel has no RDMA, or if something cannot be read. It
 is 0 if there are no lines; stderr then says so.`,

@@ -32,7 +32,7 @@ func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
 	}
 	pairs, err := host.Core.Pairs(devices, links)
 	for _, p := range pairs {
-		if list.hasLent(p) {
+		if p.Child || list.hasLent(p) { // a child is no NIC
 			continue
 		}
 		if n := list.ofPort(p); n != nil {

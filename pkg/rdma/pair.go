@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ type Pair struct {
 	LinkLayer string // "Ethernet" or "InfiniBand"
 	Netdev    string // "" if the port has no interface in the namespace
 	HasSignal bool   // the interface is up and has a carrier
+	Child     bool   // the interface is an IPoIB child: it lies on another one of the port
 }
 
 // Pairs returns the ports in a namespace that have an interface there, by device and
@@ -56,7 +58,7 @@ func (c *Core) Pairs(devices []Device, links []*link.Link) ([]Pair, error) {
 			continue // it was moved meanwhile
 		}
 		errs = append(errs, err)
-		found = append(found, pairsOf(d, ports, links)...)
+		found = append(found, pairsOf(d, ports, c.guids(d, ports), links)...)
 	}
 	slices.SortFunc(found, func(a, b Pair) int {
 		return cmp.Or(byNumber(a.Device, b.Device), cmp.Compare(a.Port, b.Port), byNumber(a.Netdev, b.Netdev))
@@ -64,20 +66,44 @@ func (c *Core) Pairs(devices []Device, links []*link.Link) ([]Pair, error) {
 	return found, errors.Join(errs...)
 }
 
+// guids returns the GUIDs of the InfiniBand ports that have one, by number. Those that cannot be
+// read are missing: sysfs is not mounted everywhere.
+func (c *Core) guids(d Device, ports []Port) map[uint32]GUID {
+	found := map[uint32]GUID{}
+	for _, p := range ports {
+		if p.LinkLayer != "InfiniBand" {
+			continue
+		}
+		table, err := c.GIDs(d, p.Number)
+		if err != nil || len(table.Entries) == 0 {
+			continue
+		}
+		if guid := table.Entries[0].GID.Interface(); guid != 0 {
+			found[p.Number] = guid
+		}
+	}
+	return found
+}
+
 // pairsOf returns the ports of a device with their interfaces. The kernel names the
-// interface of an Ethernet port, but not that of an InfiniBand port (IPoIB). The latter is
-// found by the parent device that both share, so only for a device with one port.
-func pairsOf(d Device, ports []Port, links []*link.Link) []Pair {
+// interface of an Ethernet port, but not those of an InfiniBand port (IPoIB): their addresses
+// have its GUID. Without a GUID the interface is found by the parent device that both share, so
+// only for a device with one port.
+func pairsOf(d Device, ports []Port, guids map[uint32]GUID, links []*link.Link) []Pair {
 	var found []Pair
 	for _, p := range ports {
 		pair := Pair{Device: d.Name, Parent: d.ParentDev, Port: p.Number, State: p.State, LinkLayer: p.LinkLayer}
 		alone := true
 		for _, l := range links {
 			named := p.Netdev != 0 && l.Index == p.Netdev
-			ipoib := p.Netdev == 0 && len(ports) == 1 && p.LinkLayer == "InfiniBand" &&
-				l.Encap == "infiniband" && l.Lower == 0 && l.ParentDev != "" && l.ParentDev == d.ParentDev
+			ipoib := p.Netdev == 0 && p.LinkLayer == "InfiniBand" && l.Encap == "infiniband"
+			if guid, known := guids[p.Number]; ipoib && known {
+				ipoib = guidOf(l) == guid
+			} else {
+				ipoib = ipoib && len(ports) == 1 && l.Lower == 0 && l.ParentDev != "" && l.ParentDev == d.ParentDev
+			}
 			if named || ipoib {
-				pair.Netdev, pair.HasSignal, alone = l.Name, l.HasCarrier(), false
+				pair.Netdev, pair.HasSignal, pair.Child, alone = l.Name, l.HasCarrier(), ipoib && !l.HasParent(), false
 				found = append(found, pair)
 			}
 		}
@@ -86,6 +112,17 @@ func pairsOf(d Device, ports []Port, links []*link.Link) []Pair {
 		}
 	}
 	return found
+}
+
+// guidOf returns the GUID of an InfiniBand interface's port. The permanent address has it also after
+// somebody has set another address.
+func guidOf(l *link.Link) GUID {
+	for _, mac := range [][]byte{l.PermMAC, l.MAC} {
+		if len(mac) == 20 {
+			return GUID(binary.BigEndian.Uint64(mac[12:]))
+		}
+	}
+	return 0
 }
 
 // byNumber compares names so that mlx5_2 comes before mlx5_10.

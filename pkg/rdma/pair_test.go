@@ -1,6 +1,8 @@
 package rdma
 
 import (
+	"encoding/binary"
+	"net"
 	"slices"
 	"testing"
 
@@ -15,33 +17,54 @@ func TestPairsOfADevice(t *testing.T) {
 		{Index: 4, Name: "ib0", Encap: "infiniband", ParentDev: "0000:0d:00.0"},
 		{Index: 5, Name: "ib0.8001", Encap: "infiniband", ParentDev: "0000:0d:00.0", Lower: 4},
 		{Index: 6, Name: "ibx", Encap: "infiniband"},
+		{Index: 7, Name: "ib1", Encap: "infiniband", ParentDev: "0000:0e:00.0", PermMAC: ipoibAddress(0x58)},
+		{Index: 8, Name: "ib2", Encap: "infiniband", ParentDev: "0000:0e:00.0", PermMAC: ipoibAddress(0x59), Flags: carrier},
+		{Index: 9, Name: "net9", Encap: "infiniband", PermMAC: ipoibAddress(0x59), MAC: ipoibAddress(0x58)},
 	}
 	roce := Device{Name: "mlx5_0", ParentDev: "0000:0c:00.0"}
 	ib := Device{Name: "mlx5_1", ParentDev: "0000:0d:00.0"}
+	two := Device{Name: "mlx5_2", ParentDev: "0000:0e:00.0"}
+	twoPorts := []Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}
+	pair := Pair{Device: "mlx5_2", Parent: "0000:0e:00.0", LinkLayer: "InfiniBand"}
+	at := func(port uint32, name string, signal, child bool) Pair {
+		p := pair
+		p.Port, p.Netdev, p.HasSignal, p.Child = port, name, signal, child
+		return p
+	}
 	for _, c := range []struct {
 		device Device
 		ports  []Port
+		guids  map[uint32]GUID
 		want   []Pair
 	}{
+		{two, twoPorts, map[uint32]GUID{1: 0x58, 2: 0x59}, []Pair{at(1, "ib1", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
+		{two, twoPorts, map[uint32]GUID{2: 0x59}, []Pair{at(1, "", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
+		{two, twoPorts[:1], map[uint32]GUID{1: 0x77}, []Pair{at(1, "", false, false)}},
 		{
 			roce,
 			[]Port{{Number: 1, State: PortActive, Netdev: 2, LinkLayer: "Ethernet"}},
+			nil,
 			[]Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, State: PortActive, LinkLayer: "Ethernet", Netdev: "net1", HasSignal: true}},
 		},
-		{roce, []Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, []Pair{
+		{roce, []Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, nil, []Pair{
 			{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, Netdev: "net1", HasSignal: true}, {Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 2, Netdev: "rep0"},
 		}},
-		{roce, []Port{{Number: 1, LinkLayer: "Ethernet"}}, []Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, LinkLayer: "Ethernet"}}},
-		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, []Pair{{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand", Netdev: "ib0"}}},
-		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, []Pair{
+		{roce, []Port{{Number: 1, LinkLayer: "Ethernet"}}, nil, []Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, LinkLayer: "Ethernet"}}},
+		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil, []Pair{{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand", Netdev: "ib0"}}},
+		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, nil, []Pair{
 			{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand"}, {Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 2, LinkLayer: "InfiniBand"},
 		}},
-		{Device{Name: "virtual"}, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, []Pair{{Device: "virtual", Port: 1, LinkLayer: "InfiniBand"}}},
+		{Device{Name: "virtual"}, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil, []Pair{{Device: "virtual", Port: 1, LinkLayer: "InfiniBand"}}},
 	} {
-		if have := pairsOf(c.device, c.ports, links); !slices.Equal(have, c.want) {
+		if have := pairsOf(c.device, c.ports, c.guids, links); !slices.Equal(have, c.want) {
 			t.Errorf("%s %+v: %v, not %v", c.device.Name, c.ports, have, c.want)
 		}
 	}
+}
+
+// ipoibAddress returns the address of an interface of the port with this GUID.
+func ipoibAddress(guid uint64) net.HardwareAddr {
+	return binary.BigEndian.AppendUint64([]byte{0, 0, 0, 72, 0xfe, 0x80, 0, 0, 0, 0, 0, 0}, guid)
 }
 
 func TestNamesAreSortedByTheirNumber(t *testing.T) {

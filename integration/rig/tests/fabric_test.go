@@ -164,6 +164,46 @@ func TestOpenSMMakesAFabric(t *testing.T) {
 	}
 }
 
+// TestInterfacesOfAnHCAWithTwoPorts: their addresses have the GUIDs of their ports, also in a pod.
+func TestInterfacesOfAnHCAWithTwoPorts(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,18 two_ports=11,12")
+	n.openSM(openFabric)
+	device := n.hcaOf(0)
+	p := n.pod("pod1")
+	n.Batch(nil, "link set ib0 up", "link set ib1 up", "link add child link ib1 type ipoib pkey 0xffff", "link set child netns "+p.Name+" name net1")
+	n.carrier("ib0", "ib1")
+	for flag, want := range map[string]string{
+		"":     fmt.Sprintf("%[1]s port 1 ==> ib0 (Up)\n%[1]s port 2 ==> ib1 (Up)\n", device),
+		p.Name: device + " port 2 ==> net1 (Down)\n",
+	} {
+		args := []string{"ibdev2netdev"}
+		if flag != "" {
+			args = append(args, "--netns", "/run/netns/"+flag)
+		}
+		out, errOut, code := n.railctl(args...)
+		lines := ""
+		for line := range strings.Lines(out) {
+			if strings.HasPrefix(line, device+" ") {
+				lines += line
+			}
+		}
+		if lines != want || code != 0 || errOut != "" {
+			t.Errorf("%v: exit code %d, %s\n%swant\n%s", args, code, errOut, out, want)
+		}
+	}
+	var list []inventory.NIC
+	out, _, _ := n.railctl("nics", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		t.Fatal(err)
+	}
+	for i := range list {
+		wanted := map[string]uint32{"ib0": 1, "ib1": 2}[list[i].Name]
+		if wanted != 0 && (len(list[i].Ports) != 1 || list[i].Ports[0].Port != wanted || list[i].Ports[0].Device != device) {
+			t.Errorf("railctl nics: %s has the ports %+v, not port %d", list[i].Name, list[i].Ports, wanted)
+		}
+	}
+}
+
 // member is the IPoIB interface of a rail's port in a namespace of its own.
 type member struct {
 	*testnet.Netns
