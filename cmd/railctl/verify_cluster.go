@@ -65,7 +65,7 @@ func (c *verifyCluster) check(level int) error {
 	return nil
 }
 
-// fabricAgain bounds the second question for the fabric.
+// fabricAgain bounds the second request for the fabric.
 const fabricAgain = 30 * time.Second
 
 // inCluster measures between nodes of a cluster.

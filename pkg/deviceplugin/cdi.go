@@ -67,8 +67,8 @@ func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
 	return spec
 }
 
-// leastOf returns the char devices that each exclusive pool with the NIC hands out: its CDI device
-// is one for all of them.
+// leastOf returns the char devices that all exclusive pools with the NIC hand out, because these
+// pools share its CDI device.
 func leastOf(pools []resource.Pool, n *resource.NIC) []string {
 	least := n.CharDevices
 	for i := range pools {

@@ -59,9 +59,9 @@ var podRules = []Rule{
 	},
 	{
 		ID: "IB-UMAD-IN-POD", Scope: PodScope, Severity: Warn,
-		Expects:     "No container has the management device of an InfiniBand port: umad only where a pool of the node file has umad: true, and issm nowhere.",
-		Consequence: "A program in it can set ports of other nodes down, by one packet each, and with issm be the subnet manager of the fabric.",
-		Cure:        "Start the pod anew: it may be older than the pool's setting. If the container is privileged, or mounts /dev/infiniband of the node, take that away. For a pod that is there to manage, set umad: true of its pool.",
+		Expects:     "A container has umad of an InfiniBand port only if a pool of the node file with that NIC has umad: true, and never has issm.",
+		Consequence: "A program in the container can take down ports of other nodes with one packet each. With issm it can become the fabric's subnet manager.",
+		Cure:        "Restart the pod: it may be older than the pool's setting. Remove privileged, or the mount of the node's /dev/infiniband, from the container. If the pod must manage the fabric, set umad: true in its pool.",
 		Check:       checkManagement,
 	},
 	{
@@ -98,8 +98,8 @@ var podRules = []Rule{
 	{
 		ID: "POD-PKEY", Scope: PodScope, Severity: Warn,
 		Expects:     "No container on InfiniBand sets NCCL_IB_PKEY itself, except to 0.",
-		Consequence: "The index of a partition differs between nodes, and changes with the history of a port: elsewhere NCCL uses another partition, or none, and connections fail.",
-		Cure:        "Leave the variable out: rail-agent sets it by NRI where the rails' partition is not at index 0.",
+		Consequence: "The index of a partition differs between nodes and changes with a port's history. On another node NCCL uses another partition, or none, and connections fail.",
+		Cure:        "Remove the variable. rail-agent sets it by NRI if all rails have the same index and it is not 0. If the indexes differ, no value is right: give all ports the same partitions, in the same order.",
 		Check:       checkPKeyIndex,
 	},
 	{
@@ -371,13 +371,13 @@ func checkPKeyIndex(f *Facts, r *Report) {
 					at = k.Key
 				}
 			}
-			r.Find(p.Object(), "container %s sets %s=%s, where port %d of %s has %s now", c.Name, ncclPKey, value, port.Port, port.Device, at).Part(i.Name)
+			r.Find(p.Object(), "container %s sets %s=%s; at that index port %d of %s now has %s", c.Name, ncclPKey, value, port.Port, port.Device, at).Part(i.Name)
 		})
 	})
 }
 
-// checkManagement finds containers that can manage an InfiniBand fabric, and whose NIC is in no
-// pool that lets them.
+// checkManagement finds containers with issm of an InfiniBand NIC, or with umad of one that is in no
+// pool with UMAD.
 func checkManagement(f *Facts, r *Report) {
 	if !anyPod(f, r) {
 		return

@@ -133,9 +133,9 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-GUID-ZERO", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each InfiniBand port has a GUID: neither zeros only, as a virtual function has after it was made, nor ones only.",
-		Consequence: "The subnet manager leaves the port out: it stays in the state INIT, and an ADD that waits for its link fails.",
-		Cure:        "Set both GUIDs of the virtual function by its PF (ip link set PF vf N node_guid GUID, and port_guid), then bind its driver anew. sriov-network-operator does so when it makes the functions.",
+		Expects:     "Each InfiniBand port has a GUID that is neither all zeros (as on a new virtual function) nor all ones.",
+		Consequence: "The subnet manager ignores the port. It stays in INIT, and an ADD that waits for its link fails.",
+		Cure:        "Set both GUIDs of the virtual function through its PF (ip link set PF vf N node_guid GUID, and port_guid), then rebind its driver. sriov-network-operator does this when it creates the functions.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				gids, ok := Read(r, p.Device+" gids", p.GIDs)
@@ -146,24 +146,6 @@ var portRules = []Rule{
 				guid := gids[0].Value[max(0, len(gids[0].Value)-len(noGUID)):]
 				if guid == noGUID || guid == allGUIDs {
 					r.Find(n.Object(), "the GUID of port %d of %s is %s", p.Port, p.Device, guid)
-				}
-			})
-		},
-	},
-	{
-		ID: "IB-SM-LENT", Scope: NodeScope, Severity: Warn,
-		Expects:     "No subnet manager runs on the port of a NIC that a network may lend.",
-		Consequence: "In exclusive RDMA mode the manager loses its port with the first pod that gets the NIC, and the fabric its manager: ports that come up stay in INIT. In shared mode the pod can set the link down.",
-		Cure:        "Run the subnet manager elsewhere (the switch, UFM, a node without rails), or keep the NIC from networks by nics in the node file.",
-		Check: func(f *Facts, r *Report) {
-			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
-				manager, ok := Read(r, p.Device+" isSM", p.IsSM)
-				if !ok || n.Protected != "" {
-					return
-				}
-				r.judged()
-				if manager {
-					r.Find(n.Object(), "a subnet manager runs on port %d of %s", p.Port, p.Device)
 				}
 			})
 		},

@@ -875,8 +875,8 @@ func TestPartitionThatAPodNamesItself(t *testing.T) {
 		layer       string
 		want        string
 	}{
-		"its own":         {"2", "NCCL_IB_HCA", InfiniBand, "container main sets NCCL_IB_PKEY=2, where port 1 of mlx5_0 has 0x8001 now"},
-		"of an empty one": {"1", "", InfiniBand, "has no partition now"},
+		"its own":         {"2", "NCCL_IB_HCA", InfiniBand, "container main sets NCCL_IB_PKEY=2; at that index port 1 of mlx5_0 now has 0x8001"},
+		"of an empty one": {"1", "", InfiniBand, "now has no partition"},
 		"rail-agent's":    {"2", "NCCL_IB_HCA,NCCL_IB_PKEY", InfiniBand, ""},
 		"the default":     {"0", "", InfiniBand, ""},
 		"on Ethernet":     {"2", "", "Ethernet", ""},

@@ -93,7 +93,7 @@ func (n *Netns) Device(l *Link) (*Device, error) {
 	d.readAhead(func(string) bool { return true })
 	for _, setting := range ethtoolSettings {
 		if setting.name == linkModes && l.IPoIB != nil {
-			continue // the port's, which nobody sets here: with a carrier others than without
+			continue // ib_ipoib reports the port's modes, which change with the carrier and cannot be set
 		}
 		if value, err := setting.read(d); err == nil && len(value) <= maxKept {
 			s.Ethtool[setting.name] = value

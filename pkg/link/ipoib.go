@@ -26,7 +26,7 @@ type IPoIB struct {
 	Children []uint32 `json:"children,omitempty"`
 }
 
-// Connected reports whether the interface is in connected mode, else in datagram mode.
+// Connected reports whether the interface is in connected mode rather than datagram mode.
 func (i *IPoIB) Connected() bool { return i.Mode != 0 }
 
 // ipoibOf returns the settings in the description of a link, nil for one of another kind.
@@ -39,8 +39,8 @@ func ipoibOf(attrs nlattr.Attrs) *IPoIB {
 	return parseIPoIB(data)
 }
 
-// parseIPoIB decodes IFLA_INFO_DATA of an InfiniBand interface. Its files in sysfs have the same,
-// but only of interfaces that netlink has not made.
+// parseIPoIB decodes IFLA_INFO_DATA of an InfiniBand interface. Sysfs has these values only for
+// interfaces that were not created through netlink.
 func parseIPoIB(data nlattr.Attrs) *IPoIB {
 	read := func(kind uint16) uint16 {
 		v, _ := data.Get(kind)

@@ -272,8 +272,8 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 			all = []string{nic.CharDevice(u.Name)}
 		}
 	}
-	// By the others a pod would manage a port of the host, or an InfiniBand fabric. Until the
-	// port is known it has none of them.
+	// With umad or issm a pod could manage a port of the host, or an InfiniBand fabric. It gets
+	// neither until the link layer is known.
 	l.CharDevices = slices.DeleteFunc(slices.Clone(all), resource.ManagesFabric)
 	if l.Port == 0 && d.Ports == 1 {
 		l.Port = 1
@@ -309,8 +309,8 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 	return nil
 }
 
-// setInfiniBand adds what only InfiniBand has: of the port, and of the interface, nil for none. A
-// port without an interface has the partition at index 0, which programs use.
+// setInfiniBand sets the fields of an InfiniBand port and of its interface. now is nil if the port
+// has no interface: the partition is then that at index 0, which programs use by default.
 func (l *Rail) setInfiniBand(lid uint32, table rdma.GIDTable, keys []rdma.PKey, now *link.Link) {
 	l.LID = lid
 	if len(table.Entries) > 0 {

@@ -163,10 +163,11 @@ func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
 	return nil
 }
 
-// partition returns the partition of the InfiniBand rails. Both programs have one variable for all
-// rails, and need none for what they do by default: NCCL takes the P_Key at an index, 0, and UCX the
-// first partition of which the port is a full member. index and key (without the bit of full
-// membership) are 0 where the rails differ, and where all have index 0.
+// partition returns the P_Key index and the partition (without the membership bit) that all
+// InfiniBand rails share. NCCL and UCX each have one variable for all rails. By default NCCL takes
+// index 0, and UCX the first partition of which the port is a full member. index is 0 if the rails'
+// indexes differ, key is 0 if their partitions differ. Both are 0 if all indexes are 0, or if a port
+// is not in its partition.
 func (r *Rails) partition() (index int, key uint16) {
 	var keys []uint16
 	var indexes []int

@@ -57,10 +57,10 @@ type Rail struct {
 	GIDs         []GID  `json:"gids,omitempty"` // by index
 	// LID, GUID, PKey, PKeyIndex and Mode are those of an InfiniBand port and its interface. The
 	// index of a P_Key depends on the history of the port: it differs between nodes, and is
-	// read anew each time. It is nil if the port is not in the interface's partition.
+	// read anew each time. PKeyIndex is nil if the port is not in the interface's partition.
 	LID       uint32 `json:"lid,omitempty"`
 	GUID      string `json:"guid,omitempty"` // of the port
-	PKey      string `json:"pkey,omitempty"` // of the interface's partition, "0x8001"
+	PKey      string `json:"pkey,omitempty"` // of the interface's partition: "0x8001", "0x0001" for a limited member
 	PKeyIndex *int   `json:"pkeyIndex,omitempty"`
 	Mode      string `json:"mode,omitempty"` // datagram or connected
 	// SharedPort is true if the GID table of the port has the GIDs of the host and of other pods, too, as

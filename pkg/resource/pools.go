@@ -47,11 +47,10 @@ func (p *Pool) IDs() []string {
 	return ids
 }
 
-// CharDevices returns the paths of the char devices that a container gets with the NIC. Who has
-// umad of an InfiniBand port sends packets of management into the fabric, and can set ports of
-// other nodes down: only a pool with UMAD hands it out. With issm a container would be a subnet
-// manager: no pool does. On Ethernet neither has any power. A NIC of an unknown kind may be
-// InfiniBand.
+// CharDevices returns the paths of the char devices that a container gets with the NIC. A program
+// with umad of an InfiniBand port can send management packets into the fabric, and take down ports of
+// other nodes: only a pool with UMAD hands it out. With issm it could be a subnet manager: no pool
+// hands that out. On Ethernet neither has an effect. A NIC of unknown link type may be InfiniBand.
 func (p *Pool) CharDevices(n *NIC) []string {
 	if n.LinkType == Ethernet {
 		return n.CharDevices

@@ -12,7 +12,7 @@
  *   refuse_gids    1 or 0: the port takes no further GIDs
  *   pkeys          the P_Key table of an InfiniBand port, as its subnet manager sets it: "0xffff 0x8001"
  *   guid           of an HCA: that of the RDMA device that is made next
- *   deaf           1 or 0: an InfiniBand port drops packets of management, as if its firmware hung
+ *   deaf           1 or 0: an InfiniBand port drops management packets, as if its firmware hung
  *   dscp           the priorities that the hardware gives DSCP values: "10:3 "
  *
  * A device that is made anew has forgotten them.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The data path of InfiniBand ports: queue pairs of the kernel's own users (the
- * agents of management, ib_ipoib, ib_cm), whose packets are copied from one HCA of
+ * The data path of InfiniBand ports: queue pairs of kernel clients (MAD agents,
+ * ib_ipoib, ib_cm), whose packets are copied from one HCA of
  * this machine to another, if the switch brings them there (subnet.c). Datagrams
  * obey P_Keys, Q_Keys and the states of ports, and are dropped as on a real fabric.
  */

@@ -3,7 +3,7 @@
  * The subnet of the InfiniBand ports: the management agent of each HCA's port, and
  * the one switch that all ports are on. There is no subnet manager: one in userspace
  * (OpenSM) finds the fabric by directed routes, and sets it up. Until then no port
- * is ACTIVE, and only packets of management pass.
+ * is ACTIVE, and only management packets pass.
  *
  * Attributes are kept as they are on the wire (struct ib_port_info), so that an
  * answer is a copy, and what the core asks is read from the same bytes.

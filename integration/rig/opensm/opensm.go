@@ -20,7 +20,7 @@ const limit = time.Minute
 // The lines of OpenSM's log that the package reads.
 const (
 	swept = "SUBNET UP"
-	// It goes on then, as without a file: all ports reach each other.
+	// OpenSM then continues as if there were no file: all ports reach each other.
 	badPartitions = "Partition configuration in error"
 )
 
@@ -41,7 +41,7 @@ type Manager struct {
 // the manager may number the others anew at its next start.
 func Start(ctx context.Context, dir, guid, partitions string) (*Manager, error) {
 	if _, err := exec.LookPath("opensm"); err != nil {
-		return nil, fmt.Errorf("%w: the rig gets it of Debian's package opensm, and said at its start why it could not", err)
+		return nil, fmt.Errorf("%w: the rig unpacks it from Debian's package opensm; the rig's first log lines say why that failed", err)
 	}
 	m := &Manager{dir: dir, ended: make(chan struct{})}
 	err := errors.Join(os.MkdirAll(filepath.Join(dir, "cache"), 0o755), os.WriteFile(m.file("opensm.conf"), []byte(options), 0o644), m.write(partitions))
@@ -110,7 +110,7 @@ func (m *Manager) write(partitions string) error {
 	return os.Rename(made, m.file("partitions.conf"))
 }
 
-// await waits until the log has the end of a sweep behind an offset.
+// await waits until the log shows the end of a sweep after offset.
 func (m *Manager) await(ctx context.Context, offset int64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no sweep within %v", limit))
 	defer cancel()
@@ -119,7 +119,7 @@ func (m *Manager) await(ctx context.Context, offset int64) error {
 		added := string(text[min(offset, int64(len(text))):])
 		switch {
 		case strings.Contains(added, badPartitions):
-			return fmt.Errorf("opensm does not take its partitions.conf, and has opened the whole fabric:\n%s", added)
+			return fmt.Errorf("opensm rejected partitions.conf, and made all ports full members of the default partition:\n%s", added)
 		case strings.Contains(added, swept):
 			return nil
 		}

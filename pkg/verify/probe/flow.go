@@ -86,8 +86,8 @@ func (p *Prober) report(ctx context.Context, flows []uint32) *verify.Answer {
 	return a
 }
 
-// leaving reports whether the kernel has reported of some answers of a flow that they left, and
-// not of all. A driver that reports none is not waited for.
+// leaving reports whether, for one of the flows, the kernel has reported that some answers left,
+// but not all. It does not wait for a driver that reports none.
 func (p *Prober) leaving(flows []uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
