@@ -81,11 +81,14 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	if err != nil {
 		return nil, err
 	}
-	asked := make(chan error, 1)
+	type answer struct {
+		fabric string
+		err    error
+	}
+	asked := make(chan answer, 1)
 	go func() { // while the pods start
-		var err error
-		v.Fabric, err = v.findFabric(ctx, o.Agents)
-		asked <- err
+		fabric, err := v.findFabric(ctx, o.Agents)
+		asked <- answer{fabric, err}
 	}()
 	if bar := newProgress(cmd.ErrOrStderr(), "pods"); bar != nil {
 		o.Done = bar.running
@@ -102,13 +105,15 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	if err != nil {
 		return nil, err
 	}
-	if err := <-asked; err != nil {
+	found := <-asked
+	if found.err != nil && o.Agents != nil && !kube.IsForbidden(found.err) {
 		// The start of the pods may have kept the nodes busy.
 		again, cancel := context.WithTimeout(ctx, fabricAgain)
 		defer cancel()
-		if v.Fabric, err = v.findFabric(again, o.Agents); err != nil {
-			fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", cell.Printable(err.Error()))
-		}
+		found.fabric, found.err = v.findFabric(again, o.Agents)
+	}
+	if v.Fabric = found.fabric; found.err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())

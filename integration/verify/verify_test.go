@@ -36,12 +36,12 @@ func TestHealthyRailsOfAClusterAreHealthy(t *testing.T) {
 // TestDefectsOfAClusterAreNamed plants a wrong MTU, delay, loss and a swapped pair at once.
 func TestDefectsOfAClusterAreNamed(t *testing.T) {
 	l := theLab(t)
-	l.nodes[1].IP("link", "set", l.rails[3], "mtu", "1500")
-	l.fabric.Batch(nil, "link set n2-rail2 master rail3", "link set n2-rail3 master rail2")
 	mend := l.undo(func() { // also if the test fails, or the next tests find these defects
 		l.fabric.Batch(nil, "link set n2-rail2 master rail2", "link set n2-rail3 master rail3")
 		l.nodes[1].IP("link", "set", l.rails[3], "mtu", "9000")
 	})
+	l.nodes[1].IP("link", "set", l.rails[3], "mtu", "1500")
+	l.fabric.Batch(nil, "link set n2-rail2 master rail3", "link set n2-rail3 master rail2")
 	r := l.verifyWhile(verify.ExitDefects, func() {
 		pods := l.pods()
 		pods[1].Slow("net6")

@@ -99,6 +99,10 @@ func (p *Plugin) writeCDI(pools []resource.Pool) error {
 	}
 	for _, d := range have.Devices {
 		if p.lentNow(d.Name) && !slices.ContainsFunc(want.Devices, func(w cdi.Device) bool { return w.Name == d.Name }) {
+			// Earlier versions gave every container the devices that manage a fabric.
+			d.ContainerEdits.DeviceNodes = slices.DeleteFunc(d.ContainerEdits.DeviceNodes, func(node *cdi.DeviceNode) bool {
+				return resource.ManagesFabric(node.Path) && !p.onEthernet(d.Name)
+			})
 			want.Devices = append(want.Devices, d)
 		}
 	}
@@ -117,13 +121,23 @@ func (p *Plugin) hasCDIFile() bool {
 
 // lentNow reports whether the NIC with the PCI address was lent at the last scan.
 func (p *Plugin) lentNow(pci string) bool {
+	return p.scanned(pci, func(n *NIC) bool { return n.Lent != nil })
+}
+
+// onEthernet reports whether the NIC with the PCI address was known to be Ethernet at the last scan.
+func (p *Plugin) onEthernet(pci string) bool {
+	return p.scanned(pci, func(n *NIC) bool { return n.LinkType == resource.Ethernet })
+}
+
+// scanned reports whether the last scan found the NIC with the PCI address, and is is true of it.
+func (p *Plugin) scanned(pci string, is func(n *NIC) bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.inventory == nil {
 		return false
 	}
 	n := p.inventory.find(pci)
-	return n != nil && n.Lent != nil
+	return n != nil && is(n)
 }
 
 func removeFile(path string) error {

@@ -361,8 +361,11 @@ func checkPKeyIndex(f *Facts, r *Report) {
 			return
 		}
 		p.eachPort(r, func(i *Interface, port *Port) {
+			if port.LinkLayer != InfiniBand {
+				return
+			}
 			keys, ok := Read(r, p.Object()+" pkeys", port.PKeys)
-			if port.LinkLayer != InfiniBand || !ok {
+			if !ok {
 				return
 			}
 			at := "no partition"

@@ -286,7 +286,7 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 		return err
 	}
 	l.LinkLayer, l.State = p.LinkLayer, p.State.String()
-	if recorded.Lent && l.LinkLayer != infiniBand {
+	if recorded.Lent && l.LinkLayer == ethernet {
 		l.CharDevices = all
 	}
 	l.ActiveMTU = ActiveMTU(l.LinkLayer, l.MTU)
@@ -336,6 +336,9 @@ func (l *Rail) setInfiniBand(lid uint32, table rdma.GIDTable, keys []rdma.PKey, 
 
 // infiniBand is the link layer of InfiniBand ports.
 const infiniBand = "InfiniBand"
+
+// ethernet is the link layer of RoCE ports.
+const ethernet = "Ethernet"
 
 // setGIDs adds the GIDs of the port: all of a port that only the pod has, and of a shared
 // one those of the interface's addresses, because its table has the GIDs of other pods, too.

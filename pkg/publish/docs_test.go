@@ -67,6 +67,8 @@ func TestGuideHasEveryVariable(t *testing.T) {
 		withAddress(l, "10.0.0.1", 2, both...)
 	}, func() {
 		l.SharedPort, s.FixedGIDIndex = true, false
+	}, func() {
+		l.LinkLayer, l.PKey, l.PKeyIndex = infiniBand, "0x8001", &[]int{1}[0]
 	}} {
 		change()
 		for _, v := range r.Env(s) {

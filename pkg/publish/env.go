@@ -166,11 +166,13 @@ func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
 // partition returns the P_Key index and the partition (without the membership bit) that all
 // InfiniBand rails share. NCCL and UCX each have one variable for all rails. By default NCCL takes
 // index 0, and UCX the first partition of which the port is a full member. index is 0 if the rails'
-// indexes differ, key is 0 if their partitions differ. Both are 0 if all indexes are 0, or if a port
-// is not in its partition.
+// indexes differ, key is 0 if their partitions differ. Both are 0 if all ports are full members at
+// index 0, if a port is not in its partition, or if there are RoCE rails, which the variables would
+// hold for as well.
 func (r *Rails) partition() (index int, key uint16) {
 	var keys []uint16
 	var indexes []int
+	full := true
 	for _, l := range r.Rails {
 		if l.LinkLayer != infiniBand {
 			continue
@@ -179,9 +181,9 @@ func (r *Rails) partition() (index int, key uint16) {
 		if l.PKeyIndex == nil || err != nil {
 			return 0, 0
 		}
-		keys, indexes = append(keys, uint16(k)&^fullMember), append(indexes, *l.PKeyIndex)
+		keys, indexes, full = append(keys, uint16(k)&^fullMember), append(indexes, *l.PKeyIndex), full && k&fullMember != 0
 	}
-	if len(keys) == 0 || slices.Max(indexes) == 0 {
+	if len(keys) == 0 || len(r.roce()) > 0 || slices.Max(indexes) == 0 && full {
 		return 0, 0
 	}
 	if slices.Min(keys) == slices.Max(keys) {

@@ -280,17 +280,22 @@ func TestEnvironmentNamesThePartition(t *testing.T) {
 	}{
 		"the default":                   {infiniBand, [2]at{{"0xffff", 0}, {"0xffff", 0}}, nil},
 		"one at index 0":                {infiniBand, [2]at{{"0x8001", 0}, {"0x8001", 0}}, nil},
+		"limited at index 0":            {infiniBand, [2]at{{"0x7fff", 0}, {"0x7fff", 0}}, []string{"UCX_IB_PKEY=0x7fff"}},
 		"one at the same index":         {infiniBand, [2]at{{"0x8001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
 		"one, a member of it limited":   {infiniBand, [2]at{{"0x0001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
 		"one at different indexes":      {infiniBand, [2]at{{"0x8001", 2}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
 		"one at index 0 and another":    {infiniBand, [2]at{{"0x8001", 0}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
 		"two at the same index":         {infiniBand, [2]at{{"0x8001", 1}, {"0x8002", 1}}, []string{"NCCL_IB_PKEY=1"}},
 		"a rail outside its partition":  {infiniBand, [2]at{{"0x8001", 1}, {"0x8001", -1}}, nil},
+		"beside a rail of RoCE":         {"", [2]at{{"0x8001", 1}, {"", -1}}, nil},
 		"Ethernet, whatever is in them": {"Ethernet", [2]at{{"0x8001", 1}, {"0x8001", 1}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := railsAt(m, c.layer, "0000:0c:00.0", "0000:1c:00.0")
 			for i, a := range c.rails {
+				if c.layer == "" { // one of each
+					r.Rails[i].LinkLayer = []string{infiniBand, "Ethernet"}[i]
+				}
 				r.Rails[i].PKey = a.key
 				if a.index >= 0 {
 					r.Rails[i].PKeyIndex = &a.index

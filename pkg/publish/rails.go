@@ -193,4 +193,5 @@ func (l *Rail) compact() {
 		}
 	}
 	l.GIDs, l.GPUs, l.CharDevices, l.SysImageGUID, l.State = gids, gpus, nil, "", ""
+	l.LID, l.GUID, l.PKeyIndex, l.Mode = 0, "", nil, ""
 }

@@ -78,7 +78,7 @@ func (c *Core) guids(d Device, ports []Port) map[uint32]GUID {
 		if err != nil || len(table.Entries) == 0 {
 			continue
 		}
-		if guid := table.Entries[0].GID.Interface(); guid != 0 {
+		if guid := table.Entries[0].GID.Interface(); guid != 0 && guid != ^GUID(0) {
 			found[p.Number] = guid
 		}
 	}
@@ -86,9 +86,8 @@ func (c *Core) guids(d Device, ports []Port) map[uint32]GUID {
 }
 
 // pairsOf returns the ports of a device with their interfaces. The kernel names the
-// interface of an Ethernet port, but not those of an InfiniBand port (IPoIB): their addresses
-// have its GUID. Without a GUID the interface is found by the parent device that both share, so
-// only for a device with one port.
+// interface of an Ethernet port, but not those of an InfiniBand port (IPoIB). Their addresses
+// have its GUID. That of a device with one port has the same parent device.
 func pairsOf(d Device, ports []Port, guids map[uint32]GUID, links []*link.Link) []Pair {
 	var found []Pair
 	for _, p := range ports {
@@ -96,12 +95,10 @@ func pairsOf(d Device, ports []Port, guids map[uint32]GUID, links []*link.Link) 
 		alone := true
 		for _, l := range links {
 			named := p.Netdev != 0 && l.Index == p.Netdev
-			ipoib := p.Netdev == 0 && p.LinkLayer == "InfiniBand" && l.Encap == "infiniband"
-			if guid, known := guids[p.Number]; ipoib && known {
-				ipoib = guidOf(l) == guid
-			} else {
-				ipoib = ipoib && len(ports) == 1 && l.Lower == 0 && l.ParentDev != "" && l.ParentDev == d.ParentDev
-			}
+			guid, known := guids[p.Number]
+			ours := l.ParentDev != "" && l.ParentDev == d.ParentDev
+			ipoib := p.Netdev == 0 && p.LinkLayer == "InfiniBand" && l.Encap == "infiniband" &&
+				(ours && len(ports) == 1 && l.Lower == 0 || known && guidOf(l) == guid && (ours || !l.HasParent()))
 			if named || ipoib {
 				pair.Netdev, pair.HasSignal, pair.Child, alone = l.Name, l.HasCarrier(), ipoib && !l.HasParent(), false
 				found = append(found, pair)

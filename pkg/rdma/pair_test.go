@@ -19,6 +19,7 @@ func TestPairsOfADevice(t *testing.T) {
 		{Index: 6, Name: "ibx", Encap: "infiniband"},
 		{Index: 7, Name: "ib1", Encap: "infiniband", ParentDev: "0000:0e:00.0", PermMAC: ipoibAddress(0x58)},
 		{Index: 8, Name: "ib2", Encap: "infiniband", ParentDev: "0000:0e:00.0", PermMAC: ipoibAddress(0x59), Flags: carrier},
+		{Index: 10, Name: "ib3", Encap: "infiniband", ParentDev: "0000:0f:00.0", PermMAC: ipoibAddress(0x5a)},
 		{Index: 9, Name: "net9", Encap: "infiniband", PermMAC: ipoibAddress(0x59), MAC: ipoibAddress(0x58)},
 	}
 	roce := Device{Name: "mlx5_0", ParentDev: "0000:0c:00.0"}
@@ -39,7 +40,8 @@ func TestPairsOfADevice(t *testing.T) {
 	}{
 		{two, twoPorts, map[uint32]GUID{1: 0x58, 2: 0x59}, []Pair{at(1, "ib1", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
 		{two, twoPorts, map[uint32]GUID{2: 0x59}, []Pair{at(1, "", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
-		{two, twoPorts[:1], map[uint32]GUID{1: 0x77}, []Pair{at(1, "", false, false)}},
+		{two, twoPorts[:1], map[uint32]GUID{1: 0x77}, []Pair{at(1, "ib1", false, false), at(1, "ib2", true, false)}}, // its GUID is new
+		{two, twoPorts, map[uint32]GUID{1: 0x5a}, []Pair{at(1, "", false, false), at(2, "", false, false)}},          // another device's port
 		{
 			roce,
 			[]Port{{Number: 1, State: PortActive, Netdev: 2, LinkLayer: "Ethernet"}},

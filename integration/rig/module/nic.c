@@ -526,9 +526,12 @@ static void fk_nic_del(struct fk_nic *nic)
  */
 int fk_rdma_renew(struct fk_nic *nic)
 {
-	if (!nic->rdma || !(nic->ndev || fk_is_ib()))
+	struct fk_rdma *old = nic->rdma;
+
+	if (!old || !(nic->ndev || fk_is_ib()))
 		return -ENODEV;
-	fk_rdma_del(nic->rdma);
+	nic->rdma = NULL;	/* for other knobs */
+	fk_rdma_del(old);
 	return fk_rdma_make(nic);
 }
 

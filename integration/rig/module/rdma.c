@@ -549,10 +549,12 @@ static const char *const fk_states[] = {
 /* "auto" is the state of the netdev, and on InfiniBand that which the subnet manager sets. */
 int fk_set_port_state(struct fk_rdma *fk, u32 port, const char *state)
 {
-	int i = sysfs_streq(state, "auto") ? -1 : __sysfs_match_string(fk_states + 1, ARRAY_SIZE(fk_states) - 1, state) + 1;
+	int i = __sysfs_match_string(fk_states + 1, ARRAY_SIZE(fk_states) - 1, state) + 1;
 	struct net_device *nd;
 
-	if (!i || (fk_is_ib() && i > IB_PORT_DOWN))
+	if (sysfs_streq(state, "auto"))
+		i = -1;
+	else if (i < IB_PORT_DOWN || (fk_is_ib() && i > IB_PORT_DOWN))
 		return -EINVAL;
 	if (fk_is_ib()) {
 		fk_ib_set_cable(fk_ibport_of(&fk->ibdev, port), i < 0);

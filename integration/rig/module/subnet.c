@@ -523,10 +523,12 @@ void fk_ib_set_cable(struct fk_ibport *p, bool in)
 
 	spin_lock_irqsave(&fk_fabric, flags);
 	before = p->pi;
-	set_state(&p->pi, in ? IB_PORT_INIT : IB_PORT_DOWN);
-	if (p->at)
-		new_switch_port(p->at, fk_state_of(&p->pi));
-	tell_changes(p, &before);
+	if (in != (fk_state_of(&before) != IB_PORT_DOWN)) {
+		set_state(&p->pi, in ? IB_PORT_INIT : IB_PORT_DOWN);
+		if (p->at)
+			new_switch_port(p->at, fk_state_of(&p->pi));
+		tell_changes(p, &before);
+	}
 	spin_unlock_irqrestore(&fk_fabric, flags);
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,13 +53,20 @@ func Start(ctx context.Context, dir, guid, partitions string) (*Manager, error) 
 	m.cmd.Env = append(os.Environ(), "OSM_CACHE_DIR="+m.file("cache"), "OSM_TMP_DIR="+dir)
 	m.cmd.Stdout, m.cmd.Stderr = &m.out, &m.out
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := m.cmd.Start(); err != nil {
+	started := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // the signal is for the end of the thread that has started it
+		defer runtime.UnlockOSThread()
+		err := m.cmd.Start()
+		started <- err
+		if err == nil {
+			_ = m.cmd.Wait() // its log says why
+			close(m.ended)
+		}
+	}()
+	if err := <-started; err != nil {
 		return nil, err
 	}
-	go func() {
-		_ = m.cmd.Wait() // its log says why
-		close(m.ended)
-	}()
 	if err := m.await(ctx, 0); err != nil {
 		m.Kill()
 		return nil, err
@@ -66,8 +74,8 @@ func Start(ctx context.Context, dir, guid, partitions string) (*Manager, error) 
 	return m, nil
 }
 
-// SetPartitions has the manager read another partitions.conf, and returns when it has swept the
-// fabric after that.
+// SetPartitions has the manager read another partitions.conf, and returns when a sweep has ended
+// after that: a sweep that was under way may end first, so wait for what the partitions change.
 func (m *Manager) SetPartitions(ctx context.Context, partitions string) error {
 	before, err := os.Stat(m.file("log"))
 	if err == nil {

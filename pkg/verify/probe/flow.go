@@ -67,8 +67,8 @@ func (p *Prober) remember(in *packet) bool {
 // report returns what arrived of flows, and forgets it. What arrives of them later has no answer.
 // It waits for the kernel's reports about the last answers: one without a report counts as lost
 // in this node.
-func (p *Prober) report(ctx context.Context, flows []uint32) *verify.Answer {
-	for end := time.Now().Add(leaveWait); p.leaving(flows) && time.Now().Before(end) && ctx.Err() == nil; {
+func (p *Prober) report(ctx context.Context, flows []uint32, wait time.Duration) *verify.Answer {
+	for end := time.Now().Add(wait); p.leaving(flows) && time.Now().Before(end) && ctx.Err() == nil; {
 		sleep(ctx, 5*time.Millisecond)
 	}
 	p.mu.Lock()

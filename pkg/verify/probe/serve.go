@@ -124,7 +124,7 @@ func (p *Prober) Do(ctx context.Context, r *verify.Request) (*verify.Answer, err
 	case r.RDMA != nil:
 		return p.rdmaTests(ctx, r.RDMA)
 	case r.Report != nil:
-		return p.report(ctx, r.Report), nil
+		return p.report(ctx, r.Report, leaveWait), nil
 	}
 	return nil, errors.New("the request has none of \"open\", \"hello\", \"heard\", \"flows\", \"report\", \"rdma\", \"alive\"")
 }
