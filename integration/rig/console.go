@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -44,6 +45,21 @@ func (c *consoleLog) add(line string) {
 	if len(c.tail) > lastLines {
 		c.tail = c.tail[1:]
 	}
+}
+
+// flags matches the flags register in a report of an x86 kernel.
+var flags = regexp.MustCompile(`EFLAGS: ([0-9a-f]{8})`)
+
+// impossibleFlags reports whether a report of trouble has flags that no CPU has: the bits from 22 on
+// are reserved, and 0 (Intel SDM, volume 1, 3.4.3). QEMU 7.2 without KVM was seen with the half of an
+// address there. A program whose flags are such traps, and ends by SIGSEGV.
+func (c *consoleLog) impossibleFlags() bool {
+	for _, m := range flags.FindAllStringSubmatch(strings.Join(c.trouble, "\n"), -1) {
+		if n, err := strconv.ParseUint(m[1], 16, 32); err == nil && n>>22 != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // wait waits for the end of the console.

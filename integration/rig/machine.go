@@ -129,6 +129,9 @@ var (
 	errNoBoot = errors.New("the machine did not boot")
 	// errComplaint is wrapped if the machine's kernel reported trouble.
 	errComplaint = errors.New("the kernel complained")
+	// errEmulator is wrapped if the emulated CPU had impossible flags. scripts/test-rig.sh
+	// knows it by its text, and runs the tests once more.
+	errEmulator = errors.New("the emulator corrupted the flags of a CPU")
 )
 
 // Run boots the machine, runs the test and returns its exit code. The error is
@@ -277,6 +280,9 @@ func (s *session) verdict(err error, log *consoleLog) error {
 	}
 	if len(log.trouble) > 0 {
 		err = errors.Join(err, fmt.Errorf("%w:\n%s", errComplaint, strings.Join(log.trouble, "\n")))
+		if log.impossibleFlags() {
+			err = fmt.Errorf("%w: %w", errEmulator, err)
+		}
 	} else if err != nil && !errors.Is(err, errNoBoot) {
 		err = fmt.Errorf("%w; the kernel's last words:\n%s", err, log.last())
 	}
