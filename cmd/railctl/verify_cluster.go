@@ -35,7 +35,8 @@ func (c *verifyCluster) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&c.Namespace, "namespace", "default", "namespace of the pods, and of networks that are named without one")
 	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
-	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; else all networks of the namespace whose plugin is host-device, or, if there are none, macvlan, ordered by the numbers in their names")
+	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; "+
+		"else all networks of the namespace whose plugin is host-device, or, if there are none, macvlan, ordered by the numbers in their names")
 	flags.StringSliceVar(&c.nodes, "nodes", nil, "nodes to measure; else all nodes with a rail-agent")
 	flags.StringVar(&c.selector, "selector", "", "labels of the nodes to measure")
 	flags.StringVar(&c.image, "image", "", "image with /railctl for the pods; else the image of the node's rail-agent")
@@ -113,7 +114,8 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		found.fabric, found.err = v.findFabric(again, o.Agents)
 	}
 	if v.Fabric = found.fabric; found.err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; name it by --fabric: %s\n", cell.Printable(found.err.Error()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; "+
+			"name it by --fabric: %s\n", cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())

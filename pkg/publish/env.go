@@ -177,11 +177,12 @@ func (r *Rails) partition() (index int, key uint16) {
 		if l.LinkLayer != infiniBand {
 			continue
 		}
-		k, err := strconv.ParseUint(l.PKey, 0, 16)
+		key, err := strconv.ParseUint(l.PKey, 0, 16)
 		if l.PKeyIndex == nil || err != nil {
 			return 0, 0
 		}
-		keys, indexes, full = append(keys, uint16(k)&^fullMember), append(indexes, *l.PKeyIndex), full && k&fullMember != 0
+		k := rdma.PKey{Key: uint16(key)}
+		keys, indexes, full = append(keys, k.Partition()), append(indexes, *l.PKeyIndex), full && k.IsFull()
 	}
 	if len(keys) == 0 || len(r.roce()) > 0 || slices.Max(indexes) == 0 && full {
 		return 0, 0
@@ -194,9 +195,6 @@ func (r *Rails) partition() (index int, key uint16) {
 	}
 	return index, key
 }
-
-// fullMember is the bit of a P_Key by which a port is a full member of the partition.
-const fullMember = 1 << 15
 
 // equalIndex returns the index of the RoCE v2 GID that all rails have, if it is equal.
 func equalIndex(rails []Rail) (index int, equal bool) {

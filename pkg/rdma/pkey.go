@@ -24,6 +24,9 @@ const fullMember = 1 << 15
 // ones only.
 func (k PKey) IsFull() bool { return k.Key&fullMember != 0 }
 
+// Partition returns the number of the partition: the key without the bit of full membership.
+func (k PKey) Partition() uint16 { return k.Key &^ fullMember }
+
 func (k PKey) String() string { return fmt.Sprintf("%d=%#04x", k.Index, k.Key) }
 
 // PKeys returns the entries of a port that are in use, by index. The error wraps [ErrNotFound]
@@ -60,7 +63,7 @@ func (c *Core) PKeys(d Device, port uint32) (keys []PKey, err error) {
 // limited member of it (allow_both_pkeys of OpenSM): then the full one counts, wherever it is.
 func FindPKey(keys []PKey, key uint16) (found PKey, ok bool) {
 	for _, k := range keys {
-		if k.Key&^fullMember == key&^fullMember && (!ok || k.IsFull() && !found.IsFull()) {
+		if k.Partition() == (PKey{Key: key}).Partition() && (!ok || k.IsFull() && !found.IsFull()) {
 			found, ok = k, true
 		}
 	}

@@ -108,7 +108,8 @@ func TestSchemaOfTheNodeFileIsThatOfItsParser(t *testing.T) {
 		}
 	}
 	helm := testnet.Tool(t, "helm", "tools")
-	if out, err := exec.Command(helm, "template", "rail-cni", chart, "--set", "devicePlugin.enabled=true", "--values", inPools(t, goodNodeFiles)).CombinedOutput(); err != nil {
+	good := exec.Command(helm, "template", "rail-cni", chart, "--set", "devicePlugin.enabled=true", "--values", inPools(t, goodNodeFiles))
+	if out, err := good.CombinedOutput(); err != nil {
 		t.Errorf("the schema refuses what the parser reads: %v\n%s", err, out)
 	}
 	out, err := exec.Command(helm, "template", "rail-cni", chart, "--values", inPools(t, badNodeFiles)).CombinedOutput()

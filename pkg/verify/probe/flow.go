@@ -16,8 +16,8 @@ import (
 const (
 	maxFlows    = 4096
 	maxProbes   = 10_000
-	maxDuration = 10 * time.Second // of an interval or a wait
-	leaveWait   = 200 * time.Millisecond
+	maxDuration = 10 * time.Second       // of an interval or a wait
+	leaveWait   = 200 * time.Millisecond // for the kernel's reports about the last answers
 )
 
 // arrival is a probe that arrived, and its answer.
