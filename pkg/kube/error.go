@@ -56,9 +56,17 @@ func (e *Error) Error() string {
 		s += fmt.Sprintf(" (%s)", strings.TrimSpace(fmt.Sprint(e.Status, " ", e.Reason)))
 	}
 	if e.Tries > 1 {
-		s += fmt.Sprintf(", %d times in %s", e.Tries, e.Tried.Round(time.Millisecond))
+		s += fmt.Sprintf(", %d times in %s", e.Tries, e.rounded())
 	}
 	return s
+}
+
+// rounded returns Tried as a reader wants it: to a tenth of a second where it is seconds.
+func (e *Error) rounded() time.Duration {
+	if e.Tried < time.Second {
+		return e.Tried.Round(time.Millisecond)
+	}
+	return e.Tried.Round(time.Second / 10)
 }
 
 // Unwrap returns the cause.

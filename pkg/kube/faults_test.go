@@ -72,14 +72,14 @@ func TestWhatPassesIsRetried(t *testing.T) {
 				answer(w, http.StatusOK, pool)
 			})
 			began := time.Now()
-			got, err := server.Get(within(t, 10*time.Second), pools, "x")
+			got, err := server.Get(within(t, 40*time.Second), pools, "x")
 			if err != nil || string(got) != pool {
 				t.Fatalf("%s, %v", got, err)
 			}
 			if n := server.requests.Load(); n != 2 {
 				t.Errorf("%d requests", n)
 			}
-			if took := time.Since(began); took < c.atLeast || took > c.atLeast+5*time.Second {
+			if took := time.Since(began); took < c.atLeast || took > c.atLeast+20*time.Second {
 				t.Errorf("it took %s, must take %s", took, c.atLeast)
 			}
 		})
@@ -122,17 +122,20 @@ func TestWhatDoesNotPassIsNotRetried(t *testing.T) {
 }
 
 func TestErrorSaysHowOftenAndHowLong(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	server := newFaulty(t, 0, func(n int64, w http.ResponseWriter, r *http.Request) {
-		if n == 4 { // ends with the caller's time, so its error is less useful than the three before
+		if n == 4 { // ends with the caller's context, so its error is less useful than the three before
+			time.AfterFunc(time.Second, cancel)
 			<-r.Context().Done()
 			return
 		}
 		refuse(w, http.StatusServiceUnavailable, "ServiceUnavailable", "etcd is away")
 	})
-	_, err := server.Get(within(t, 3*time.Second), pools, "x")
-	wants(t, err, "get ippools kube-system/x", server.URL, "etcd is away", "503", "4 times in 3")
+	_, err := server.Get(ctx, pools, "x")
+	wants(t, err, "get ippools kube-system/x", server.URL, "etcd is away", "503", "4 times in ")
 	var e *kube.Error
-	if !errors.As(err, &e) || e.Tries != 4 || e.Tried < 2*time.Second || e.Status != 503 || e.Verb != "get" {
+	if !errors.As(err, &e) || e.Tries != 4 || e.Tried < time.Second || e.Status != 503 || e.Verb != "get" {
 		t.Errorf("%+v", e)
 	}
 	if !kube.IsUnavailable(err) || failure.KindOf(err) != failure.TryAgain {
@@ -147,10 +150,10 @@ func TestNoWaitBeyondTheDeadline(t *testing.T) {
 		refuse(w, http.StatusTooManyRequests, "TooManyRequests", "too many")
 	})
 	began := time.Now()
-	if _, err := server.Get(within(t, 10*time.Second), pools, "x"); !kube.IsUnavailable(err) {
+	if _, err := server.Get(within(t, 25*time.Second), pools, "x"); !kube.IsUnavailable(err) {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("waited %s for a time after its own", took)
 	}
 }
@@ -165,7 +168,7 @@ func TestCanceledWhileWaiting(t *testing.T) {
 	began := time.Now()
 	_, err := server.Get(ctx, pools, "x")
 	wants(t, err, "too many")
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("a canceled request lasted %s", took)
 	}
 }
@@ -178,7 +181,7 @@ func TestNothingListens(t *testing.T) {
 	address := l.Addr().String()
 	_ = l.Close()
 	path := kubeconfig(t, "https://"+address, "insecure-skip-tls-verify: true", "token: t")
-	err = open(t, kube.Config{Kubeconfig: path}).Delete(within(t, time.Second), pools, "x", kube.Preconditions{})
+	err = open(t, kube.Config{Kubeconfig: path}).Delete(within(t, 3*time.Second), pools, "x", kube.Preconditions{})
 	wants(t, err, "delete ippools kube-system/x at https://"+address, "connection refused", "kubeconfig "+path, "times in")
 	if !kube.IsUnavailable(err) || failure.KindOf(err) != failure.TryAgain {
 		t.Errorf("code %d of %v", cnierr.Code(err), err)
@@ -193,7 +196,7 @@ func TestConnectionThatDiedSilently(t *testing.T) {
 	between := newBalancer(t, server)
 	client := open(t, kube.Config{Kubeconfig: kubeconfig(t, "https://"+between.Addr().String(), ca(a), "token: t"), Timeout: 500 * time.Millisecond})
 	get := func() error {
-		_, err := client.Get(within(t, 5*time.Second), pools, "x")
+		_, err := client.Get(within(t, 20*time.Second), pools, "x")
 		return err
 	}
 	if err := get(); err != nil {

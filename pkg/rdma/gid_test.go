@@ -140,7 +140,7 @@ func TestWaitingForAGIDEndsAndSaysWhy(t *testing.T) {
 		if err == nil || !errors.Is(err, errNoGID) || failure.KindOf(err) != failure.TryAgain || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("it took %v", took)
 		}
 	}

@@ -430,7 +430,7 @@ func TestDelWhileTheServerIsAwayIsDoneLater(t *testing.T) {
 	own.KillAPIServer()
 	began := time.Now()
 	pooltest.Parallel(2, func(i int) { n.del(pooltest.Pod(i), c.Pool) })
-	if took := time.Since(began); took > RetryFor+5*time.Second {
+	if took := time.Since(began); took > RetryFor+20*time.Second {
 		t.Errorf("DEL took %s", took)
 	}
 	if err := own.StartAPIServer(t.Context()); err != nil {
@@ -464,7 +464,7 @@ func TestServerThatDoesNotAnswerCostsADelOfManyPoolsItsTimeOnce(t *testing.T) {
 	}
 	began := time.Now()
 	n.del(pooltest.Pod(0), pools...)
-	if took := time.Since(began); took > RetryFor+3*time.Second {
+	if took := time.Since(began); took > RetryFor+10*time.Second {
 		t.Errorf("DEL took %s", took)
 	}
 	n.wantJournal("after the DEL", len(pools))
