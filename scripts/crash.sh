@@ -59,9 +59,9 @@ if [[ $rig != no ]]; then
 		for variant in plain userns; do
 			printf '%s\0%s\0' "rig-hostile-$variant" "^TestHostilePodsHarmNobodyOnNICsWithRDMA\$/^$variant\$"
 		done
-		for test in WherePlugins WhereTheChained; do
+		for test in NoRDMADeviceIsLostWherePlugins NoRDMADeviceIsLostWhereTheChained NoHCAIsLostWherePlugins; do
 			for mode in exclusive shared; do
-				printf '%s\0%s\0' "rig-$test-$mode" "^TestNoRDMADeviceIsLost$test/^$mode\$"
+				printf '%s\0%s\0' "rig-$test-$mode" "^Test$test/^$mode\$"
 			done
 		done
 	} | xargs -0 -n 2 -P "$RIG_MACHINES" bash -euo pipefail -c \

@@ -88,6 +88,12 @@ func (h *host) nic(name string, number int) {
 
 // furnish configures on the lent NIC everything that a move to a pod removes.
 func (h *host) furnish() {
+	gateway := "02:00:00:00:00:fe"
+	if l, err := h.node.ByName(nicName); err != nil {
+		h.t.Fatal(err)
+	} else if l.IsIPoIB() {
+		gateway = "80:00:00:48:fe:80:00:00:00:00:00:00:02:00:00:00:00:00:00:fe"
+	}
 	h.node.Batch(nil,
 		"link property add dev "+nicName+" altname enp4s0np0",
 		"link set "+nicName+" alias rail-1 txqueuelen 4321",
@@ -95,7 +101,7 @@ func (h *host) furnish() {
 		"addr add fd00:9::1/64 dev "+nicName,
 		"route add 10.20.0.0/16 via 10.9.0.254 metric 77",
 		"route add default via 10.9.0.254 table 101",
-		"neigh add 10.9.0.254 lladdr 02:00:00:00:00:fe nud permanent dev "+nicName)
+		"neigh add 10.9.0.254 lladdr "+gateway+" nud permanent dev "+nicName)
 	h.node.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
 }
 

@@ -8,5 +8,5 @@ import "testing"
 // plugin rdma behind one that does not handle RDMA, so that rdma keeps a record
 // of its own.
 func TestNoRDMADeviceIsLostWhereTheChainedPluginIsKilled(t *testing.T) {
-	sweepRail(t, chained)
+	sweepRail(t, chained, false)
 }

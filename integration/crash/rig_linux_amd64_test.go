@@ -3,9 +3,11 @@
 package crash
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
+	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -23,22 +26,32 @@ import (
 // and have RDMA devices.
 type rail struct {
 	*host
-	devices string // of RDMA, before
+	infiniband bool            // its NICs are HCAs
+	manager    *opensm.Manager // of the fabric, else nil
+	devices    string          // of RDMA, before
 }
 
-// nicPCI is the PCI address of the NIC nicName in the rig.
-const nicPCI = "0000:00:0c.0"
+// nicPCI is the PCI address of the NIC nicName in the rig, and managerPCI that of the HCA whose port has the
+// subnet manager.
+const (
+	nicPCI     = "0000:00:0c.0"
+	managerPCI = "0000:00:12.0"
+)
 
 // newRail returns the machine's own netns with two NICs, in an RDMA mode. It
 // lives until the end of t.
-func newRail(t *testing.T, plugin string, m rdma.Mode) *rail {
+func newRail(t *testing.T, plugin string, m rdma.Mode, infiniband bool) *rail {
 	t.Helper()
 	if os.Getenv(rig.Mark) == "" {
 		t.Fatal("this test unloads drivers, and runs in the rig's virtual machine only: make test-rig")
 	}
 	h := &host{t: t, node: testnet.Here(t), plugin: plugin, bin: testnet.Bin(t), inside: true}
-	r := &rail{host: h}
+	r := &rail{host: h, infiniband: infiniband}
 	r.load()
+	t.Cleanup(func() {
+		r.t = t
+		r.stopManager()
+	})
 	h.node.SetRDMAMode(t, m)
 	t.Cleanup(func() { h.node.SetRDMAMode(t, rdma.Shared) })
 	h.wire = testnet.NewNetns(t, "wire")
@@ -56,15 +69,49 @@ func (r *rail) load() {
 	for key, value := range map[string]string{"accept_dad": "0", "router_solicitations": "0"} {
 		r.node.Sysctl("ipv6/conf/default/"+key, value)
 	}
-	if err := kmod.ReloadNICs("slots=12,13"); err != nil {
+	parameters := "slots=12,13"
+	if r.infiniband {
+		parameters += ",18 link_layer=ib"
+	}
+	r.stopManager()
+	if err := kmod.ReloadNICs(parameters); err != nil {
 		r.t.Fatal(err)
 	}
+	if !r.infiniband {
+		return
+	}
+	guid, err := opensm.PortGUID(managerPCI)
+	dir, tempErr := os.MkdirTemp("", "opensm") // of the machine, as the manager outlives a subtest
+	if err = errors.Join(err, tempErr); err == nil {
+		r.manager, err = opensm.Start(r.t.Context(), dir, guid, opensm.OpenFabric)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// stopManager stops the subnet manager, if there is one, after the interfaces have left its groups: the kernel
+// waits for its answers when a driver is unloaded.
+func (r *rail) stopManager() {
+	r.t.Helper()
+	if r.manager == nil {
+		return
+	}
+	for _, name := range []string{nicName, spareName} {
+		_ = exec.Command("ip", "link", "set", name, "down").Run() // a NIC may be lost
+	}
+	r.manager.Kill()
+	r.manager = nil
 }
 
 // cable sets the NICs up and records the state.
 func (r *rail) cable() {
 	r.t.Helper()
-	for _, name := range []string{nicName, spareName} {
+	for i, name := range []string{nicName, spareName} {
+		if r.infiniband {
+			r.node.IP("link", "set", fmt.Sprintf("ib%d", i), "name", name)
+			r.node.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo connected >mode; echo 1 >umcast", name)) // by netlink the kernel may go wrong
+		}
 		r.node.Batch(nil, "link set "+name+" mtu 9000 up")
 	}
 	if r.plugin != chained { // the plugin that lends the NIC in a chain does not restore it
@@ -84,6 +131,7 @@ func (r *rail) carrier() {
 		if err != nil {
 			r.t.Fatal(err)
 		}
+		links = slices.DeleteFunc(links, func(l *link.Link) bool { return l.ParentDev == managerPCI })
 		down := func(l *link.Link) bool { return l.HasParent() && !l.OperUp }
 		if len(links) == 3 && !slices.ContainsFunc(links, down) {
 			return
@@ -184,20 +232,29 @@ func (r *rail) takeHome() {
 // TestNoRDMADeviceIsLostWherePluginsAreKilled is the sweep of host-device,
 // including devices that return by themselves when a pod dies.
 func TestNoRDMADeviceIsLostWherePluginsAreKilled(t *testing.T) {
-	sweepRail(t, "host-device")
+	sweepRail(t, "host-device", false)
+}
+
+// TestNoHCAIsLostWherePluginsAreKilled is the sweep of host-device with InfiniBand interfaces,
+// which the kernel makes anew with each move of their RDMA device in exclusive mode.
+func TestNoHCAIsLostWherePluginsAreKilled(t *testing.T) {
+	sweepRail(t, "host-device", true)
 }
 
 // sweepRail sweeps ADD and DEL of a plugin in both modes, in "make test" in exclusive mode, in
 // which more is moved.
-func sweepRail(t *testing.T, plugin string) {
+func sweepRail(t *testing.T, plugin string, infiniband bool) {
 	modes := []rdma.Mode{rdma.Exclusive, rdma.Shared}
 	if !need.Full() {
 		modes = modes[:1]
 	}
 	for _, m := range modes {
 		t.Run(string(m), func(t *testing.T) {
-			r := newRail(t, plugin, m)
+			r := newRail(t, plugin, m, infiniband)
 			name := fmt.Sprintf("%s, %s", plugin, m)
+			if infiniband {
+				name += ", InfiniBand"
+			}
 			for _, verb := range []string{"ADD", "DEL"} {
 				for _, how := range railModes(name+verb, m) {
 					t.Run(verb+"/"+how.String(), func(t *testing.T) {

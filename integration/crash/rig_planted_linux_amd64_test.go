@@ -40,7 +40,7 @@ func TestPlantedBugOfRDMAIsFound(t *testing.T) {
 
 // findPlanted sweeps an ADD, some points of it, until something is lost.
 func findPlanted(t *testing.T) {
-	r := newRail(t, "host-device", rdma.Exclusive)
+	r := newRail(t, "host-device", rdma.Exclusive, false)
 	r.verb = "ADD"
 	found := sweep(t, r.host, "host-device, planted", "ADD", mode{whole: true, recovery: byDEL, nth: 10}, everyPoint, 1)
 	if len(found.losses) == 0 {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -13,7 +14,8 @@ var trouble = regexp.MustCompile(`WARNING: |BUG: |Oops|general protection fault|
 	`unregister_netdevice: waiting|refcount_t: |possible recursive locking|circular locking|soft lockup|kmemleak: \d`)
 
 const (
-	troubleLines = 60 // kept from the first such line on
+	linesBefore  = 8  // kept before the first such line, which often tell why
+	troubleLines = 60 // kept in all
 	lastLines    = 20 // kept in any case
 )
 
@@ -38,7 +40,10 @@ func watchConsole(console io.Reader) *consoleLog {
 }
 
 func (c *consoleLog) add(line string) {
-	if len(c.trouble) > 0 && len(c.trouble) < troubleLines || len(c.trouble) == 0 && trouble.MatchString(line) {
+	switch {
+	case len(c.trouble) == 0 && trouble.MatchString(line):
+		c.trouble = append(slices.Clone(c.tail[max(0, len(c.tail)-linesBefore):]), line)
+	case len(c.trouble) > 0 && len(c.trouble) < troubleLines:
 		c.trouble = append(c.trouble, line)
 	}
 	c.tail = append(c.tail, line)

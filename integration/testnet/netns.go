@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -268,7 +269,7 @@ func (n *Netns) hasLinkLocal(name string) bool {
 
 // State returns all compared facts about the namespace's network: links,
 // addresses, routes of all tables, rules, permanent neighbors and the sysctls
-// of each interface, without counters and interface indexes. It is sorted JSON
+// of each interface, without counters, interface indexes and queue pairs. It is sorted JSON
 // and sysctl lines, one fact per line, so that a difference is easy to read.
 func (n *Netns) State() string {
 	n.t.Helper()
@@ -403,6 +404,10 @@ func sortList(v any) {
 	}
 }
 
+// queuePair matches the link-layer address of an InfiniBand interface: the number of its queue pair in bytes 1
+// to 3 is another one when the kernel makes the interface anew.
+var queuePair = regexp.MustCompile(`^([0-9a-f]{2})(?::[0-9a-f]{2}){3}((?::[0-9a-f]{2}){16})$`)
+
 func drop(v any) {
 	switch v := v.(type) {
 	case map[string]any:
@@ -415,7 +420,10 @@ func drop(v any) {
 			delete(v, k)
 		}
 		sortList(v["nexthops"])
-		for _, e := range v {
+		for k, e := range v {
+			if text, ok := e.(string); ok {
+				v[k] = queuePair.ReplaceAllString(text, "$1:QP$2")
+			}
 			drop(e)
 		}
 	case []any:

@@ -75,6 +75,10 @@ func (tx *Tx) NameFree(names ...string) error {
 		Cure("remove that interface, or attach the network under another name")
 }
 
+// Begin marks the part with this name as begun: a failed ADD releases it, although its Apply may not be
+// reached.
+func (tx *Tx) Begin(part string) { tx.begun[part] = true }
+
 // claim calls Claim of the parts, and writes the record while their locks are
 // held. It reports whether there is something to apply.
 func (tx *Tx) claim(ctx context.Context, p *Plan) (bool, error) {

@@ -133,7 +133,7 @@ func TestLentNICThatTheKernelReturnedHasItsFacts(t *testing.T) {
 		"in an earlier boot":        {func(a *Attachment) { a.ofEarlierBoot = true }, NIC{Name: "net1", MTU: 9000, Lent: &Lent{Pod: "default/trainer", Phase: ledger.Lent, State: Gone}}},
 		"only addresses are left":   {func(a *Attachment) { a.record.Phase = ledger.Freeing }, NIC{Name: "net1", MTU: 9000}},
 	} {
-		list := &NICList{NICs: []NIC{{Name: "net1", PCI: "0000:3d:00.0", MTU: 9000, parentDev: id.ParentDev, permMAC: id.PermMAC}}}
+		list := &NICList{NICs: []NIC{{Name: "net1", PCI: "0000:3d:00.0", MTU: 9000, parentDev: id.ParentDev, hardware: id.Hardware()}}}
 		a := attached("ens1", "0000:3d:00.0", id)
 		a.State, a.Phase = Gone, ledger.Lent
 		c.change(a)

@@ -70,7 +70,7 @@ func lentNIC(a *Attachment) NIC {
 	n := NIC{
 		Name: r.Loan.Name, PCI: r.Loan.PCI, MAC: a.MAC, PermanentMAC: id.PermMAC, MTU: a.MTU,
 		Link: a.Link, AdminDown: a.adminDown,
-		parentDev: id.ParentDev, permMAC: id.PermMAC,
+		parentDev: id.ParentDev, hardware: id.Hardware(),
 	}
 	if id.ParentBus == "auxiliary" {
 		n.Auxiliary = id.ParentDev
@@ -94,7 +94,9 @@ func lentNIC(a *Attachment) NIC {
 // in the pod yet or any more. The kernel may have given it another name there.
 func (list *NICList) ofLoan(a *Attachment) *NIC {
 	id := a.record.Loan.Identity
-	if n := list.first(func(n *NIC) bool { return n.parentDev != "" && n.parentDev == id.ParentDev && n.permMAC == id.PermMAC }); n != nil {
+	if n := list.first(func(n *NIC) bool {
+		return n.parentDev != "" && n.parentDev == id.ParentDev && n.hardware == id.Hardware()
+	}); n != nil {
 		return n
 	}
 	return list.find(a.record.Loan.Name, a.record.Loan.PCI)

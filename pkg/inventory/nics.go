@@ -62,7 +62,7 @@ type NIC struct {
 	Macvlans int   `json:"macvlans,omitempty"`
 	GPUs     []GPU `json:"gpus,omitempty"` // of the node, the nearest first
 
-	parentDev, permMAC string // link.Identity's, of the netdev
+	parentDev, hardware string // of the netdev: link.Identity.ParentDev and .Hardware
 }
 
 // Kind is the kind of a NIC's function.
@@ -233,7 +233,7 @@ func (m *machine) onHost(list *NICList, l *link.Link) NIC {
 	n := NIC{
 		Name: l.Name, AltNames: l.AltNames, PCI: m.host.NICOf(l).PCI, MAC: l.MAC.String(), PermanentMAC: l.PermMAC.String(), MTU: l.MTU, LinkType: l.Encap,
 		Link: stateOfLink(l), AdminDown: !l.IsUp(),
-		parentDev: l.ParentDev, permMAC: l.Identity().PermMAC, Representor: m.host.IsRepresentor(l),
+		parentDev: l.ParentDev, hardware: l.Identity().Hardware(), Representor: m.host.IsRepresentor(l),
 	}
 	if l.ParentBus == "auxiliary" {
 		n.Auxiliary = l.ParentDev

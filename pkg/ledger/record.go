@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -233,6 +234,14 @@ func (r *Record) NICName() string {
 		return r.RDMA.Devices[0].ParentDev
 	}
 	return ""
+}
+
+// MadeAnew reports whether the lent NIC is an InfiniBand interface whose RDMA device moves. With each move
+// the kernel destroys the interface, and makes another one in init_net (rdma_dev_change_netns,
+// ipoib_add_one).
+func (r *Record) MadeAnew() bool {
+	return r.LendsNetdev() && r.Loan.Snapshot != nil && r.Loan.Snapshot.IPoIB != nil && r.RDMA != nil &&
+		slices.ContainsFunc(r.RDMA.Devices, func(d RDMADevice) bool { return d.Lent })
 }
 
 // errNewer marks a record of a newer version, which is not corrupt.

@@ -235,8 +235,8 @@ func (n *Netns) Changed(l *Link, s *Snapshot) ([]error, error) {
 	}
 	differs("name", l.Name, s.Name)
 	differs("alias", fmt.Sprintf("%q", l.Alias), fmt.Sprintf("%q", s.Alias))
-	if s.MAC != "" {
-		differs("MAC", macText(l.MAC), s.MAC)
+	if want := s.macFor(l); want != "" {
+		differs("MAC", macText(l.MAC), want)
 	}
 	differs("MTU", l.MTU, s.MTU)
 	differs("queue length", l.TxQueueLen, s.TxQueueLen)

@@ -3,7 +3,9 @@ package link
 import (
 	"encoding/binary"
 	"errors"
+	"net"
 	"slices"
+	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -14,6 +16,13 @@ import (
 // kindIPoIB is the kind of the interfaces that ib_ipoib makes: one for each port of an HCA, which
 // has the HCA as its parent device, and children of that, which have none.
 const kindIPoIB = "ipoib"
+
+// The address of an InfiniBand interface (RFC 4391, section 9.1.1): a byte of flags, the number of the
+// queue pair, and the GID of the port, whose last half is the GUID.
+const (
+	ipoibAddress = 20
+	ipoibGUID    = 12
+)
 
 // IPoIB is what an InfiniBand interface has besides the settings of every link. A pod can change
 // the mode and umcast, and they move with the interface.
@@ -52,53 +61,35 @@ func parseIPoIB(data nlattr.Attrs) *IPoIB {
 	return &IPoIB{PKey: read(nl.IFLA_IPOIB_PKEY), Mode: read(nl.IFLA_IPOIB_MODE), Umcast: read(nl.IFLA_IPOIB_UMCAST)}
 }
 
-// restoreIPoIB sets the mode and umcast where they differ from attrs, and reports whether it has
-// changed the link. A change of the mode sets the MTU.
-func (n *Netns) restoreIPoIB(index int, attrs nlattr.Attrs, want *IPoIB) (changed bool, err error) {
-	have := ipoibOf(attrs)
-	if want == nil || have == nil {
+// restoreIPoIB sets the mode and umcast of l, which may have the snapshot's name by now, where they
+// differ from attrs. It reports whether it has changed the link: a change of the mode sets the MTU.
+//
+// It writes the files in sysfs. Of a change of the mode by netlink the kernel makes two holders of the RTNL if
+// another takes it meanwhile (ipoib_set_mode lets go of it; ipoib_changelink, unlike set_mode, does not tell its
+// caller that it is gone; Linux 6.12).
+func (n *Netns) restoreIPoIB(l *Link, attrs nlattr.Attrs, s *Snapshot) (changed bool, err error) {
+	have, want := ipoibOf(attrs), s.IPoIB
+	if want == nil || have == nil || have.Mode == want.Mode && have.Umcast == want.Umcast {
 		return false, nil
 	}
-	var data nlattr.Attrs
-	for _, a := range []struct{ kind, have, want uint16 }{
-		{nl.IFLA_IPOIB_MODE, have.Mode, want.Mode},
-		{nl.IFLA_IPOIB_UMCAST, have.Umcast, want.Umcast},
-	} {
-		if a.have != a.want {
-			data = append(data, nlattr.Attr{Type: a.kind, Value: binary.NativeEndian.AppendUint16(nil, a.want)})
-		}
-	}
-	if len(data) == 0 {
-		return false, nil
-	}
-	info := nlattr.Attrs{
-		{Type: unix.IFLA_INFO_KIND, Value: []byte(kindIPoIB + "\x00")},
-		{Type: unix.IFLA_INFO_DATA, Value: nlattr.Marshal(nil, data)},
-	}
-	err = n.setLink(index, nlattr.Attr{Type: unix.IFLA_LINKINFO, Value: nlattr.Marshal(nil, info)})
-	if !errors.Is(err, unix.EBUSY) {
-		return true, err
-	}
-	// The kernel lets go of the RTNL meanwhile, and returns EBUSY if it does not get it again at
-	// once (ipoib_set_mode): the mode has changed.
-	l, err := n.ByIndex(index)
+	dir, err := n.openSysfs(l.Index, s.Name, l.Name)
 	if err != nil {
-		return true, err
+		return false, err
 	}
-	now, err := n.attrsOf(l)
-	if err != nil {
-		return true, err
+	defer unix.Close(dir)
+	if have.Mode != want.Mode {
+		err = writeAt(dir, "mode", map[bool]string{false: "datagram\n", true: "connected\n"}[want.Connected()])
 	}
-	if have = ipoibOf(now); have == nil || have.Mode != want.Mode || have.Umcast != want.Umcast {
-		return true, unix.EBUSY
+	if have.Umcast != want.Umcast {
+		err = errors.Join(err, writeAt(dir, "umcast", strconv.Itoa(int(want.Umcast))+"\n"))
 	}
-	return true, nil
+	return true, err
 }
 
-// queuePair returns the number of the queue pair in the address of an InfiniBand interface:
-// bytes 1 to 3 of 20 (RFC 4391, section 9.1.1).
-func (l *Link) queuePair() uint32 {
-	if len(l.MAC) != 20 {
+// QueuePair returns the number of the queue pair in the address of an InfiniBand interface:
+// bytes 1 to 3. It is 0 for other links.
+func (l *Link) QueuePair() uint32 {
+	if len(l.MAC) != ipoibAddress {
 		return 0
 	}
 	return binary.BigEndian.Uint32(l.MAC) & 0xffffff
@@ -111,6 +102,18 @@ func (l *Link) isChildOf(index int) bool {
 	return l.isIPoIBChild() && (l.Lower == index || l.Lower == 0 && l.Index == index)
 }
 
+// IsIPoIB reports whether l is the InfiniBand interface of a port, and no child of one.
+func (l *Link) IsIPoIB() bool { return l.Kind == kindIPoIB && l.HasParent() }
+
+// addressLike returns the address that an InfiniBand interface with the address have can be given so that
+// it has the GUID of want: nobody can change the bytes before (ipoib_set_mac).
+func addressLike(have, want net.HardwareAddr) net.HardwareAddr {
+	if len(have) != ipoibAddress || len(want) != ipoibAddress {
+		return want
+	}
+	return slices.Concat(have[:ipoibGUID], want[ipoibGUID:])
+}
+
 func (l *Link) isIPoIBChild() bool { return l.Kind == kindIPoIB && !l.HasParent() }
 
 // snapshotIPoIB returns the settings of an InfiniBand interface, and its children beside it.
@@ -121,7 +124,7 @@ func snapshotIPoIB(attrs nlattr.Attrs, v *View) *IPoIB {
 	}
 	for _, l := range v.Links {
 		if l.isIPoIBChild() && l.Lower == v.Link.Index {
-			s.Children = append(s.Children, l.queuePair())
+			s.Children = append(s.Children, l.QueuePair())
 		}
 	}
 	return s
@@ -143,5 +146,5 @@ func (n *Netns) StrayChildren(index int, s *Snapshot, hosts []*Snapshot) ([]*Lin
 		}
 	}
 	links, err := n.Links()
-	return slices.DeleteFunc(links, func(l *Link) bool { return !l.isChildOf(index) || slices.Contains(own, l.queuePair()) }), err
+	return slices.DeleteFunc(links, func(l *Link) bool { return !l.isChildOf(index) || slices.Contains(own, l.QueuePair()) }), err
 }

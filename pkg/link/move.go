@@ -77,7 +77,7 @@ func (n *Netns) MoveAs(l *Link, target *Netns, name, alias string) error {
 }
 
 // Identity is what a link keeps when it is renamed and moved. ParentDev with
-// the permanent MAC identifies a NIC for good; a virtual link has neither, and
+// [Identity.Hardware] identifies a NIC for good; a virtual link has neither, and
 // is identified by its index (kept unless the target has that index), its MAC,
 // the alias of the move, and the link that it lies on or is connected to.
 type Identity struct {
@@ -105,6 +105,16 @@ func macText(m net.HardwareAddr) string {
 		return ""
 	}
 	return m.String()
+}
+
+// Hardware returns what a device's netdev has again when the kernel makes it anew: the permanent MAC,
+// and of an InfiniBand interface the GUID in it, because another queue pair has another number. It is ""
+// if the link has no permanent MAC.
+func (id Identity) Hardware() string {
+	if mac := parseMAC(id.PermMAC); id.Kind == kindIPoIB && len(mac) == ipoibAddress {
+		return macText(mac[ipoibGUID:])
+	}
+	return id.PermMAC
 }
 
 // Find returns the link with the identity id, or nil if it is not in the
@@ -159,11 +169,12 @@ func (id Identity) sameLower(l *Link) bool {
 
 // score returns the certainty that l is the link of id: 0 = it is not.
 func (id Identity) score(l *Link, hints []string) int {
-	if l.ParentDev != id.ParentDev || l.ParentBus != id.ParentBus || macText(l.PermMAC) != id.PermMAC || l.Kind != id.Kind {
+	now := l.Identity()
+	if now.ParentDev != id.ParentDev || now.ParentBus != id.ParentBus || now.Hardware() != id.Hardware() || now.Kind != id.Kind {
 		return 0
 	}
 	known := 0
-	for _, same := range []bool{l.Index == id.Index, id.MAC != "" && macText(l.MAC) == id.MAC, hinted(l, hints)} {
+	for _, same := range []bool{now.Index == id.Index, id.MAC != "" && now.MAC == id.MAC, hinted(l, hints)} {
 		if same {
 			known++
 		}

@@ -75,6 +75,14 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	return lost, err
 }
 
+// Renew gives the link l, which the kernel has made in place of the one of the snapshot, those settings
+// that a link keeps when it moves to another namespace, also its altnames. It returns in left the settings
+// of the device that differ still. The link need not have the snapshot's name.
+func (n *Netns) Renew(l *Link, s *Snapshot) (left []Changed, err error) {
+	err = errors.Join(n.addAltNames(l, s), n.restoreAttributes(l, s))
+	return n.RestoreDevice(l.Index, l.Name, s.Device), err
+}
+
 // restoreSysctls sets the sysctls of the link with this index and name.
 func (n *Netns) restoreSysctls(index int, name string, settings map[string]string) error {
 	attrs, err := n.rawLink(index) // read anew, because a change of the MTU changes one of them
@@ -161,14 +169,14 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	if l.Alias != s.Alias {
 		errs = append(errs, wrap(n.handle.LinkSetAlias(r, s.Alias), "alias of %s", s.Name))
 	}
-	if s.MAC != "" && macText(l.MAC) != s.MAC {
-		mac, err := net.ParseMAC(s.MAC)
+	if want := s.macFor(l); want != "" && macText(l.MAC) != want {
+		mac, err := net.ParseMAC(want)
 		if err == nil {
 			err = n.handle.LinkSetHardwareAddr(r, mac)
 		}
 		errs = append(errs, wrap(err, "MAC of %s", s.Name))
 	}
-	changed, err := n.restoreIPoIB(l.Index, attrs, s.IPoIB)
+	changed, err := n.restoreIPoIB(l, attrs, s)
 	errs = append(errs, wrap(err, "IPoIB mode of %s", s.Name))
 	if l.MTU != s.MTU || changed {
 		errs = append(errs, wrap(n.SetMTU(l.Index, s.MTU), "MTU of %s", s.Name))
@@ -184,6 +192,15 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	}
 	errs = append(errs, wrap(n.restoreSettings(l.Index, attrs, s.Settings), "settings of %s", s.Name))
 	return errors.Join(errs...)
+}
+
+// macFor returns the MAC that l is to have: the snapshot's, and for an InfiniBand interface with another
+// queue pair the one with the same GUID.
+func (s *Snapshot) macFor(l *Link) string {
+	if s.IPoIB == nil || s.MAC == "" {
+		return s.MAC
+	}
+	return macText(addressLike(l.MAC, parseMAC(s.MAC)))
 }
 
 // restoreMaster adds the link to its bridge, bond, … again, or returns in

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -98,6 +99,28 @@ func namesIn(dir int, name string) ([]string, error) {
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	return f.Readdirnames(-1)
+}
+
+// openSysfs opens the directory of the link with this index in sysfs, by the one of the names that it has.
+func (n *Netns) openSysfs(index int, names ...string) (dir int, err error) {
+	root, err := n.Sysfs()
+	if err != nil {
+		return -1, err
+	}
+	for _, name := range names {
+		if !oneElement(name) {
+			continue
+		}
+		dir, err := unix.Openat(root, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		if v, err := readSysctl(dir, "ifindex"); err == nil && v == strconv.Itoa(index) {
+			return dir, nil
+		}
+		_ = unix.Close(dir)
+	}
+	return -1, fmt.Errorf("sysfs of netns %s has no link %q with index %d: %w", n.Path, names, index, ErrNotFound)
 }
 
 // trimMask shortens a CPU mask ("00000000,00000010" → "10"). The kernel accepts

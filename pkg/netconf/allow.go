@@ -23,10 +23,12 @@ const (
 	AllowVFs = "vfs"
 	// Processes or kernel modules of the host use its RDMA device, which is to move.
 	AllowInUse = "in-use"
+	// A subnet manager runs on the port of its RDMA device, which is to move.
+	AllowSubnetManager = "subnet-manager"
 )
 
 // Overrides are all override keys.
-var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs, AllowInUse}
+var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs, AllowInUse, AllowSubnetManager}
 
 // checkAllow returns an error for an unknown override key.
 func checkAllow(keys []string) error {

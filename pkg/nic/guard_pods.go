@@ -43,6 +43,26 @@ func GuardInUse(device, nic string, users []string, allow []string) error {
 		Cure(`stop these users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse)
 }
 
+// GuardSubnetManager returns an error because a subnet manager runs on a port of the RDMA device, which is
+// to move with nic, unless that is overridden.
+func GuardSubnetManager(device, nic string, port uint32, allow []string) error {
+	if slices.Contains(allow, netconf.AllowSubnetManager) {
+		return nil
+	}
+	return failure.New(failure.NICProtected, "%s must stay on the host: a subnet manager runs on port %d of its RDMA device %s", nic, port, device).
+		Cure(`run the manager elsewhere, choose another NIC, or add "allow": [%q] to the config if the fabric may lose it`, netconf.AllowSubnetManager)
+}
+
+// GuardFarChildren returns an error because children of the InfiniBand interface nic are in other network
+// namespaces, and are destroyed when the RDMA device moves, unless that is overridden.
+func GuardFarChildren(nic string, queuePairs []uint32, allow []string) error {
+	if len(queuePairs) == 0 || slices.Contains(allow, netconf.AllowChildren) {
+		return nil
+	}
+	return failure.New(failure.NICProtected, "%s must stay on the host: %d InfiniBand interfaces on its port are in other network namespaces (queue pairs %v)", nic, len(queuePairs), queuePairs).
+		Cure("see `ip -all netns exec ip -d link show type ipoib`; choose another NIC, or add \"allow\": [%q] to the config if they may be destroyed", netconf.AllowChildren)
+}
+
 // ErrSharedRDMA is wrapped by [GuardSharedRDMA].
 var ErrSharedRDMA = errors.New("it also serves another NIC")
 

@@ -84,7 +84,7 @@ func (n *NIC) Key(host link.NetnsID) string {
 	case n.Link.HasParent():
 		// Two ports of one function are two NICs, and so are two representors,
 		// which have no permanent MAC.
-		which := n.Link.PermMAC.String()
+		which := n.Link.Identity().Hardware()
 		if which == "" {
 			which = n.Link.Name
 		}

@@ -59,11 +59,18 @@ type Port struct {
 	LID       uint32 // 0 on Ethernet, as SMLID and LMC
 	SMLID     uint32
 	LMC       uint8
+	// IsSM: a program on the port is a subnet manager, active or waiting (IsSM of
+	// PortInfo:CapabilityMask). False on Ethernet.
+	IsSM bool
 	// Netdev and NetdevName are the interface of the port, 0 and "" if it has
 	// none in the Core's namespace: the kernel names it only there.
 	Netdev     int
 	NetdevName string
 }
+
+// capSM is IB_PORT_SM of enum ib_port_capability_mask_bits. The kernel reports the mask of InfiniBand
+// ports only.
+const capSM = 1 << 1
 
 // parsePort reads the answer to RDMA_NLDEV_CMD_PORT_GET (fill_port_info).
 func parsePort(a nlattr.Attrs) (Port, error) {
@@ -74,6 +81,7 @@ func parsePort(a nlattr.Attrs) (Port, error) {
 		LID:        uint32(number(a, nl.RDMA_NLDEV_ATTR_LID)),
 		SMLID:      uint32(number(a, nl.RDMA_NLDEV_ATTR_SM_LID)),
 		LMC:        uint8(number(a, nl.RDMA_NLDEV_ATTR_LMC)),
+		IsSM:       number(a, nl.RDMA_NLDEV_ATTR_CAP_FLAGS)&capSM != 0,
 		Netdev:     int(uint32(number(a, attrNetdevIndex))),
 		NetdevName: a.Text(nl.RDMA_NLDEV_ATTR_NDEV_NAME),
 	}

@@ -69,6 +69,7 @@ func processOf(thread int) int {
 const (
 	qpSMI = 0
 	qpGSI = 1
+	qpUD  = 4 // of datagrams: not one of management
 )
 
 // modules is the directory of the kernel's modules. Tests set it.
@@ -97,6 +98,33 @@ func (c *Core) Users(d Device) ([]User, error) {
 		})
 	})
 	return users, failure.Wrap(err, failure.Kernel, "list the users of RDMA device %s in netns %s", d.Name, c.ns.Path)
+}
+
+// moduleIPoIB is the kernel client that makes the interfaces of InfiniBand ports.
+const moduleIPoIB = "ib_ipoib"
+
+// IsIPoIB reports whether the user is the kernel client that makes the InfiniBand interfaces of the
+// device's ports. It has a queue pair for each interface and each child of one.
+func (u User) IsIPoIB() bool { return u.Kernel == moduleIPoIB }
+
+// IPoIBQueuePairs returns the numbers of the queue pairs by which InfiniBand interfaces on d, in any
+// network namespace, receive: one for each interface and child. Those of drivers that make them without
+// the RDMA core are missing (mlx5's enhanced IPoIB).
+func (c *Core) IPoIBQueuePairs(d Device) ([]uint32, error) {
+	var found []uint32
+	err := c.inNetns(func() error {
+		return c.steady(d, func() error {
+			found = nil
+			qps, err := c.resources(cmdQPGet, attrQPs, d)
+			for _, qp := range qps {
+				if kind, _ := qp.Uint(attrResourceType); kind == qpUD && qp.Text(attrKernelName) == moduleIPoIB {
+					found = append(found, uint32(number(qp, attrQPNumber)))
+				}
+			}
+			return err
+		})
+	})
+	return found, failure.Wrap(err, failure.Kernel, "list the queue pairs of RDMA device %s in netns %s", d.Name, c.ns.Path)
 }
 
 // usersOf returns the users to whom these queue pairs and contexts belong. connections

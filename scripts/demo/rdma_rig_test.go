@@ -118,10 +118,7 @@ func TestDemoOnASRIOVNode(t *testing.T) {
 // TestDemoOnAnInfiniBandNode checks what docs/guide/hardware.md says of a node with
 // InfiniBand ports. There is no subnet manager, so no port becomes active.
 func TestDemoOnAnInfiniBandNode(t *testing.T) {
-	for mode, texts := range map[string][]string{
-		exclusive: {"must stay on the host: RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device"},
-		together:  {"has no carrier"},
-	} {
+	for _, mode := range []string{exclusive, together} {
 		t.Run(mode, func(t *testing.T) {
 			demoNode(t, mode, "link_layer=ib slots=11,12")
 			names, err := filepath.Glob("/sys/class/net/ib*")
@@ -131,7 +128,7 @@ func TestDemoOnAnInfiniBandNode(t *testing.T) {
 			for i := range names {
 				names[i] = filepath.Base(names[i])
 			}
-			demoIsRefused(t, names, texts...)
+			demoIsRefused(t, names, "has no carrier")
 		})
 	}
 }

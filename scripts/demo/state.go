@@ -23,6 +23,10 @@ var volatile = []string{"ifindex", "netdev_index", "link_index", "stats", "stats
 // ticking matches remaining lifetimes in JSON; infinite ones have ten digits.
 var ticking = regexp.MustCompile(`,?"(valid_life_time|preferred_life_time|expires)":\d{1,9}\b`)
 
+// queuePair matches the link-layer address of an InfiniBand interface, which has the number of a queue pair:
+// another one if the kernel makes the interface anew, as it does when the RDMA device moves.
+var queuePair = regexp.MustCompile(`"([0-9a-f]{2})(?::[0-9a-f]{2}){3}((?::[0-9a-f]{2}){16})"`)
+
 // compared names the content of a [state].
 var compared = "links, addresses, routes, rules and sysctls, without counters and ifindex"
 
@@ -87,7 +91,8 @@ func linesOf(table string, row map[string]any) []string {
 	var lines []string
 	for key, value := range row {
 		text, _ := json.Marshal(value)
-		lines = append(lines, fmt.Sprintf("%s %s: %s = %s", table, name, key, ticking.ReplaceAllString(string(text), "")))
+		known := queuePair.ReplaceAllString(ticking.ReplaceAllString(string(text), ""), `"$1:…$2"`)
+		lines = append(lines, fmt.Sprintf("%s %s: %s = %s", table, name, key, known))
 	}
 	return lines
 }

@@ -15,6 +15,27 @@ import (
 	"time"
 )
 
+// OpenFabric is a partitions.conf with one partition, of which all ports are full members.
+const OpenFabric = "Default=0x7fff, ipoib, defmember=full : ALL, ALL_SWITCHES=full, SELF=full ;\n"
+
+// PortGUID returns the GUID of the first port of the HCA that is a PCI function, "0xb8cef6fffe000058".
+func PortGUID(pci string) (string, error) {
+	const path = "/sys/bus/pci/devices/%s/infiniband/*/ports/1/gids/0"
+	found, err := filepath.Glob(fmt.Sprintf(path, pci))
+	if err != nil || len(found) != 1 {
+		return "", fmt.Errorf("the ports of %s: %q, %w", pci, found, err)
+	}
+	gid, err := os.ReadFile(found[0]) // "fe80:0000:0000:0000:b8ce:f6ff:fe00:0058"
+	words := strings.Split(strings.TrimSpace(string(gid)), ":")
+	if err == nil && len(words) != 8 {
+		err = fmt.Errorf("the GID of %s is %q", pci, gid)
+	}
+	if err != nil {
+		return "", err
+	}
+	return "0x" + strings.Join(words[4:], ""), nil
+}
+
 // limit bounds the wait for a sweep of the fabric.
 const limit = time.Minute
 

@@ -22,9 +22,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// openFabric is a partitions.conf with one partition, of which all ports are full members.
-const openFabric = "Default=0x7fff, ipoib, defmember=full : ALL, ALL_SWITCHES=full, SELF=full ;\n"
-
 // managerRail is the rail with the port of the subnet manager.
 const managerRail = 7
 
@@ -41,9 +38,25 @@ func (n *node) openSM(partitions string) *opensm.Manager {
 		if n.t.Failed() {
 			n.t.Logf("opensm:\n%s", m.Log())
 		}
+		n.leaveGroups()
 		m.Kill()
 	})
 	return m
+}
+
+// leaveGroups sets the InfiniBand interfaces down while the subnet manager answers. Without an answer
+// the kernel waits for many seconds before it removes their RDMA devices (mcast_remove_one).
+func (n *node) leaveGroups() {
+	n.t.Helper()
+	links, err := n.Links()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.Encap == "infiniband" && l.IsUp() {
+			n.IP("link", "set", l.Name, "down")
+		}
+	}
 }
 
 // hcaOf returns the name of the RDMA device of a rail.
@@ -75,8 +88,11 @@ func (n *node) sysfs(device, name string) string {
 // portGUID returns the GUID of the port of a rail, "0xb8cef6fffe0000xx".
 func (n *node) portGUID(rail int) string {
 	n.t.Helper()
-	gid := n.portFile(rail, "gids/0")
-	return "0x" + strings.ReplaceAll(gid[len("fe80:0000:0000:0000:"):], ":", "")
+	guid, err := opensm.PortGUID(nicPCI(rail))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return guid
 }
 
 // pkeys returns the P_Key table of the port of a rail, up to its last key.
@@ -124,7 +140,7 @@ func TestOpenSMMakesAFabric(t *testing.T) {
 			t.Errorf("%s is %s with LID %s before there is a subnet manager", devices[i], state, lid)
 		}
 	}
-	n.openSM(openFabric)
+	n.openSM(opensm.OpenFabric)
 	lids := map[string]bool{}
 	for _, d := range devices {
 		if state := n.sysfs(d, "state"); state != "4: ACTIVE" {
@@ -167,7 +183,7 @@ func TestOpenSMMakesAFabric(t *testing.T) {
 // TestInterfacesOfAnHCAWithTwoPorts: their addresses have the GUIDs of their ports, also in a pod.
 func TestInterfacesOfAnHCAWithTwoPorts(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,18 two_ports=11,12")
-	n.openSM(openFabric)
+	n.openSM(opensm.OpenFabric)
 	device := n.hcaOf(0)
 	p := n.pod("pod1")
 	n.Batch(nil, "link set ib0 up", "link set ib1 up", "link add child link ib1 type ipoib pkey 0xffff", "link set child netns "+p.Name+" name net1")
@@ -222,7 +238,7 @@ func (m *member) reaches(address string, patience time.Duration) bool {
 func TestPartitionsDecideWhoReachesWhom(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,13,18")
 	guids := []any{n.portGUID(0), n.portGUID(1), n.portGUID(2)}
-	const base = openFabric + "red=0x0001, ipoib, defmember=limited : %[1]s=%[4]s, %[2]s=%[5]s, %[3]s=%[6]s ;\nblue=0x0002, ipoib : %[2]s=full, %[3]s=full ;\n"
+	const base = opensm.OpenFabric + "red=0x0001, ipoib, defmember=limited : %[1]s=%[4]s, %[2]s=%[5]s, %[3]s=%[6]s ;\nblue=0x0002, ipoib : %[2]s=full, %[3]s=full ;\n"
 	partitions := func(members ...any) string { return fmt.Sprintf(base, append(slices.Clone(guids), members...)...) }
 	m := n.openSM(partitions("full", "limited", "limited"))
 	for rail, want := range []string{"0xffff 0x8001", "0xffff 0x0001 0x8002", "0xffff 0x0001 0x8002"} {
@@ -284,7 +300,7 @@ func TestPartitionsDecideWhoReachesWhom(t *testing.T) {
 // gone.
 func TestFabricFollowsCablesGUIDsAndManagers(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,18")
-	m := n.openSM(openFabric)
+	m := n.openSM(opensm.OpenFabric)
 	active := func() bool { return n.portFile(0, "state") == "4: ACTIVE" }
 	n.setKnob(0, "port_state", "DOWN")
 	if state := n.portFile(0, "state"); state != "1: DOWN" {
@@ -323,10 +339,17 @@ func TestFabricFollowsCablesGUIDsAndManagers(t *testing.T) {
 // TestPodIsToldItsPlaceInTheFabric: in the default partition the port is a limited member, as after a
 // partitions.conf without a line Default.
 func TestPodIsToldItsPlaceInTheFabric(t *testing.T) {
-	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,18")
+	for _, mode := range []rdma.Mode{rdma.Shared, rdma.Exclusive} {
+		t.Run(string(mode), func(t *testing.T) { podIsToldItsPlace(t, mode) })
+	}
+}
+
+func podIsToldItsPlace(t *testing.T, mode rdma.Mode) {
+	n := newRDMANode(t, mode, "link_layer=ib slots=11,18")
 	n.openSM("red=0x0001, ipoib, defmember=full : " + n.portGUID(0) + " ;\n")
 	ib := n.ipoib(0)
-	n.IP("link", "set", ib, "type", "ipoib", "mode", "connected")
+	setIPoIB(n.Netns, ib, "connected", 0)
+	lid, portGUID, keys := n.number(0, "lid"), n.portGUID(0), strings.Fields(n.pkeys(0)) // in exclusive mode the host does not see them later
 	p, config := n.pod("pod1"), n.config(0, map[string]any{"device": ib, "linkTimeout": "0s"})
 	call := p.call("ADD", "net1", config)
 	call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=trainer;K8S_POD_UID=u1"
@@ -338,11 +361,11 @@ func TestPodIsToldItsPlaceInTheFabric(t *testing.T) {
 	}
 	l := &told.Rails[0]
 	guid := "0x" + strings.ReplaceAll(l.GUID, ":", "")
-	if fmt.Sprint(l.LID) != n.number(0, "lid") || guid != n.portGUID(0) || l.Mode != "connected" || l.State != "ACTIVE" {
+	if fmt.Sprint(l.LID) != lid || guid != portGUID || l.Mode != "connected" || l.State != "ACTIVE" {
 		t.Errorf("LID %d, GUID %s, %s, %s", l.LID, l.GUID, l.Mode, l.State)
 	}
-	if l.PKeyIndex == nil || n.portFile(0, fmt.Sprintf("pkeys/%d", *l.PKeyIndex)) != l.PKey || l.PKey != "0x7fff" {
-		t.Errorf("P_Key %s at index %v of %s", l.PKey, l.PKeyIndex, n.pkeys(0))
+	if l.PKeyIndex == nil || keys[*l.PKeyIndex] != l.PKey || l.PKey != "0x7fff" {
+		t.Errorf("P_Key %s at index %v of %s", l.PKey, l.PKeyIndex, keys)
 	}
 	for _, path := range l.CharDevices {
 		if !strings.HasPrefix(filepath.Base(path), "uverbs") {
@@ -371,7 +394,7 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 		s.compare(found, missing, want)
 	}
 	wants(map[string]string{"IB-SM": "waits for a subnet manager (state INIT)"})
-	n.openSM(openFabric)
+	n.openSM(opensm.OpenFabric)
 	wants(nil)
 	n.setKnob(0, "pkeys", "0x7fff 0x8001")
 	wants(map[string]string{"IB-PKEY": "index 0 of the partition keys of port 1 of " + n.hcaOf(0) + " is 0x7fff"})

@@ -4,11 +4,15 @@ package tests
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
@@ -31,30 +35,280 @@ func (n *node) ipoib(rail int) string {
 	return ""
 }
 
-// The move of its RDMA device would destroy the interface: it is refused before
-// anything moves. Without RDMA it is lent like others.
-func TestInfiniBandInExclusiveModeIsRefused(t *testing.T) {
-	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib ")
-	ib := n.ipoib(0)
+// setIPoIB sets the mode and umcast of an InfiniBand interface by sysfs: by netlink the kernel may go wrong (see
+// pkg/link, restoreIPoIB).
+func setIPoIB(ns *testnet.Netns, name, mode string, umcast int) {
+	ns.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo %s >mode; echo %d >umcast", name, mode, umcast))
+}
+
+// furnishIB sets on InfiniBand interfaces what an administrator may have set, and that ends with them, and
+// returns their names.
+func (n *node) furnishIB(count int) (names []string) {
+	n.t.Helper()
+	var commands []string
+	for rail := range count {
+		name, net := fmt.Sprintf("ibs%d", 11+rail), 10+rail
+		mode, mtu := "datagram", 2000
+		if rail == 1 {
+			mode, mtu = "connected", 60000
+		}
+		n.IP("link", "set", n.ipoib(rail), "name", name)
+		setIPoIB(n.Netns, name, mode, rail%2)
+		commands = append(commands,
+			fmt.Sprintf("link property add dev %s altname %s", name, altName(rail)),
+			fmt.Sprintf("link set %s mtu %d alias rail-%d txqueuelen 4321 up", name, mtu, rail),
+			fmt.Sprintf("addr add 10.%d.0.1/24 brd + dev %s", net, name),
+			fmt.Sprintf("route add 10.%d.0.0/16 via 10.%d.0.254 metric 77 mtu 1900", 100+rail, net))
+		names = append(names, name)
+	}
+	n.Batch(nil, commands...)
+	for _, name := range names {
+		n.Sysctl("ipv4/conf/"+name+"/arp_ignore", "1")
+		n.Sysctl("ipv6/conf/"+name+"/accept_ra", "0")
+	}
+	n.carrier(names...)
+	return names
+}
+
+// TestHCAIsLentInExclusiveModeAndComesHomeAsItWas: with each move of the RDMA device the kernel makes the
+// interface anew, without a setting.
+func TestHCAIsLentInExclusiveModeAndComesHomeAsItWas(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib slots=11,12,13,18")
+	n.openSM(opensm.OpenFabric)
+	names := n.furnishIB(3)
 	before, devices := n.State(), n.allRDMA()
-	for _, mode := range []string{"auto", "required"} {
-		config := n.config(0, map[string]any{"device": ib, "rdma": mode, "allow": netconf.Overrides})
-		_, err := n.Run(n.pod("pod1").call("ADD", "net1", config))
-		refused(t, err, cnierr.NICProtected, ib, "exclusive mode", "InfiniBand interface", `"rdma": "off"`)
+	configs := []string{}
+	for rail, name := range names {
+		configs = append(configs, n.config(rail, map[string]any{
+			"device": name, "rdma": "required",
+			"ipam": map[string]any{"type": "static", "addresses": []any{map[string]any{"address": fmt.Sprintf("172.31.1.%d/24", rail+1)}}},
+		}))
+	}
+	del := func(n *node, pods []*pod) {
+		for rail, p := range pods {
+			n.MustRun(p.call("DEL", "net1", configs[rail]))
+		}
+	}
+	kill := func(pods []*pod) {
+		for _, p := range pods {
+			p.Kill()
+		}
+	}
+	for way, home := range need.SampleMap(t, 2, map[string]func(n *node, pods []*pod){
+		"DEL":                      del,
+		"the pods die, then DEL":   func(n *node, pods []*pod) { kill(pods); del(n, pods) },
+		"the pods die, then sweep": func(n *node, pods []*pod) { kill(pods); n.gc() },
+	}) {
+		t.Run(way, func(t *testing.T) {
+			n := n.in(t)
+			pods := []*pod{n.pod("pod1"), n.pod("pod2"), n.pod("pod3")}
+			for rail, p := range pods {
+				result := n.MustRun(p.call("ADD", "net1", configs[rail]))
+				l, err := p.ByName("net1")
+				if err != nil || !l.IsUp() || l.ParentDev != nicPCI(rail) || l.TxQueueLen != 4321 || l.IPoIB.Connected() != (rail == 1) || int(l.IPoIB.Umcast) != rail%2 ||
+					l.MTU != []int{2000, 60000, 2000}[rail] || !slices.Equal(l.AltNames, []string{altName(rail)}) || l.Alias != names[rail] {
+					t.Errorf("the pod's net1: %+v, %v", l, err)
+				}
+				if got := n.rdmaState(p.Netns.Netns); len(got) != 1 || got[n.lent(rail)] == "" {
+					t.Errorf("the pod's RDMA devices: %v", got)
+				}
+				n.MustRun(p.call("CHECK", "net1", n.config(rail, map[string]any{"device": names[rail], "prevResult": json.RawMessage(result)})))
+			}
+			// Not the one in connected mode: sometimes the kernel warns of a queue that is in use when it destroys
+			// an interface with a connection (ipoib_transport_dev_cleanup, Linux 6.12).
+			pods[0].Exec("ping", "-c", "1", "-w", "20", "172.31.1.3")
+			home(n, pods)
+			n.untouched(before)
+			if now := n.allRDMA(); !maps.Equal(now, devices) {
+				t.Errorf("RDMA devices: %v, before: %v", now, devices)
+			}
+		})
+	}
+	t.Run("an ADD that fails after the move", func(t *testing.T) {
+		n := n.in(t)
+		_, err := n.Run(n.pod("pod4").call("ADD", "net1", n.config(0, map[string]any{"device": names[0], "mtu": 65521})))
+		refused(t, err, cnierr.InvalidConfig, names[0], "65521")
 		n.untouched(before)
 		if now := n.allRDMA(); !maps.Equal(now, devices) {
 			t.Errorf("RDMA devices: %v, before: %v", now, devices)
 		}
+	})
+}
+
+// lent returns the name of the RDMA device of a rail, as the record has it.
+func (n *node) lent(rail int) string {
+	n.t.Helper()
+	for _, r := range n.records() {
+		if r.Loan.PCI == nicPCI(rail) && r.RDMA != nil {
+			return r.RDMA.Devices[0].Name
+		}
 	}
+	n.t.Fatalf("no record of %s", nicPCI(rail))
+	return ""
+}
+
+// What the kernel would destroy with the move of the RDMA device, or take from its user, is protected.
+func TestWhatAnHCATakesWithItIsProtected(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib slots=11,12,18 two_ports=12")
+	n.openSM(opensm.OpenFabric)
+	far := testnet.NewNetns(t, "far")
+	one, manager := n.ipoib(0), n.ipoib(managerRail)
+	two := n.interfacesOf(1)
+	n.Batch(nil, "link set "+one+" up", "link set "+manager+" up", "link set "+two[0]+" up", "link set "+two[1]+" up",
+		"link add child link "+one+" type ipoib pkey 0xffff", "link set child netns "+far.Name)
+	n.carrier(one, manager, two[0], two[1])
+	before, devices := n.State(), n.allRDMA()
+	for _, c := range []struct {
+		rail  int
+		name  string
+		key   string
+		texts []string
+	}{
+		{managerRail, manager, netconf.AllowSubnetManager, []string{"a subnet manager runs on port 1 of its RDMA device " + n.hcaOf(managerRail)}},
+		{0, one, netconf.AllowChildren, []string{"1 InfiniBand interfaces on its port are in other network namespaces"}},
+		{1, two[0], netconf.AllowSharedRDMA, []string{"it also serves another NIC", two[1]}},
+	} {
+		others := slices.DeleteFunc(slices.Clone(netconf.Overrides), func(key string) bool { return key == c.key })
+		_, err := n.Run(n.pod("pod-"+c.key).call("ADD", "net1", n.config(c.rail, map[string]any{"device": c.name, "rdma": "required", "allow": others})))
+		refused(t, err, cnierr.NICProtected, append(c.texts, c.key)...)
+	}
+	n.untouched(before)
+	if now := n.allRDMA(); !maps.Equal(now, devices) {
+		t.Errorf("RDMA devices: %v, before: %v", now, devices)
+	}
+	// With auto the RDMA device stays, for the other port.
+	auto := n.pod("pod-auto").call("ADD", "net1", n.config(1, map[string]any{"device": two[0]}))
+	if _, said, err := n.RunSaying(auto); err != nil || !strings.Contains(said, "RDMA device stays on the host") {
+		t.Errorf("auto: %v, %s", err, said)
+	}
+	n.MustRun(auto.With("DEL"))
+	// While the device is away with one port, the interface of the other port stays.
+	n.IP("link", "set", two[1], "down")
+	first := n.pod("pod-first").call("ADD", "net1", n.config(1, map[string]any{"device": two[0], "rdma": "required"}))
+	n.MustRun(first)
+	for _, name := range n.interfacesOf(1) {
+		_, err := n.Run(n.pod("pod-second").call("ADD", "net1", n.config(1, map[string]any{"device": name, "rdma": "off", "allow": netconf.Overrides})))
+		refused(t, err, cnierr.NICProtected, "its RDMA device is lent to", "with another port")
+	}
+	n.MustRun(first.With("DEL"))
+	n.Batch(nil, "link set "+n.interfacesOf(1)[1]+" name "+two[1], "link set "+two[1]+" up")
+	n.carrier(two[1])
+	p, config := n.pod("pod1"), n.config(0, map[string]any{"device": one, "allow": []string{netconf.AllowChildren}})
+	n.MustRun(p.call("ADD", "net1", config))
+	if out := far.IP("-br", "link"); strings.Contains(out, "child") {
+		t.Errorf("the child outlives its RDMA device: %s", out)
+	}
+	n.MustRun(p.call("DEL", "net1", config))
+	n.untouched(before)
+}
+
+// What a pod did to its interface and its RDMA device ends with them, and no interface of its own is left.
+func TestWhatAPodDidToAnHCADoesNotComeHome(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib slots=11,12,18")
+	n.openSM(opensm.OpenFabric)
+	ib := n.furnishIB(1)[0]
+	before, devices := n.State(), n.allRDMA()
+	config := n.config(0, map[string]any{"device": ib, "rdma": "required"})
+	for name, end := range map[string]func(n *node, p *pod){
+		"DEL":        func(n *node, p *pod) { n.MustRun(p.call("DEL", "net1", config)) },
+		"a dead pod": func(n *node, p *pod) { p.Kill(); n.gc() },
+		"another ADD": func(n *node, p *pod) {
+			p.Kill()
+			other := n.pod("pod2").call("ADD", "net1", config)
+			n.MustRun(other)
+			n.MustRun(other.With("DEL"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := n.in(t)
+			p := n.pod("pod1")
+			n.MustRun(p.call("ADD", "net1", config))
+			l, err := p.ByName("net1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			setIPoIB(p.Netns, "net1", "connected", 1)
+			commands := []string{
+				"link set net1 down", "link set net1 mtu 1500 txqueuelen 7",
+				"link set net1 address " + l.MAC.String()[:36] + "02:00:00:00:00:00:00:01", "link set net1 name mine",
+				"link property add dev mine altname yours", "link set mine up",
+			}
+			for i := range 50 {
+				commands = append(commands, fmt.Sprintf("link add child%d link mine type ipoib pkey 0xffff", i), fmt.Sprintf("link set child%d up", i))
+			}
+			p.Batch(nil, commands...)
+			p.Exec("rdma", "dev", "set", n.lent(0), "name", "mine")
+			end(n, p)
+			n.untouched(before)
+			if now := n.allRDMA(); !maps.Equal(now, devices) {
+				t.Errorf("RDMA devices: %v, before: %v", now, devices)
+			}
+		})
+	}
+}
+
+// In a host netns that is not init_net the interface comes from there.
+func TestHCAOfAHostNetnsThatIsNotInitNet(t *testing.T) {
+	outer := newRDMANode(t, rdma.Exclusive, "link_layer=ib slots=11,12,18")
+	inner := testnet.NewNetns(t, "node")
+	outer.Exec("rdma", "dev", "set", outer.hcaOf(0), "netns", inner.Name)
+	outer.IP("link", "set", outer.ipoib(0), "netns", inner.Name, "name", "ibs11")
+	setIPoIB(inner, "ibs11", "connected", 0)
+	inner.Batch(nil, "link set ibs11 mtu 30000 up", "addr add 10.10.0.1/24 dev ibs11")
+	n := &node{t: t, Netns: inner, initNet: outer.initNet, state: filepath.Join(t.TempDir(), "state")}
+	before, devices, initNet := n.State(), n.allRDMA(), outer.State()
+	config := n.config(0, map[string]any{"device": "ibs11", "rdma": "required", "linkTimeout": "0s"})
+	for name, end := range map[string]func(n *node, p *pod){
+		"DEL":        func(n *node, p *pod) { n.MustRun(p.call("DEL", "net1", config)) },
+		"a dead pod": func(n *node, p *pod) { p.Kill(); n.MustRun(p.call("DEL", "net1", config)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := n.in(t)
+			p := n.pod("pod1")
+			n.MustRun(p.call("ADD", "net1", config))
+			if l, err := p.ByName("net1"); err != nil || l.MTU != 30000 || !l.IPoIB.Connected() {
+				t.Errorf("the pod's net1: %+v, %v", l, err)
+			}
+			end(n, p)
+			n.untouched(before)
+			if now := n.allRDMA(); !maps.Equal(now, devices) {
+				t.Errorf("RDMA devices: %v, before: %v", now, devices)
+			}
+			if d := outer.Settled(initNet); d != "" {
+				t.Errorf("init_net is not as it was:\n%s", d)
+			}
+		})
+	}
+}
+
+// interfacesOf returns the names of the InfiniBand interfaces of the HCA of a rail, by port.
+func (n *node) interfacesOf(rail int) (names []string) {
+	n.t.Helper()
+	links, err := n.Links()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.IsIPoIB() && l.ParentDev == nicPCI(rail) {
+			names = append(names, l.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// The chained plugin comes when the interface is in the pod already, where the move of its RDMA device would
+// destroy it.
+func TestRDMABehindAnInfiniBandInterfaceIsRefused(t *testing.T) {
+	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib ")
+	ib := n.ipoib(0)
+	before := n.State()
 	p, config := n.pod("pod2"), n.config(0, map[string]any{"device": ib, "rdma": "off"})
 	result := n.MustRun(p.call("ADD", "net1", config))
 	chained := p.call("ADD", "net1", n.config(0, map[string]any{"type": "rdma", "device": nil, "prevResult": json.RawMessage(result)}))
 	chained.Plugin = "rdma"
 	_, err := n.Run(chained)
-	refused(t, err, cnierr.NotAvailable, "InfiniBand interface", "netns_mode=1")
-	if strings.Contains(err.Error(), "host-device") {
-		t.Errorf("the advice is what is refused: %v", err)
-	}
+	refused(t, err, cnierr.NotAvailable, "InfiniBand interface", "netns_mode=1", "let host-device move both")
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
 }
@@ -73,8 +327,8 @@ func TestModeOfInfiniBandThatAPodSetIsUndone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := n.in(t)
 			set := func(ns *testnet.Netns, name string, what []string) {
-				if what != nil {
-					ns.IP(append([]string{"link", "set", name, "type", "ipoib"}, what...)...)
+				for pair := range slices.Chunk(what, 2) {
+					ns.Exec("sh", "-euc", fmt.Sprintf("echo %s >/sys/class/net/%s/%s", pair[1], name, pair[0]))
 				}
 			}
 			set(n.Netns, ib, c.before)
@@ -90,6 +344,39 @@ func TestModeOfInfiniBandThatAPodSetIsUndone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The kernel lets go of the RTNL while it sets the mode. By netlink that went wrong if another took it.
+func TestModeOfInfiniBandIsRestoredWhileOthersConfigure(t *testing.T) {
+	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,18")
+	ib := n.ipoib(0)
+	setIPoIB(n.Netns, ib, "connected", 1)
+	before := n.State()
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for mtu := 65000; ; mtu++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := n.SetMTU(1, mtu%500+65000); err != nil { // of lo
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for range 5 {
+		p, config := n.pod("pod1"), n.config(0, map[string]any{"device": ib, "linkTimeout": "0s"})
+		n.MustRun(p.call("ADD", "net1", config))
+		setIPoIB(p.Netns, "net1", "datagram", 0)
+		n.MustRun(p.call("DEL", "net1", config))
+	}
+	close(stop)
+	<-ended
+	n.IP("link", "set", "lo", "mtu", "65536")
+	n.untouched(before)
 }
 
 // A child that a pod made of its interface would send through the NIC of the next pod, and the

@@ -21,7 +21,7 @@ func Missing(n *attachment.Node, lent []*ledger.Record) (map[ledger.Key]string, 
 		id := r.Loan.Identity
 		at := slices.IndexFunc(links, func(l *link.Link) bool {
 			now := l.Identity()
-			return l.ParentDev == id.ParentDev && (now.PermMAC == id.PermMAC || host.HasOneNIC(id.ParentDev))
+			return l.ParentDev == id.ParentDev && (now.Hardware() == id.Hardware() || host.HasOneNIC(id.ParentDev))
 		})
 		switch {
 		case at >= 0:

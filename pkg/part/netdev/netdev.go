@@ -343,28 +343,8 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		return nil
 	}
 	host := tx.Node.Netns
-	l, err := host.ByName(lent.Name)
+	err := p.move(tx)
 	if err != nil {
-		return err
-	}
-	if now, was := l.Identity(), lent.Identity; now.ParentDev != was.ParentDev || now.PermMAC != was.PermMAC || !l.HasParent() && now.Index != was.Index {
-		return failure.New(failure.TryAgain, "another NIC has taken the name %s meanwhile", lent.Name)
-	}
-	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {
-		return failure.Wrap(err, failure.Kernel, "lend %s without the host's BPF programs", lent.Name)
-	}
-	// The kernel refuses the new name also if it is an altname of the link itself. Restore
-	// adds it again.
-	if err := host.KeepAltNames(l, slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return name == tx.IfName })); err != nil {
-		return failure.Wrap(err, failure.Kernel, "lend %s without its altname %s", lent.Name, tx.IfName)
-	}
-	began := time.Now()
-	err = host.Move(l.Index, tx.Pod, tx.IfName, lent.Name)
-	tx.NoteMove(time.Since(began))
-	if err != nil {
-		return failure.From(err, failure.Kernel, "lend %s", lent.Name).Cure("see the kernel log for the driver's reason")
-	}
-	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
 		return err
 	}
 	if err := host.KeepOtherHops(lent.Snapshot); err != nil {
@@ -394,6 +374,51 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		keepAddress(tx)
 	}
 	return nil
+}
+
+// move moves the NIC into the pod netns under its name there, and sets tx.Link.
+func (p *Part) move(tx *attachment.Tx) error {
+	lent := tx.Record.Loan
+	l, from, err := p.toMove(tx)
+	if err != nil {
+		return err
+	}
+	if from != tx.Node.Netns {
+		defer from.Close()
+	}
+	// The kernel refuses the new name also if it is an altname of the link itself. Restore
+	// adds it again.
+	if err := from.KeepAltNames(l, slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return name == tx.IfName })); err != nil {
+		return failure.Wrap(err, failure.Kernel, "lend %s without its altname %s", lent.Name, tx.IfName)
+	}
+	began := time.Now()
+	err = from.Move(l.Index, tx.Pod, tx.IfName, lent.Name)
+	tx.NoteMove(time.Since(began))
+	if err != nil {
+		return failure.From(err, failure.Kernel, "lend %s", lent.Name).Cure("see the kernel log for the driver's reason")
+	}
+	tx.Link, err = tx.Pod.ByName(tx.IfName)
+	return err
+}
+
+// toMove returns the link that Claim has chosen, without the host's programs, and its namespace, which the
+// caller closes if it is not the host's.
+func (p *Part) toMove(tx *attachment.Tx) (*link.Link, *link.Netns, error) {
+	if tx.Record.MadeAnew() {
+		return renewed(tx)
+	}
+	host, lent := tx.Node.Netns, tx.Record.Loan
+	l, err := host.ByName(lent.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if now, was := l.Identity(), lent.Identity; now.ParentDev != was.ParentDev || now.Hardware() != was.Hardware() || !l.HasParent() && now.Index != was.Index {
+		return nil, nil, failure.New(failure.TryAgain, "another NIC has taken the name %s meanwhile", lent.Name)
+	}
+	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {
+		return nil, nil, failure.Wrap(err, failure.Kernel, "lend %s without the host's BPF programs", lent.Name)
+	}
+	return l, host, nil
 }
 
 // carries returns the key by which the network takes addresses from the host, "" if it has

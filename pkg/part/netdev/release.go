@@ -70,7 +70,7 @@ func gone(releasing *attachment.Releasing) bool {
 		return false
 	}
 	return n.AnotherHas(r, func(other *ledger.Record) bool {
-		return other.Loan != nil && other.Loan.Identity.ParentDev == id.ParentDev && other.Loan.Identity.PermMAC != id.PermMAC
+		return other.Loan != nil && other.Loan.Identity.ParentDev == id.ParentDev && other.Loan.Identity.Hardware() != id.Hardware()
 	}) || slices.ContainsFunc(links, func(l *link.Link) bool {
 		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // the alias with which the kernel would have returned the lent one
 	})

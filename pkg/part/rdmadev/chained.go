@@ -168,7 +168,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*le
 	if move {
 		if err := losesInfiniBand(b.netdev, devices[0].Name); err != nil {
 			return nil, failure.From(errNotForPod, failure.NotAvailable, "interface %s: %v", tx.IfName, err).
-				Cure(`%s; or use "rdmaIsolation" of ib-sriov-cni`, rdma.AtBoot(rdma.Shared))
+				Cure(`let host-device move both, without "rdma": "off" and without this plugin; or %s; or use "rdmaIsolation" of ib-sriov-cni`, rdma.AtBoot(rdma.Shared))
 		}
 		if err := n.Host().Permit(nicOf(n, b), n.File, allow); err != nil {
 			return nil, err
@@ -184,7 +184,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*le
 			continue
 		}
 		if move {
-			if err := guardInUse(ctx, n, in.core, d, tx.IfName, allow); err != nil {
+			if err := guardInUse(ctx, n, in.core, d, tx.IfName, nobody, allow); err != nil {
 				return nil, err
 			}
 		}

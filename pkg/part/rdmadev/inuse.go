@@ -22,8 +22,9 @@ const (
 )
 
 // guardInUse returns an error if the device d, which is to move with the NIC, is in use on
-// the host for longer than useWait, unless allow overrides that guardrail.
-func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma.Device, nicName string, allow []string) error {
+// the host for longer than useWait, unless allow overrides that guardrail. A user for which own
+// returns true belongs to the NIC, and does not count.
+func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma.Device, nicName string, own func(rdma.User) bool, allow []string) error {
 	if slices.Contains(allow, netconf.AllowInUse) {
 		return nil
 	}
@@ -33,6 +34,7 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 	defer cancel()
 	err := wait.Until(waiting, usePause, func() (done bool, err error) {
 		users, failed = host.Users(d)
+		users = slices.DeleteFunc(users, own)
 		return len(users) == 0, nil
 	})
 	if err != nil && ctx.Err() != nil {

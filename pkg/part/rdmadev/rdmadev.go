@@ -42,6 +42,9 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if tx.Parent == nil {
 		return nil
 	}
+	if err := guardLentDevice(tx); err != nil {
+		return err
+	}
 	r, err := find(tx.Node, tx.Parent, p.Conf, p.Allow)
 	if err != nil {
 		return err
@@ -50,11 +53,12 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 		if r.Devices[0].Netdev != "" && tx.Parent.IsStacked() {
 			return p.stays(tx, r.Devices[0])
 		}
-		if err := losesInfiniBand(tx.Parent, r.Devices[0].Name); err != nil {
-			return failure.From(err, failure.NICProtected, "%s must stay on the host", tx.Parent.Name).
-				Cure(`%s; or lend it without its RDMA device by "rdma": "off"`, rdma.AtBoot(rdma.Shared))
+		err := p.guard(ctx, tx, r.Devices)
+		if errors.Is(err, nic.ErrSharedRDMA) && p.Conf.RDMA != netconf.RDMARequired {
+			warnStays(tx.Node, tx.Parent, err)
+			return nil
 		}
-		if err := p.guardInUse(ctx, tx, r.Devices); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -65,8 +69,8 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	return needsMove(p.TOS, r)
 }
 
-// guardInUse returns an error if the host uses one of the devices.
-func (p Moving) guardInUse(ctx context.Context, tx *attachment.Tx, devices []ledger.RDMADevice) error {
+// guard returns an error if the host needs one of the devices, or what the kernel destroys with its move.
+func (p Moving) guard(ctx context.Context, tx *attachment.Tx, devices []ledger.RDMADevice) error {
 	core, err := rdma.Open(tx.Node.Host().Netns)
 	if err != nil {
 		return err
@@ -75,7 +79,10 @@ func (p Moving) guardInUse(ctx context.Context, tx *attachment.Tx, devices []led
 	for _, r := range devices {
 		d, err := findDevice(core, r)
 		if err == nil && d != nil {
-			err = guardInUse(ctx, tx.Node, core, *d, tx.Parent.Name, p.Allow)
+			err = guardInUse(ctx, tx.Node, core, *d, tx.Parent.Name, makes(tx.Parent), p.Allow)
+		}
+		if err == nil && d != nil && tx.Parent.IsIPoIB() {
+			err = guardInfiniBand(tx, core, *d, p.Allow)
 		}
 		if err != nil {
 			return err
@@ -84,8 +91,12 @@ func (p Moving) guardInUse(ctx context.Context, tx *attachment.Tx, devices []led
 	return nil
 }
 
-// Apply moves the RDMA devices into the pod.
+// Apply moves the RDMA devices into the pod. An InfiniBand interface is another one from then on, which the
+// part of the netdev releases even if its own Apply is not reached.
 func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
+	if tx.Record.MadeAnew() {
+		tx.Begin(netdevPart)
+	}
 	return p.move(ctx, tx, p.TOS)
 }
 
@@ -226,7 +237,7 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		if required || !errors.Is(err, nic.ErrSharedRDMA) {
 			return nil, err
 		}
-		n.Log.Warn("RDMA device stays on the host", "nic", l.Name, "err", err)
+		warnStays(n, l, err)
 		return nil, nil
 	}
 	if len(found) == 0 {
@@ -237,6 +248,11 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		return nil, nil
 	}
 	return &ledger.RDMA{Mode: string(mode), Devices: found}, nil
+}
+
+// warnStays logs why the RDMA device of the NIC l is not lent with it.
+func warnStays(n *attachment.Node, l *link.Link, why error) {
+	n.Log.Warn("RDMA device stays on the host", "nic", l.Name, "err", why)
 }
 
 // ofNIC returns the RDMA devices of the NIC l, or of the links by which its packets

@@ -57,9 +57,17 @@ func restoreSettings(ctx context.Context, releasing *attachment.Releasing, d led
 }
 
 // releaseDevice returns one RDMA device to the host, or waits until the kernel has.
-func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) error {
+func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) (err error) {
 	n, home, host := releasing.Node, releasing.Home, releasing.Node.Host()
 	if releasing.Pod != nil {
+		if releasing.Record.MadeAnew() {
+			releasing.Leaving(ctx) // the interface ends with the move
+			defer func() {
+				if err == nil {
+					releasing.Silent()
+				}
+			}()
+		}
 		moved, err := ReturnDevice(ctx, n, d, releasing.Pod, home)
 		if moved || err != nil {
 			return err

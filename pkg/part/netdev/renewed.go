@@ -1,0 +1,55 @@
+package netdev
+
+import (
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/link"
+)
+
+// renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, and its
+// namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before the move
+// of the RDMA device ends. It has the settings that the former one would have kept on its way into the pod.
+func renewed(tx *attachment.Tx) (*link.Link, *link.Netns, error) {
+	lent := tx.Record.Loan
+	l, ns, err := findRenewed(tx.Node.Netns, lent.Identity)
+	if err != nil {
+		return nil, nil, err
+	}
+	left, err := ns.Renew(l, lent.Snapshot)
+	if err == nil {
+		l, err = ns.ByIndex(l.Index)
+	}
+	if err != nil {
+		if ns != tx.Node.Netns {
+			ns.Close()
+		}
+		return nil, nil, failure.From(err, failure.TryAgain, "lend %s, which the kernel has made anew", lent.Name).
+			Cure("see the kernel log for the driver's reason")
+	}
+	for _, c := range left {
+		tx.Node.Log.Warn("setting of the NIC not kept in the pod", "nic", lent.Name, "setting", c.Setting, "err", c.Err)
+	}
+	return l, ns, nil
+}
+
+// findRenewed finds the interface with this identity on the host, or else in init_net. Its name may be any:
+// the kernel takes a free one, and udev may be renaming it.
+func findRenewed(host *link.Netns, id link.Identity) (*link.Link, *link.Netns, error) {
+	l, err := host.Find(id)
+	if l != nil || err != nil {
+		return l, host, err
+	}
+	first, err := link.OpenNetns(link.InitNetns)
+	if err != nil {
+		return nil, nil, err
+	}
+	if l, err = first.Find(id); l != nil {
+		return l, first, nil
+	}
+	first.Close()
+	if err == nil {
+		err = failure.New(failure.TryAgain, "the kernel has made no InfiniBand interface of %s since its RDMA device moved", id.ParentDev).
+			Cure("see the kernel log for the reason of ib_ipoib, and whether that module is loaded")
+	}
+	return nil, nil, err
+}
