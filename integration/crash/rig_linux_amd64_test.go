@@ -27,7 +27,7 @@ import (
 type rail struct {
 	*host
 	infiniband bool            // its NICs are HCAs
-	manager    *opensm.Manager // of the fabric, else nil
+	manager    *opensm.Manager // of the fabric; nil on Ethernet
 	devices    string          // of RDMA, before
 }
 
@@ -110,7 +110,7 @@ func (r *rail) cable() {
 	for i, name := range []string{nicName, spareName} {
 		if r.infiniband {
 			r.node.IP("link", "set", fmt.Sprintf("ib%d", i), "name", name)
-			r.node.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo connected >mode; echo 1 >umcast", name)) // by netlink the kernel may go wrong
+			r.node.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo connected >mode; echo 1 >umcast", name)) // by netlink two tasks may then have the RTNL
 		}
 		r.node.Batch(nil, "link set "+name+" mtu 9000 up")
 	}

@@ -14,7 +14,7 @@ var trouble = regexp.MustCompile(`WARNING: |BUG: |Oops|general protection fault|
 	`unregister_netdevice: waiting|refcount_t: |possible recursive locking|circular locking|soft lockup|kmemleak: \d`)
 
 const (
-	linesBefore  = 8  // kept before the first such line, which often tell why
+	linesBefore  = 8  // kept before the first such line, which often show the cause
 	troubleLines = 60 // kept in all
 	lastLines    = 20 // kept in any case
 )

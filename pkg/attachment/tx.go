@@ -75,7 +75,7 @@ func (tx *Tx) NameFree(names ...string) error {
 		Cure("remove that interface, or attach the network under another name")
 }
 
-// Begin marks the part with this name as begun: a failed ADD releases it, although its Apply may not be
+// Begin marks the part with this name as begun, so that a failed ADD releases it even if its Apply is not
 // reached.
 func (tx *Tx) Begin(part string) { tx.begun[part] = true }
 

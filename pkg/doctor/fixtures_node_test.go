@@ -114,6 +114,7 @@ func healthyNIC(i int) NIC {
 		n.LinkType, n.Addresses.Value = "infiniband", nil
 		port.LinkLayer, port.TableSize, port.GIDs.Value = InfiniBand, 8, []GID{{0, "fe80:0000:0000:0000:0002:c903:00ab:cdef", "IB/RoCE v1", ""}}
 		port.LID, port.SMLID, port.PKeys = Known(uint32(7), "sysfs"), Known(uint32(1), "sysfs"), Known([]PKey{{0, "0xffff"}}, "sysfs")
+		port.IsSM = Known(false, "RDMA netlink")
 	}
 	n.Ports = Known([]Port{port}, "netlink, sysfs")
 	return n
@@ -325,6 +326,7 @@ func addPorts() {
 		fires:   func(f *Facts) { port(f, 8).GIDs.Value[0].Value = "fe80:0000:0000:0000:0000:0000:0000:0000" },
 		missing: func(f *Facts) { away(&port(f, 8).GIDs) },
 	})
+	add("IB-SM-LENT", fixture{fires: func(f *Facts) { port(f, 8).IsSM.Value = true }, missing: func(f *Facts) { away(&port(f, 8).IsSM) }})
 	add("IB-PKEY", fixture{fires: func(f *Facts) { port(f, 8).PKeys.Value = []PKey{{0, "0x7fff"}} }, missing: func(f *Facts) { away(&port(f, 8).PKeys) }})
 }
 

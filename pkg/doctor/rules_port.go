@@ -151,6 +151,24 @@ var portRules = []Rule{
 		},
 	},
 	{
+		ID: "IB-SM-LENT", Scope: NodeScope, Severity: Warn,
+		Expects:     "No subnet manager runs on the port of a NIC that a network may lend.",
+		Consequence: "In exclusive RDMA mode ADD refuses the NIC, unless the network allows subnet-manager. In shared mode a pod gets the interface, and can set the link down.",
+		Cure:        "Run the subnet manager elsewhere (the switch, UFM, a node without rails), or keep the NIC from networks by nics in the node file.",
+		Check: func(f *Facts, r *Report) {
+			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
+				manager, ok := Read(r, p.Device+" isSM", p.IsSM)
+				if !ok || n.Protected != "" {
+					return
+				}
+				r.judged()
+				if manager {
+					r.Find(n.Object(), "a subnet manager runs on port %d of %s", p.Port, p.Device)
+				}
+			})
+		},
+	},
+	{
 		ID: "IB-PKEY", Scope: NodeScope, Severity: Warn,
 		Expects:     "Each InfiniBand port is a full member of a partition, and of the one at index 0 of its table.",
 		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection. Programs that name no partition use index 0, NCCL (NCCL_IB_PKEY) and perftest among them.",

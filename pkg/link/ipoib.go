@@ -1,6 +1,7 @@
 package link
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -61,18 +62,21 @@ func parseIPoIB(data nlattr.Attrs) *IPoIB {
 	return &IPoIB{PKey: read(nl.IFLA_IPOIB_PKEY), Mode: read(nl.IFLA_IPOIB_MODE), Umcast: read(nl.IFLA_IPOIB_UMCAST)}
 }
 
-// restoreIPoIB sets the mode and umcast of l, which may have the snapshot's name by now, where they
-// differ from attrs. It reports whether it has changed the link: a change of the mode sets the MTU.
+// restoreIPoIB sets the mode and umcast of l where they differ from attrs. It reports whether it has changed the
+// link: a change of the mode sets the MTU.
 //
-// It writes the files in sysfs. Of a change of the mode by netlink the kernel makes two holders of the RTNL if
-// another takes it meanwhile (ipoib_set_mode lets go of it; ipoib_changelink, unlike set_mode, does not tell its
-// caller that it is gone; Linux 6.12).
+// It writes the files in sysfs, because a change of the mode by netlink can leave two tasks with the RTNL:
+// ipoib_set_mode releases it and may not get it again, and ipoib_changelink does not tell its caller (Linux 6.12).
+// A child that was made by netlink has no such files.
 func (n *Netns) restoreIPoIB(l *Link, attrs nlattr.Attrs, s *Snapshot) (changed bool, err error) {
 	have, want := ipoibOf(attrs), s.IPoIB
 	if want == nil || have == nil || have.Mode == want.Mode && have.Umcast == want.Umcast {
 		return false, nil
 	}
-	dir, err := n.openSysfs(l.Index, s.Name, l.Name)
+	if l.isIPoIBChild() {
+		return true, n.setIPoIB(l.Index, want)
+	}
+	dir, err := n.openSysfs(l.Index)
 	if err != nil {
 		return false, err
 	}
@@ -84,6 +88,28 @@ func (n *Netns) restoreIPoIB(l *Link, attrs nlattr.Attrs, s *Snapshot) (changed 
 		err = errors.Join(err, writeAt(dir, "umcast", strconv.Itoa(int(want.Umcast))+"\n"))
 	}
 	return true, err
+}
+
+// setIPoIB sets the mode and umcast of a child.
+func (n *Netns) setIPoIB(index int, want *IPoIB) error {
+	data := nlattr.Attrs{
+		{Type: nl.IFLA_IPOIB_MODE, Value: binary.NativeEndian.AppendUint16(nil, want.Mode)},
+		{Type: nl.IFLA_IPOIB_UMCAST, Value: binary.NativeEndian.AppendUint16(nil, want.Umcast)},
+	}
+	info := nlattr.Attrs{
+		{Type: unix.IFLA_INFO_KIND, Value: []byte(kindIPoIB + "\x00")},
+		{Type: unix.IFLA_INFO_DATA, Value: nlattr.Marshal(nil, data)},
+	}
+	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_LINKINFO, Value: nlattr.Marshal(nil, info)})
+}
+
+// HasMAC reports whether mac is the link's address. An InfiniBand interface of a port also has every address with
+// its GUID: the queue pair is another one when the kernel makes the interface anew.
+func (l *Link) HasMAC(mac net.HardwareAddr) bool {
+	if l.IsIPoIB() && len(l.MAC) == ipoibAddress && len(mac) == ipoibAddress {
+		return bytes.Equal(l.MAC[ipoibGUID:], mac[ipoibGUID:])
+	}
+	return bytes.Equal(l.MAC, mac)
 }
 
 // QueuePair returns the number of the queue pair in the address of an InfiniBand interface:
@@ -105,8 +131,8 @@ func (l *Link) isChildOf(index int) bool {
 // IsIPoIB reports whether l is the InfiniBand interface of a port, and no child of one.
 func (l *Link) IsIPoIB() bool { return l.Kind == kindIPoIB && l.HasParent() }
 
-// addressLike returns the address that an InfiniBand interface with the address have can be given so that
-// it has the GUID of want: nobody can change the bytes before (ipoib_set_mac).
+// addressLike returns the address have of an InfiniBand interface with the GUID of want: nobody can change the
+// bytes before it (ipoib_set_mac).
 func addressLike(have, want net.HardwareAddr) net.HardwareAddr {
 	if len(have) != ipoibAddress || len(want) != ipoibAddress {
 		return want

@@ -108,10 +108,11 @@ func macText(m net.HardwareAddr) string {
 }
 
 // Hardware returns what a device's netdev has again when the kernel makes it anew: the permanent MAC,
-// and of an InfiniBand interface the GUID in it, because another queue pair has another number. It is ""
-// if the link has no permanent MAC.
+// and of the InfiniBand interface of a port the GUID in it, because another queue pair has another number.
+// It is "" if the link has no permanent MAC.
 func (id Identity) Hardware() string {
-	if mac := parseMAC(id.PermMAC); id.Kind == kindIPoIB && len(mac) == ipoibAddress {
+	// Children of one port, which have no parent device, differ by their queue pairs only.
+	if mac := parseMAC(id.PermMAC); id.Kind == kindIPoIB && id.ParentDev != "" && len(mac) == ipoibAddress {
 		return macText(mac[ipoibGUID:])
 	}
 	return id.PermMAC

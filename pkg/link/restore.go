@@ -75,12 +75,18 @@ func (n *Netns) Restore(l *Link, s *Snapshot) (lost []error, err error) {
 	return lost, err
 }
 
-// Renew gives the link l, which the kernel has made in place of the one of the snapshot, those settings
-// that a link keeps when it moves to another namespace, also its altnames. It returns in left the settings
-// of the device that differ still. The link need not have the snapshot's name.
+// Renew sets on l, which the kernel has made in place of the snapshot's link, what a link keeps when it moves
+// to another namespace, also its altnames. left are the settings of the device that still differ. l need not have
+// the snapshot's name.
 func (n *Netns) Renew(l *Link, s *Snapshot) (left []Changed, err error) {
-	err = errors.Join(n.addAltNames(l, s), n.restoreAttributes(l, s))
-	return n.RestoreDevice(l.Index, l.Name, s.Device), err
+	if err := n.restoreAttributes(l, s); err != nil {
+		return nil, err
+	}
+	// The kernel or udev may have given it one of these names by itself.
+	if err := n.addAltNames(l, s); err != nil {
+		left = append(left, Changed{"altnames", err})
+	}
+	return append(left, n.RestoreDevice(l.Index, l.Name, s.Device)...), nil
 }
 
 // restoreSysctls sets the sysctls of the link with this index and name.

@@ -101,26 +101,30 @@ func namesIn(dir int, name string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// openSysfs opens the directory of the link with this index in sysfs, by the one of the names that it has.
-func (n *Netns) openSysfs(index int, names ...string) (dir int, err error) {
+// openSysfs opens the sysfs directory of the link with this index. The caller closes it. The link may be renamed
+// meanwhile.
+func (n *Netns) openSysfs(index int) (dir int, err error) {
 	root, err := n.Sysfs()
 	if err != nil {
 		return -1, err
 	}
-	for _, name := range names {
-		if !oneElement(name) {
-			continue
+	const tries = 5
+	for range tries {
+		var l *Link
+		if l, err = n.ByIndex(index); err != nil {
+			return -1, err
 		}
-		dir, err := unix.Openat(root, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		dir, err = unix.Openat(root, path.Join("class/net", l.Name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			continue
 		}
-		if v, err := readSysctl(dir, "ifindex"); err == nil && v == strconv.Itoa(index) {
+		if v, readErr := readSysctl(dir, "ifindex"); readErr == nil && v == strconv.Itoa(index) {
 			return dir, nil
 		}
 		_ = unix.Close(dir)
+		err = ErrNotFound
 	}
-	return -1, fmt.Errorf("sysfs of netns %s has no link %q with index %d: %w", n.Path, names, index, ErrNotFound)
+	return -1, fmt.Errorf("the link with index %d in the sysfs of netns %s: %w", index, n.Path, err)
 }
 
 // trimMask shortens a CPU mask ("00000000,00000010" → "10"). The kernel accepts

@@ -23,7 +23,7 @@ const (
 	AllowVFs = "vfs"
 	// Processes or kernel modules of the host use its RDMA device, which is to move.
 	AllowInUse = "in-use"
-	// A subnet manager runs on the port of its RDMA device, which is to move.
+	// A subnet manager runs on a port of its RDMA device, which is to move.
 	AllowSubnetManager = "subnet-manager"
 )
 

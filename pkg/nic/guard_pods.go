@@ -53,14 +53,27 @@ func GuardSubnetManager(device, nic string, port uint32, allow []string) error {
 		Cure(`run the manager elsewhere, choose another NIC, or add "allow": [%q] to the config if the fabric may lose it`, netconf.AllowSubnetManager)
 }
 
-// GuardFarChildren returns an error because children of the InfiniBand interface nic are in other network
-// namespaces, and are destroyed when the RDMA device moves, unless that is overridden.
-func GuardFarChildren(nic string, queuePairs []uint32, allow []string) error {
+// GuardFarInterfaces returns an error because InfiniBand interfaces on the RDMA device of nic are in other
+// network namespaces, where the kernel destroys them when the device moves, unless that is overridden.
+// queuePairs are theirs.
+func GuardFarInterfaces(nic string, queuePairs []uint32, allow []string) error {
 	if len(queuePairs) == 0 || slices.Contains(allow, netconf.AllowChildren) {
 		return nil
 	}
-	return failure.New(failure.NICProtected, "%s must stay on the host: %d InfiniBand interfaces on its port are in other network namespaces (queue pairs %v)", nic, len(queuePairs), queuePairs).
-		Cure("see `ip -all netns exec ip -d link show type ipoib`; choose another NIC, or add \"allow\": [%q] to the config if they may be destroyed", netconf.AllowChildren)
+	return failure.New(failure.NICProtected, "%s must stay on the host: its RDMA device has InfiniBand interfaces in other network namespaces (queue pairs %v)",
+		nic, queuePairs).
+		Cure("see `ip -all netns exec ip -d link show type ipoib`; choose another NIC, or add \"allow\": [%q] to the config if they may be destroyed",
+			netconf.AllowChildren)
+}
+
+// GuardOtherPort returns an error that wraps [ErrSharedRDMA] because the kernel destroys other, the InfiniBand
+// interface of another port, when the RDMA device moves with nic, unless that is overridden.
+func GuardOtherPort(device, nic, other string, allow []string) error {
+	if slices.Contains(allow, netconf.AllowSharedRDMA) {
+		return nil
+	}
+	return failure.From(ErrSharedRDMA, failure.NICProtected, "RDMA device %s of %s (%s)", device, nic, other).
+		Cure(`set "rdma": "off", or add "allow": [%q] if the kernel may destroy %s and make it anew without its settings`, netconf.AllowSharedRDMA, other)
 }
 
 // ErrSharedRDMA is wrapped by [GuardSharedRDMA].

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -59,6 +60,27 @@ func TestGuardrailsForWhatTheHostDoesNotShow(t *testing.T) {
 	}
 	if err := GuardSharedRDMA("mlx5_0", "ens1", "ens2", nil); !errors.Is(err, ErrSharedRDMA) {
 		t.Errorf("error %v", err)
+	}
+}
+
+func TestWhatMovesWithAnHCAIsGuarded(t *testing.T) {
+	for key, guard := range map[string]func(allow []string) error{
+		netconf.AllowSubnetManager: func(allow []string) error { return GuardSubnetManager("mlx5_0", "ib0", 1, allow) },
+		netconf.AllowChildren:      func(allow []string) error { return GuardFarInterfaces("ib0", []uint32{71}, allow) },
+		netconf.AllowSharedRDMA:    func(allow []string) error { return GuardOtherPort("mlx5_0", "ib0", "ib1", allow) },
+	} {
+		if err := guard(nil); failure.KindOf(err) != failure.NICProtected || !strings.Contains(err.Error(), fmt.Sprintf(`"allow": [%q]`, key)) {
+			t.Errorf("%s: %v", key, err)
+		}
+		if err := guard([]string{key}); err != nil {
+			t.Errorf("%s, overridden: %v", key, err)
+		}
+	}
+	if err := GuardFarInterfaces("ib0", nil, nil); err != nil {
+		t.Errorf("without any: %v", err)
+	}
+	if err := GuardOtherPort("mlx5_0", "ib0", "ib1", nil); !errors.Is(err, ErrSharedRDMA) {
+		t.Errorf("%v", err)
 	}
 }
 

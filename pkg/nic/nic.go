@@ -161,7 +161,7 @@ func (h *Host) byMAC(s Selector) (*NIC, error) {
 	if err != nil {
 		return nil, failure.From(err, failure.InvalidConfig, "hwaddr %q", s.HWAddr).Cure("write it as aa:bb:cc:dd:ee:ff")
 	}
-	return h.pick(s, func(l *link.Link) bool { return bytes.Equal(l.MAC, mac) })
+	return h.pick(s, func(l *link.Link) bool { return l.HasMAC(mac) })
 }
 
 // pick returns the best of the matching links: one with a device rather than a

@@ -59,8 +59,8 @@ type Port struct {
 	LID       uint32 // 0 on Ethernet, as SMLID and LMC
 	SMLID     uint32
 	LMC       uint8
-	// IsSM: a program on the port is a subnet manager, active or waiting (IsSM of
-	// PortInfo:CapabilityMask). False on Ethernet.
+	// IsSM: a subnet manager, active or standby, runs on the port (IsSM of PortInfo:CapabilityMask).
+	// False on Ethernet.
 	IsSM bool
 	// Netdev and NetdevName are the interface of the port, 0 and "" if it has
 	// none in the Core's namespace: the kernel names it only there.

@@ -69,8 +69,10 @@ func processOf(thread int) int {
 const (
 	qpSMI = 0
 	qpGSI = 1
-	qpUD  = 4 // of datagrams: not one of management
 )
+
+// qpUD is the type of datagram queue pairs (IB_QPT_UD).
+const qpUD = 4
 
 // modules is the directory of the kernel's modules. Tests set it.
 var modules = "/sys/module"
@@ -107,9 +109,9 @@ const moduleIPoIB = "ib_ipoib"
 // device's ports. It has a queue pair for each interface and each child of one.
 func (u User) IsIPoIB() bool { return u.Kernel == moduleIPoIB }
 
-// IPoIBQueuePairs returns the numbers of the queue pairs by which InfiniBand interfaces on d, in any
-// network namespace, receive: one for each interface and child. Those of drivers that make them without
-// the RDMA core are missing (mlx5's enhanced IPoIB).
+// IPoIBQueuePairs returns the numbers of the datagram queue pairs of the InfiniBand interfaces on d in any
+// network namespace: one for each interface and each child. A driver that makes them without the RDMA core
+// hides them (probably mlx5's enhanced IPoIB).
 func (c *Core) IPoIBQueuePairs(d Device) ([]uint32, error) {
 	var found []uint32
 	err := c.inNetns(func() error {

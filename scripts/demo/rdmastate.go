@@ -13,7 +13,7 @@ import (
 var hasRDMA bool
 
 // comparedWithRDMA replaces [compared] if hasRDMA is set.
-const comparedWithRDMA = "links, addresses, routes, rules, sysctls, RDMA devices and ports, uverbs numbers; without counters and ifindex"
+const comparedWithRDMA = "links, addresses, routes, rules, sysctls, RDMA devices and ports, uverbs numbers; without counters, ifindex and numbers of queue pairs"
 
 // ibdev is an RDMA device as sysfs shows it in a namespace.
 type ibdev struct{ name, guid, parent, port, uverbs string }

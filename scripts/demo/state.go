@@ -28,7 +28,7 @@ var ticking = regexp.MustCompile(`,?"(valid_life_time|preferred_life_time|expire
 var queuePair = regexp.MustCompile(`"([0-9a-f]{2})(?::[0-9a-f]{2}){3}((?::[0-9a-f]{2}){16})"`)
 
 // compared names the content of a [state].
-var compared = "links, addresses, routes, rules and sysctls, without counters and ifindex"
+var compared = "links, addresses, routes, rules and sysctls, without counters, ifindex and numbers of queue pairs"
 
 // stateOf returns the state of a namespace after it has settled.
 func stateOf(netns string) (state, error) {

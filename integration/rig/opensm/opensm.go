@@ -22,8 +22,11 @@ const OpenFabric = "Default=0x7fff, ipoib, defmember=full : ALL, ALL_SWITCHES=fu
 func PortGUID(pci string) (string, error) {
 	const path = "/sys/bus/pci/devices/%s/infiniband/*/ports/1/gids/0"
 	found, err := filepath.Glob(fmt.Sprintf(path, pci))
-	if err != nil || len(found) != 1 {
-		return "", fmt.Errorf("the ports of %s: %q, %w", pci, found, err)
+	if err != nil {
+		return "", err
+	}
+	if len(found) != 1 {
+		return "", fmt.Errorf("%s has %d RDMA devices with a port 1, not one: %q", pci, len(found), found)
 	}
 	gid, err := os.ReadFile(found[0]) // "fe80:0000:0000:0000:b8ce:f6ff:fe00:0058"
 	words := strings.Split(strings.TrimSpace(string(gid)), ":")

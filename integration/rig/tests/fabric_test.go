@@ -353,7 +353,7 @@ func podIsToldItsPlace(t *testing.T, mode rdma.Mode) {
 	p, config := n.pod("pod1"), n.config(0, map[string]any{"device": ib, "linkTimeout": "0s"})
 	call := p.call("ADD", "net1", config)
 	call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=trainer;K8S_POD_UID=u1"
-	n.MustRun(call)
+	result := n.MustRun(call)
 	out, errOut, code := n.railctl("pod", "default/trainer", "-o", "json")
 	var told publish.Rails
 	if err := json.Unmarshal([]byte(out), &told); err != nil || code != 0 || len(told.Rails) != 1 {
@@ -372,6 +372,17 @@ func podIsToldItsPlace(t *testing.T, mode rdma.Mode) {
 			t.Errorf("the pod would get %s", path)
 		}
 	}
+	if mode == rdma.Shared { // in exclusive mode the knob is not the host's
+		check := p.call("CHECK", "net1", n.config(0, map[string]any{"device": ib, "prevResult": json.RawMessage(result)}))
+		check.Args = call.Args
+		n.MustRun(check)
+		n.setKnob(0, "pkeys", "0x8010")
+		n.eventually("CHECK notices another partition", func() bool {
+			_, err := n.Run(check)
+			return err != nil && strings.Contains(err.Error(), "is in the partition 0x8010")
+		})
+		n.setKnob(0, "pkeys", strings.Join(keys, " "))
+	}
 	if _, said, err := n.RunSaying(call.With("DEL")); err != nil || said != "" {
 		t.Errorf("DEL: %v, %s", err, said)
 	}
@@ -387,7 +398,7 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 	}
 	t.Setenv(nodefile.PathEnv, file)
 	s := &railNode{node: n, nodeFile: file}
-	only := []string{"--only", "IB-SM,IB-LID,IB-PKEY,IB-GUID-ZERO"}
+	only := []string{"--only", "IB-SM,IB-SM-LENT,IB-LID,IB-PKEY,IB-GUID-ZERO"}
 	wants := func(want map[string]string) {
 		t.Helper()
 		found, missing := s.judged(want, only...)
@@ -395,10 +406,12 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 	}
 	wants(map[string]string{"IB-SM": "waits for a subnet manager (state INIT)"})
 	n.openSM(opensm.OpenFabric)
-	wants(nil)
+	const rule = "IB-SM-LENT"
+	found := "a subnet manager runs on port 1 of " + n.hcaOf(managerRail)
+	wants(map[string]string{rule: found})
 	n.setKnob(0, "pkeys", "0x7fff 0x8001")
-	wants(map[string]string{"IB-PKEY": "index 0 of the partition keys of port 1 of " + n.hcaOf(0) + " is 0x7fff"})
+	wants(map[string]string{rule: found, "IB-PKEY": "index 0 of the partition keys of port 1 of " + n.hcaOf(0) + " is 0x7fff"})
 	n.setKnob(0, "guid", "0xffffffffffffffff")
 	n.setKnob(0, "recreate_rdma", "1")
-	wants(map[string]string{"IB-GUID-ZERO": "is ffff:ffff:ffff:ffff", "IB-SM": "waits for a subnet manager"})
+	wants(map[string]string{rule: found, "IB-GUID-ZERO": "is ffff:ffff:ffff:ffff", "IB-SM": "waits for a subnet manager"})
 }

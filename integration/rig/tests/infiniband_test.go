@@ -10,11 +10,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -35,8 +37,8 @@ func (n *node) ipoib(rail int) string {
 	return ""
 }
 
-// setIPoIB sets the mode and umcast of an InfiniBand interface by sysfs: by netlink the kernel may go wrong (see
-// pkg/link, restoreIPoIB).
+// setIPoIB sets the mode and umcast of an InfiniBand interface by sysfs: by netlink two tasks may then have the RTNL
+// (pkg/link, restoreIPoIB).
 func setIPoIB(ns *testnet.Netns, name, mode string, umcast int) {
 	ns.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo %s >mode; echo %d >umcast", name, mode, umcast))
 }
@@ -66,7 +68,6 @@ func (n *node) furnishIB(count int) (names []string) {
 		n.Sysctl("ipv4/conf/"+name+"/arp_ignore", "1")
 		n.Sysctl("ipv6/conf/"+name+"/accept_ra", "0")
 	}
-	n.carrier(names...)
 	return names
 }
 
@@ -76,6 +77,7 @@ func TestHCAIsLentInExclusiveModeAndComesHomeAsItWas(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib slots=11,12,13,18")
 	n.openSM(opensm.OpenFabric)
 	names := n.furnishIB(3)
+	n.carrier(names...)
 	before, devices := n.State(), n.allRDMA()
 	configs := []string{}
 	for rail, name := range names {
@@ -165,7 +167,7 @@ func TestWhatAnHCATakesWithItIsProtected(t *testing.T) {
 		texts []string
 	}{
 		{managerRail, manager, netconf.AllowSubnetManager, []string{"a subnet manager runs on port 1 of its RDMA device " + n.hcaOf(managerRail)}},
-		{0, one, netconf.AllowChildren, []string{"1 InfiniBand interfaces on its port are in other network namespaces"}},
+		{0, one, netconf.AllowChildren, []string{"its RDMA device has InfiniBand interfaces in other network namespaces"}},
 		{1, two[0], netconf.AllowSharedRDMA, []string{"it also serves another NIC", two[1]}},
 	} {
 		others := slices.DeleteFunc(slices.Clone(netconf.Overrides), func(key string) bool { return key == c.key })
@@ -183,15 +185,21 @@ func TestWhatAnHCATakesWithItIsProtected(t *testing.T) {
 	}
 	n.MustRun(auto.With("DEL"))
 	// While the device is away with one port, the interface of the other port stays.
-	n.IP("link", "set", two[1], "down")
-	first := n.pod("pod-first").call("ADD", "net1", n.config(1, map[string]any{"device": two[0], "rdma": "required"}))
+	first := n.pod("pod-first").call("ADD", "net1", n.config(1, map[string]any{"device": two[0], "rdma": "required", "allow": []string{netconf.AllowSharedRDMA}}))
 	n.MustRun(first)
-	for _, name := range n.interfacesOf(1) {
-		_, err := n.Run(n.pod("pod-second").call("ADD", "net1", n.config(1, map[string]any{"device": name, "rdma": "off", "allow": netconf.Overrides})))
-		refused(t, err, cnierr.NICProtected, "its RDMA device is lent to", "with another port")
+	left := n.interfacesOf(1)
+	if len(left) != 1 {
+		t.Fatalf("the interfaces of the HCA on the host: %q", left)
 	}
+	n.IP("link", "set", left[0], "name", two[0]) // the kernel may make it under this name
+	_, err := n.Run(n.pod("pod-second").call("ADD", "net1", n.config(1, map[string]any{"device": two[0], "rdma": "off", "allow": netconf.Overrides})))
+	refused(t, err, cnierr.NICProtected, "another port of its HCA is lent to")
 	n.MustRun(first.With("DEL"))
-	n.Batch(nil, "link set "+n.interfacesOf(1)[1]+" name "+two[1], "link set "+two[1]+" up")
+	for _, name := range n.interfacesOf(1) {
+		if name != two[0] {
+			n.Batch(nil, "link set "+name+" name "+two[1], "link set "+two[1]+" up")
+		}
+	}
 	n.carrier(two[1])
 	p, config := n.pod("pod1"), n.config(0, map[string]any{"device": one, "allow": []string{netconf.AllowChildren}})
 	n.MustRun(p.call("ADD", "net1", config))
@@ -207,6 +215,7 @@ func TestWhatAPodDidToAnHCADoesNotComeHome(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib slots=11,12,18")
 	n.openSM(opensm.OpenFabric)
 	ib := n.furnishIB(1)[0]
+	n.carrier(ib)
 	before, devices := n.State(), n.allRDMA()
 	config := n.config(0, map[string]any{"device": ib, "rdma": "required"})
 	for name, end := range map[string]func(n *node, p *pod){
@@ -281,6 +290,46 @@ func TestHCAOfAHostNetnsThatIsNotInitNet(t *testing.T) {
 	}
 }
 
+// TestEightHCAsAreLentFiftyTimes compares everything that a user of the node sees, also the numbers of the
+// char devices, and logs how long ADD takes beside the two moves alone.
+func TestEightHCAsAreLentFiftyTimes(t *testing.T) {
+	const spare = 10 // the HCA in slot 21
+	n := newRDMANode(t, rdma.Exclusive, "link_layer=ib slots=11,12,13,14,15,16,17,18,21")
+	names := n.furnishIB(8)
+	numbers := func() string {
+		return n.Exec("sh", "-euc", "cd /sys/class; grep -r . infiniband_verbs/*/ibdev infiniband_mad/*/ibdev")
+	}
+	before, devices, devs := n.State(), n.allRDMA(), numbers()
+	var adds, bare time.Duration
+	for range 50 {
+		p := n.pod("trainer")
+		for rail, name := range names {
+			began := time.Now()
+			n.MustRun(p.call("ADD", podName(rail), n.config(rail, map[string]any{"device": name, "rdma": "required", "linkTimeout": "0s"})))
+			adds += time.Since(began)
+		}
+		for rail, name := range names {
+			n.MustRun(p.call("DEL", podName(rail), n.config(rail, map[string]any{"device": name})))
+		}
+		n.untouched(before)
+		if now := n.allRDMA(); !maps.Equal(now, devices) {
+			t.Fatalf("RDMA devices: %v, before: %v", now, devices)
+		}
+		if now := numbers(); now != devs {
+			t.Fatalf("char devices:\n%s\nbefore:\n%s", now, devs)
+		}
+		began := time.Now() // and without rail-cni
+		n.Exec("rdma", "dev", "set", n.rdmaName(spare), "netns", p.Name)
+		n.IP("link", "set", n.ipoib(spare), "netns", p.Name, "name", "net9", "up")
+		bare += time.Since(began)
+		p.Kill()
+		n.eventually("the HCA that was moved by hand is on the host", func() bool {
+			return len(n.rdmaIn(n.Netns.Netns, func(parent string) bool { return parent == nicPCI(spare) })) == 1
+		})
+	}
+	t.Logf("ADD takes %v, the moves by rdma and ip %v: %.2f times as long", adds/400, bare/50, float64(adds)/400/(float64(bare)/50))
+}
+
 // interfacesOf returns the names of the InfiniBand interfaces of the HCA of a rail, by port.
 func (n *node) interfacesOf(rail int) (names []string) {
 	n.t.Helper()
@@ -308,7 +357,7 @@ func TestRDMABehindAnInfiniBandInterfaceIsRefused(t *testing.T) {
 	chained := p.call("ADD", "net1", n.config(0, map[string]any{"type": "rdma", "device": nil, "prevResult": json.RawMessage(result)}))
 	chained.Plugin = "rdma"
 	_, err := n.Run(chained)
-	refused(t, err, cnierr.NotAvailable, "InfiniBand interface", "netns_mode=1", "let host-device move both")
+	refused(t, err, cnierr.NotAvailable, "InfiniBand interface", "netns_mode=1", "by host-device, without")
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
 }
@@ -346,13 +395,18 @@ func TestModeOfInfiniBandThatAPodSetIsUndone(t *testing.T) {
 	}
 }
 
-// The kernel lets go of the RTNL while it sets the mode. By netlink that went wrong if another took it.
+// The kernel lets go of the RTNL while it sets the mode. By netlink two tasks may then have it.
 func TestModeOfInfiniBandIsRestoredWhileOthersConfigure(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,18")
 	ib := n.ipoib(0)
 	setIPoIB(n.Netns, ib, "connected", 1)
 	before := n.State()
 	stop, ended := make(chan struct{}), make(chan struct{})
+	host, err := link.CurrentNetns()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
 	go func() {
 		defer close(ended)
 		for mtu := 65000; ; mtu++ {
@@ -361,11 +415,17 @@ func TestModeOfInfiniBandIsRestoredWhileOthersConfigure(t *testing.T) {
 				return
 			default:
 			}
-			if err := n.SetMTU(1, mtu%500+65000); err != nil { // of lo
+			if err := host.SetMTU(1, mtu%500+65000); err != nil { // of lo
 				t.Error(err)
 				return
 			}
 		}
+	}()
+	defer func() {
+		close(stop)
+		<-ended
+		n.IP("link", "set", "lo", "mtu", "65536")
+		n.untouched(before)
 	}()
 	for range 5 {
 		p, config := n.pod("pod1"), n.config(0, map[string]any{"device": ib, "linkTimeout": "0s"})
@@ -373,10 +433,6 @@ func TestModeOfInfiniBandIsRestoredWhileOthersConfigure(t *testing.T) {
 		setIPoIB(p.Netns, "net1", "datagram", 0)
 		n.MustRun(p.call("DEL", "net1", config))
 	}
-	close(stop)
-	<-ended
-	n.IP("link", "set", "lo", "mtu", "65536")
-	n.untouched(before)
 }
 
 // A child that a pod made of its interface would send through the NIC of the next pod, and the

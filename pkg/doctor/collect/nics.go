@@ -328,7 +328,10 @@ func renamed(host *link.Netns, n *inventory.NIC) (*link.Link, error) {
 		return nil, err
 	}
 	for _, l := range links {
-		if n.PCI != "" && l.ParentDev == n.PCI && n.PermanentMAC != "" && l.PermMAC.String() == n.PermanentMAC {
+		id := l.Identity()
+		was := id
+		was.PermMAC = n.PermanentMAC
+		if n.PCI != "" && id.ParentDev == n.PCI && n.PermanentMAC != "" && id.Hardware() == was.Hardware() {
 			return l, nil
 		}
 	}

@@ -81,9 +81,10 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 		Device: d.Name, Port: number, State: p.State.String(), PhysState: physState(p.Phys), LinkLayer: p.LinkLayer,
 		ActiveMTU: publish.ActiveMTU(p.LinkLayer, mtu),
 	}
+	const netlink = "RDMA netlink"
 	source := fmt.Sprintf("class/infiniband/%s/ports/%d/", d.Name, number)
 	if p.LinkLayer == "InfiniBand" {
-		found.LID, found.SMLID = doctor.Known(p.LID, "RDMA netlink"), doctor.Known(p.SMLID, "RDMA netlink")
+		found.LID, found.SMLID, found.IsSM = doctor.Known(p.LID, netlink), doctor.Known(p.SMLID, netlink), doctor.Known(p.IsSM, netlink)
 		keys, err := sp.Core.PKeys(d, number)
 		table := []doctor.PKey{}
 		for _, k := range keys {

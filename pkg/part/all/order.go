@@ -11,8 +11,8 @@ import (
 )
 
 // ReleaseOrder is the order of release of all parts, of any plugin. RDMA
-// devices return before their netdev, as they were lent: on InfiniBand the
-// kernel makes the netdev again in the namespace of the RDMA device. Addresses
+// devices return before their netdev, as they were lent: on InfiniBand the move
+// destroys the netdev, and the kernel makes another one in init_net. Addresses
 // are freed when the link is silent. The rules of a routing table go last: until the
 // interface has left, its packets must not take another way.
 var ReleaseOrder = attachment.ReleaseOrder{

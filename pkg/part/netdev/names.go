@@ -39,6 +39,12 @@ func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, n
 			return taken, name, err
 		}
 		other, err := returnedAs(n, home, taken, r)
+		if err == nil && other == nil && madeBeside(r, taken) {
+			if err := home.Rename(taken.Index, fmt.Sprintf("dev%d", taken.Index)); err != nil {
+				return taken, name, nil //nolint:nilerr // the caller says that the name is taken
+			}
+			continue
+		}
 		if other == nil || err != nil {
 			return taken, name, err
 		}
@@ -49,6 +55,13 @@ func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, n
 			return taken, name, nil
 		}
 	}
+}
+
+// madeBeside reports whether l is the InfiniBand interface of another port of the HCA whose interface the record
+// lends: the kernel made it with the move of the RDMA device, under a free name.
+func madeBeside(r *ledger.Record, l *link.Link) bool {
+	id := r.Loan.Identity
+	return r.MadeAnew() && l.IsIPoIB() && l.ParentDev == id.ParentDev && l.Identity().Hardware() != id.Hardware()
 }
 
 // renameReturned renames a NIC that the kernel returned to the host because its netns

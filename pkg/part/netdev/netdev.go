@@ -337,13 +337,13 @@ func (p *Part) Confirm(tx *attachment.Tx) error {
 // Apply moves the NIC into the pod netns under its name there, and configures
 // what must be right before it is up. The alias keeps the host's name, as with
 // upstream's plugin, so that either can end the other's attachments.
-func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
+func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	if lent.Driver != "" {
 		return nil
 	}
 	host := tx.Node.Netns
-	err := p.move(tx)
+	err := p.move(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -377,9 +377,9 @@ func (p *Part) Apply(_ context.Context, tx *attachment.Tx) error {
 }
 
 // move moves the NIC into the pod netns under its name there, and sets tx.Link.
-func (p *Part) move(tx *attachment.Tx) error {
+func (p *Part) move(ctx context.Context, tx *attachment.Tx) error {
 	lent := tx.Record.Loan
-	l, from, err := p.toMove(tx)
+	l, from, err := p.toMove(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -403,9 +403,9 @@ func (p *Part) move(tx *attachment.Tx) error {
 
 // toMove returns the link that Claim has chosen, without the host's programs, and its namespace, which the
 // caller closes if it is not the host's.
-func (p *Part) toMove(tx *attachment.Tx) (*link.Link, *link.Netns, error) {
+func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, error) {
 	if tx.Record.MadeAnew() {
-		return renewed(tx)
+		return renewed(ctx, tx)
 	}
 	host, lent := tx.Node.Netns, tx.Record.Loan
 	l, err := host.ByName(lent.Name)
@@ -485,7 +485,20 @@ func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 	case r != nil && r.Loan != nil && (c.Link.ParentDev != r.Loan.Identity.ParentDev || c.Link.Kind != r.Loan.Identity.Kind):
 		return attachment.Mismatch("interface %s is not the NIC %s that was lent", c.IfName, r.Loan.Name)
 	}
-	return nil
+	return checkPartition(c)
+}
+
+// checkPartition returns an error if the InfiniBand interface is in another partition than it was on the host. The
+// kernel follows the port's table of keys, which the subnet manager sets.
+func checkPartition(c *attachment.Checking) error {
+	if c.Record == nil || c.Record.Loan == nil || c.Record.Loan.Snapshot == nil {
+		return nil
+	}
+	was, now := c.Record.Loan.Snapshot.IPoIB, c.Link.IPoIB
+	if was == nil || now == nil || was.PKey == now.PKey {
+		return nil
+	}
+	return attachment.Mismatch("interface %s is in the partition %#04x, and %s was in %#04x when it was lent", c.IfName, now.PKey, c.Record.Loan.Name, was.PKey)
 }
 
 // Available returns the reason why the configured NIC is neither on this host

@@ -24,6 +24,9 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 	if !r.LendsNetdev() {
 		return nil
 	}
+	if r.MadeAnew() && releasing.Failed {
+		return nil // with its RDMA device, which has not returned, the kernel would destroy it again
+	}
 	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
 	if pod != nil {
 		l, err := pod.FindAt(r.Loan.PodIndex, id, r.IfName, snapshot.Name)

@@ -1,6 +1,8 @@
 package netdev
 
 import (
+	"context"
+
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
@@ -8,9 +10,16 @@ import (
 
 // renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, and its
 // namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before the move
-// of the RDMA device ends. It has the settings that the former one would have kept on its way into the pod.
-func renewed(tx *attachment.Tx) (*link.Link, *link.Netns, error) {
+// of the RDMA device ends. The interface has the settings that
+// the former one would have kept on its way into the pod.
+func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, error) {
 	lent := tx.Record.Loan
+	// A NIC that returns could take its name, by which some settings are set.
+	lock, err := tx.Node.Ledger.LockNames(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = lock.Unlock() }()
 	l, ns, err := findRenewed(tx.Node.Netns, lent.Identity)
 	if err != nil {
 		return nil, nil, err
@@ -48,8 +57,8 @@ func findRenewed(host *link.Netns, id link.Identity) (*link.Link, *link.Netns, e
 	}
 	first.Close()
 	if err == nil {
-		err = failure.New(failure.TryAgain, "the kernel has made no InfiniBand interface of %s since its RDMA device moved", id.ParentDev).
-			Cure("see the kernel log for the reason of ib_ipoib, and whether that module is loaded")
+		err = failure.New(failure.TryAgain, "the kernel has made no InfiniBand interface for %s since its RDMA device moved", id.ParentDev).
+			Cure("load ib_ipoib if `lsmod` does not list it, or see its messages in the kernel log")
 	}
 	return nil, nil, err
 }

@@ -168,7 +168,8 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*le
 	if move {
 		if err := losesInfiniBand(b.netdev, devices[0].Name); err != nil {
 			return nil, failure.From(errNotForPod, failure.NotAvailable, "interface %s: %v", tx.IfName, err).
-				Cure(`let host-device move both, without "rdma": "off" and without this plugin; or %s; or use "rdmaIsolation" of ib-sriov-cni`, rdma.AtBoot(rdma.Shared))
+				Cure(`lend the interface and its RDMA device by host-device, without "rdma": "off" and without this plugin; or %s; `+
+					`or use "rdmaIsolation" of ib-sriov-cni`, rdma.AtBoot(rdma.Shared))
 		}
 		if err := n.Host().Permit(nicOf(n, b), n.File, allow); err != nil {
 			return nil, err

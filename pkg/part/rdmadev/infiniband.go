@@ -25,28 +25,35 @@ func losesInfiniBand(l *link.Link, device string) error {
 	return fmt.Errorf("RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device %s moves", device)
 }
 
-// guardLentDevice returns an error if tx.Parent is the InfiniBand interface of an RDMA device that is lent with
-// another port: the kernel destroys the interface, wherever it is, when the device returns.
-func guardLentDevice(tx *attachment.Tx) error {
-	l := tx.Parent
-	if !l.IsIPoIB() {
+// Confirm is the guardrail for the ports of one HCA: with each move of the RDMA device the kernel destroys the
+// InfiniBand interfaces of all its ports, wherever they are. Of two ADDs at a time both may be refused.
+func (p Moving) Confirm(tx *attachment.Tx) error {
+	if !tx.Record.LendsNetdev() || tx.Record.Loan.Snapshot.IPoIB == nil {
 		return nil
 	}
-	holders, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool {
-		return r.Key != tx.Key && slices.ContainsFunc(lentOf(r), func(d ledger.RDMADevice) bool { return d.ParentDev == l.ParentDev })
+	parent, moves := tx.Record.Loan.Identity.ParentDev, tx.Record.MadeAnew()
+	others, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool {
+		switch {
+		case r.Key == tx.Key || parent == "":
+			return false
+		case r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent }):
+			return true
+		}
+		return moves && r.LendsNetdev() && r.Loan.Identity.ParentDev == parent
 	})
 	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of the NIC's RDMA device", "nic", l.Name, "err", err)
+		tx.Node.Log.Warn("unreadable record, perhaps of another port of the HCA", "nic", tx.Record.Loan.Name, "err", err)
 	}
-	if len(holders) == 0 {
+	if len(others) == 0 {
 		return nil
 	}
-	return failure.New(failure.NICProtected, "%s must stay on the host: its RDMA device is lent to %s with another port, and the kernel destroys the interface when the device returns", l.Name, holders[0].Holder()).
-		Cure("%s; or end that pod", rdma.AtBoot(rdma.Shared))
+	return failure.New(failure.NICProtected, "%s must stay on the host: another port of its HCA is lent to %s, and a move of the RDMA device "+
+		"destroys the interfaces of all ports", tx.Record.Loan.Name, others[0].Holder()).
+		Cure("end that pod; or %s", rdma.AtBoot(rdma.Shared))
 }
 
-// makes returns a function for [guardInUse] that reports whether a user of the RDMA device is the kernel client
-// that makes the NIC l: ib_ipoib, if l is an InfiniBand interface.
+// makes returns the function by which [guardInUse] leaves out the kernel client that makes the NIC l: ib_ipoib,
+// if l is an InfiniBand interface.
 func makes(l *link.Link) func(rdma.User) bool {
 	if l.IsIPoIB() {
 		return rdma.User.IsIPoIB
@@ -54,12 +61,13 @@ func makes(l *link.Link) func(rdma.User) bool {
 	return nobody
 }
 
-// nobody is for [guardInUse]: all users count.
+// nobody reports false for each user: with it [guardInUse] counts all.
 func nobody(rdma.User) bool { return false }
 
 // guardInfiniBand returns an error if the move of the device d of tx.Parent, an InfiniBand interface, would
 // destroy other interfaces that are in use, or take the port from a subnet manager, unless allow overrides
-// that guardrail. Children in this namespace are the guardrail of the netdev's part.
+// that guardrail. The part of the netdev guards children in
+// this namespace.
 func guardInfiniBand(tx *attachment.Tx, core *rdma.Core, d rdma.Device, allow []string) error {
 	ports, err := core.Ports(d)
 	if err != nil {
@@ -77,8 +85,8 @@ func guardInfiniBand(tx *attachment.Tx, core *rdma.Core, d rdma.Device, allow []
 		return err
 	}
 	for _, l := range links {
-		if l.IsIPoIB() && l.ParentDev == d.ParentDev && l.Index != tx.Parent.Index && (l.IsUp() || l.Master != 0) {
-			if err := nic.GuardSharedRDMA(d.Name, tx.Parent.Name, l.Name, allow); err != nil {
+		if l.IsIPoIB() && l.ParentDev == d.ParentDev && l.Index != tx.Parent.Index {
+			if err := nic.GuardOtherPort(d.Name, tx.Parent.Name, l.Name, allow); err != nil {
 				return err
 			}
 		}
@@ -90,5 +98,5 @@ func guardInfiniBand(tx *attachment.Tx, core *rdma.Core, d rdma.Device, allow []
 	far = slices.DeleteFunc(far, func(qp uint32) bool {
 		return slices.ContainsFunc(links, func(l *link.Link) bool { return l.QueuePair() == qp })
 	})
-	return nic.GuardFarChildren(tx.Parent.Name, far, allow)
+	return nic.GuardFarInterfaces(tx.Parent.Name, far, allow)
 }

@@ -28,8 +28,8 @@ type Any struct{ devices }
 
 // Moving is the part for the RDMA devices of a NIC that is lent. In exclusive
 // mode they move before the netdev, because their move can be refused. They
-// also return before it: on InfiniBand the kernel makes the netdev again in the
-// namespace of the RDMA device.
+// also return before it: on InfiniBand the move destroys the netdev, and the kernel
+// makes another one in init_net.
 type Moving struct {
 	devices
 	Conf  netconf.RDMA
@@ -41,9 +41,6 @@ type Moving struct {
 func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if tx.Parent == nil {
 		return nil
-	}
-	if err := guardLentDevice(tx); err != nil {
-		return err
 	}
 	r, err := find(tx.Node, tx.Parent, p.Conf, p.Allow)
 	if err != nil {
