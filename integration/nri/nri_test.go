@@ -68,7 +68,8 @@ func TestPodWithRailsHasWhatItNeeds(t *testing.T) {
 	l.startStandIn(t)
 	limits := func() (text string) {
 		for _, name := range []string{"containerd", "kubelet"} {
-			out, err := l.node.Exec(t.Context(), "sh", "-c", `for pid in $(pidof `+name+`); do grep -s "Max locked" /proc/$pid/limits; done | sort -u`) // a child that is about to be another program may be gone
+			// A child that is about to be another program may be gone.
+			out, err := l.node.Exec(t.Context(), "sh", "-c", `for pid in $(pidof `+name+`); do grep -s "Max locked" /proc/$pid/limits; done | sort -u`)
 			must(t, err)
 			text += out
 		}

@@ -49,10 +49,13 @@ func healthyNode(f *Facts) {
 	f.Host.Uverbs = Known(uverbs, "/sys/class/infiniband_verbs")
 	f.NICs.List, f.NICs.GPUs = Known(nics, "netlink, sysfs, ledger"), Known(gpus, "sysfs")
 	f.CNI = &CNI{Primary: Known("/etc/cni/net.d/00-multus.conf", "/etc/cni/net.d"), Multus: Known("v4.2.1", "image"), Binaries: Known([]Binary{
-		{"/opt/cni/bin/host-device", "aaaa", "aaaa", "v1.0.0", true}, {"/opt/cni/bin/macvlan", "bbbb", "bbbb", "v1.0.0", true}, {"/opt/cni/bin/whereabouts", "cccc", "cccc", "v1.0.0", true},
+		{"/opt/cni/bin/host-device", "aaaa", "aaaa", "v1.0.0", true},
+		{"/opt/cni/bin/macvlan", "bbbb", "bbbb", "v1.0.0", true},
+		{"/opt/cni/bin/whereabouts", "cccc", "cccc", "v1.0.0", true},
 	}, "/opt/cni/bin")}
 	f.Agent = &Agent{
-		Running: Known(true, "socket"), Version: Known("v1.0.0", "socket"), NRI: Known(true, "socket"), Memlock: Known(true, "socket"), NotReturned: Known(0, "metrics"),
+		Running: Known(true, "socket"), Version: Known("v1.0.0", "socket"), NRI: Known(true, "socket"),
+		Memlock: Known(true, "socket"), NotReturned: Known(0, "metrics"),
 		Kubeconfig: Known(Kubeconfig{Path: "/etc/cni/net.d/whereabouts.d/whereabouts.kubeconfig"}, "socket"),
 	}
 	f.Kubelet = &Kubelet{

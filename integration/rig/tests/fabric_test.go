@@ -238,7 +238,8 @@ func (m *member) reaches(address string, patience time.Duration) bool {
 func TestPartitionsDecideWhoReachesWhom(t *testing.T) {
 	n := newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,12,13,18")
 	guids := []any{n.portGUID(0), n.portGUID(1), n.portGUID(2)}
-	const base = opensm.OpenFabric + "red=0x0001, ipoib, defmember=limited : %[1]s=%[4]s, %[2]s=%[5]s, %[3]s=%[6]s ;\nblue=0x0002, ipoib : %[2]s=full, %[3]s=full ;\n"
+	const base = opensm.OpenFabric + "red=0x0001, ipoib, defmember=limited : %[1]s=%[4]s, %[2]s=%[5]s, %[3]s=%[6]s ;\n" +
+		"blue=0x0002, ipoib : %[2]s=full, %[3]s=full ;\n"
 	partitions := func(members ...any) string { return fmt.Sprintf(base, append(slices.Clone(guids), members...)...) }
 	m := n.openSM(partitions("full", "limited", "limited"))
 	for rail, want := range []string{"0xffff 0x8001", "0xffff 0x0001 0x8002", "0xffff 0x0001 0x8002"} {

@@ -10,8 +10,8 @@ import (
 
 // renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, and its
 // namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before the move
-// of the RDMA device ends. The interface has the settings that
-// the former one would have kept on its way into the pod.
+// of the RDMA device ends. The interface has the settings that the former one would have kept on its way into
+// the pod.
 func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, error) {
 	lent := tx.Record.Loan
 	// A NIC that returns could take its name, by which some settings are set.

@@ -65,9 +65,8 @@ func makes(l *link.Link) func(rdma.User) bool {
 func nobody(rdma.User) bool { return false }
 
 // guardInfiniBand returns an error if the move of the device d of tx.Parent, an InfiniBand interface, would
-// destroy other interfaces that are in use, or take the port from a subnet manager, unless allow overrides
-// that guardrail. The part of the netdev guards children in
-// this namespace.
+// destroy other interfaces, or take the port from a subnet manager, unless allow overrides that guardrail.
+// The part of the netdev guards children in this namespace.
 func guardInfiniBand(tx *attachment.Tx, core *rdma.Core, d rdma.Device, allow []string) error {
 	ports, err := core.Ports(d)
 	if err != nil {
