@@ -157,7 +157,7 @@ test test-rig crash e2e: export RAIL_CNI_TESTS := all
 test: export RAIL_CNI_FULL := $(FULL)
 test-rig crash e2e: export RAIL_CNI_FULL := yes
 # The model's steps: a sample in make test, the long form in make crash.
-test:  MODEL_STEPS ?= $(if $(filter yes,$(FULL)),3000,1000)
+test:  MODEL_STEPS ?= $(if $(filter yes,$(FULL)),3000,480)
 crash: MODEL_STEPS ?= 10000
 
 check: build tools ## lint and the quick tests, as any user: in two minutes, once the tools are built

@@ -20,8 +20,14 @@ var (
 // tests returns the number of packages with a test or fuzz target, by its name.
 func tests(t *testing.T) map[string]int {
 	t.Helper()
+	return testsBelow(t, "cmd", "deployments", "docs", "examples", "integration", "pkg", "scripts")
+}
+
+// testsBelow is [tests] for some directories of the tree.
+func testsBelow(t *testing.T, tops ...string) map[string]int {
+	t.Helper()
 	found := map[string]int{}
-	for _, top := range []string{"cmd", "deployments", "docs", "examples", "integration", "pkg", "scripts"} {
+	for _, top := range tops {
 		err := filepath.WalkDir(filepath.Join(root(t), top), func(name string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") {
 				return err
@@ -77,10 +83,11 @@ func rows(t *testing.T, name string) (all [][]string) {
 	return all
 }
 
-// TestLeftOutTestsAreRunElsewhere holds scripts/long.txt to the code: "make test" leaves
-// out tests by their names alone, and none that the page about invariants relies on.
+// TestLeftOutTestsAreRunElsewhere holds scripts/long.txt to the code. "make test" leaves out tests
+// by name and packages by directory, but none that the page about invariants relies on.
 func TestLeftOutTestsAreRunElsewhere(t *testing.T) {
 	exists, invariants := tests(t), Page(t, "docs/design/invariants.md")
+	relied := func(name string) bool { return strings.Contains(invariants, "`"+name+"`") }
 	parts := map[string]bool{}
 	for _, words := range rows(t, "nightly.txt") {
 		parts[words[0]] = true
@@ -89,15 +96,30 @@ func TestLeftOutTestsAreRunElsewhere(t *testing.T) {
 	long := map[string]bool{}
 	for _, words := range list {
 		if len(words) < 4 || !parts[words[1]] {
-			t.Errorf("%q needs a test, a part of scripts/nightly.txt, paths and a reason", words)
+			t.Errorf("%q needs a test or ./DIRECTORY, a part of scripts/nightly.txt, paths and a reason", words)
 			continue
 		}
 		name, _, subtest := strings.Cut(words[0], "/")
-		if n := exists[name]; n != 1 {
-			t.Errorf("%d packages have a test named %s, want 1: -skip would skip all of them", n, name)
-		}
-		if !subtest && strings.Contains(invariants, "`"+name+"`") {
-			t.Errorf("%s is left out, and docs/design/invariants.md relies on it", name)
+		if dir, ok := strings.CutPrefix(words[0], "./"); ok {
+			inPackage := testsBelow(t, dir)
+			if len(inPackage) == 0 {
+				t.Errorf("%s has no tests", words[0])
+			}
+			for name := range inPackage {
+				long[name] = true
+				if relied(name) {
+					t.Errorf("%s is left out with %s, and docs/design/invariants.md relies on it", name, words[0])
+				}
+			}
+			name = words[0]
+		} else {
+			if n := exists[name]; n != 1 {
+				t.Errorf("%d packages have a test named %s, want 1: -skip would skip all of them", n, name)
+			}
+			if !subtest && relied(name) {
+				t.Errorf("%s is left out, and docs/design/invariants.md relies on it", name)
+			}
+			long[name] = !subtest
 		}
 		for glob := range strings.SplitSeq(words[2], ",") {
 			fixed, _, _ := strings.Cut(glob, "*")
@@ -105,7 +127,6 @@ func TestLeftOutTestsAreRunElsewhere(t *testing.T) {
 				t.Errorf("%s watches %s, which is not in the tree: %v", name, glob, err)
 			}
 		}
-		long[name] = !subtest
 	}
 	for _, words := range list {
 		for _, name := range regexp.MustCompile(`(Test\w+) stays`).FindAllStringSubmatch(strings.Join(words[3:], " "), -1) {
@@ -172,9 +193,10 @@ func TestLongTestRunsWhereItsCodeChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	write("scripts/long.sh", string(script))
-	write("scripts/long.txt", "# comment\n\nTestInstall e2e deploy/**,cmd/agent/** why TestOther stays\nTestModel/slow crash-model crash/* why\n")
+	write("scripts/long.txt", "# comment\n\nTestInstall e2e deploy/**,cmd/agent/** why TestOther stays\nTestModel/slow crash-model crash/* why\n./lab e2e crash/*,lab/** why\n")
 	write("deploy/chart/a.yaml", "1")
 	write("crash/deep/x.go", "package deep\n")
+	write("lab/lab_test.go", "package lab\n")
 	write("e2e/install_test.go", "package e2e\n\nfunc TestInstall(t *testing.T) {}\n")
 	must("git", "init", "-q")
 	must("git", "add", "-A")
@@ -190,6 +212,7 @@ func TestLongTestRunsWhereItsCodeChanged(t *testing.T) {
 	}
 	left("without BASE", both, "")
 	left("of a part", model, "", "crash-")
+	left("packages", "lab", "", "packages")
 	left("nothing changed", both, "HEAD")
 	write("crash/deep/x.go", "package deep // changed\n")
 	left("a path that no glob has", both, "HEAD")
@@ -201,6 +224,7 @@ func TestLongTestRunsWhereItsCodeChanged(t *testing.T) {
 	must("git", "checkout", "-q", "e2e")
 	write("crash/new.go", "package crash\n")
 	left("a new file", install, "HEAD")
+	left("a package that watches a new file", "", "HEAD", "packages")
 	if out, err := run("BASE=gone", "scripts/long.sh"); err == nil {
 		t.Errorf("an unknown revision leaves out %q", out)
 	}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 
 // sample is the number of points of each mode if not all are tried, enough the
 // number of losses that ends the test.
-const sample, enough = 2, 10
+const sample, enough = 1, 10
 
 // TestNothingIsLostWherePluginsAreKilled kills ADD and DEL at each change, with
 // and without their children, or makes the change fail.

@@ -53,10 +53,7 @@ func (l *lab) judgedByAll(t *testing.T, each func(name string, found findings, m
 func TestHealthyClusterHasNoFindings(t *testing.T) {
 	l := theLab(t)
 	l.healthy(t) // its pods have just started
-	rounds := 2
-	if need.Full() {
-		rounds = 50
-	}
+	rounds := need.Either(2, 50)
 	bad, late, unknown := 0, 0, map[string]bool{}
 	count := func(name string, found findings, missing []string) {
 		for _, m := range missing {

@@ -57,6 +57,15 @@ func seedOfCommit() uint64 {
 	return s
 }
 
+// Either returns full in the long form ([Full]), else few. It is for a number of repetitions, or
+// a time limit.
+func Either[T any](few, full T) T {
+	if Full() {
+		return full
+	}
+	return few
+}
+
 // Sample returns n items of a test's table, chosen at random, in the table's order. It
 // returns the whole table if [Full] reports true, or if the table has at most n items. It
 // logs the seed.

@@ -43,10 +43,7 @@ var shapes = [][]int{{5, 3}, {2, 2, 2, 2}, {8}, {1, 1, 1, 1, 1, 1, 1, 1}, {4, 4}
 // invented RDMA devices from the stand-in, and all else from rail-agent.
 func TestAllSayTheSameOfAPodsRails(t *testing.T) {
 	l := newRailsLab(t)
-	count := 8
-	if need.Full() {
-		count = 100
-	}
+	count := need.Either(8, 100)
 	c := &comparison{lab: l}
 	t.Run("rail-agent", func(t *testing.T) {
 		l.startPublisher(t, nriSocket)

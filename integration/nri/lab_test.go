@@ -33,12 +33,7 @@ const (
 )
 
 // patience bounds each wait. The long form has pods of 200 containers.
-var patience = func() time.Duration {
-	if need.Full() {
-		return 15 * time.Minute
-	}
-	return 3 * time.Minute
-}()
+var patience = need.Either(3*time.Minute, 15*time.Minute)
 
 // rails are the node's NICs, and the names of the networks that lend them.
 var rails = []string{"ens1", "ens2"}

@@ -162,10 +162,7 @@ func percentile(times []time.Duration, p int) time.Duration { return times[(len(
 func TestHookTakesLittleTime(t *testing.T) {
 	l := theLab(t)
 	l.startAgent(t)
-	containers := 10
-	if need.Full() {
-		containers = 200
-	}
+	containers := need.Either(10, 200)
 	for name, networks := range map[string]string{"with": "ens1,ens2", "without": ""} {
 		l.run(t, pod{name: name, networks: networks, inits: containers - 1})
 		times := l.hookTimes(t, name)
@@ -187,10 +184,7 @@ func TestHookTakesLittleTime(t *testing.T) {
 // TestKilledAgentKeepsNoContainerFromStarting kills the agent while 100 containers start.
 func TestKilledAgentKeepsNoContainerFromStarting(t *testing.T) {
 	l := theLab(t)
-	containers := 10
-	if need.Full() {
-		containers = 100
-	}
+	containers := need.Either(10, 100)
 	l.startAgent(t)
 	began := time.Now()
 	l.create(t, pod{name: "killed", networks: "ens1", inits: containers - 1})

@@ -46,12 +46,7 @@ func (r *rail) call(verb, nic string, more map[string]any) testnet.Call {
 }
 
 // loans is the number of loans of each kind: 50 in the long form.
-func loans() int {
-	if need.Full() {
-		return 50
-	}
-	return 3
-}
+func loans() int { return need.Either(3, 50) }
 
 // TestNICOfANetworkManagerComesHome lends a NIC again and again that a network manager owns,
 // which runs, does not run, ends during the loan or begins then. The NIC's addresses and routes and the

@@ -235,7 +235,7 @@ func TestConformance(t *testing.T) {
 	}
 	some := all
 	if !*update {
-		some = need.Sample(t, 60, all)
+		some = need.Sample(t, 30, all)
 	}
 	t.Run("scenarios", func(t *testing.T) {
 		for _, i := range some {

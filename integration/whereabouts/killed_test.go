@@ -14,12 +14,13 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-const (
-	killRounds = 4
-	burst      = 50
-)
+const burst = 50 // concurrent processes
+
+var killRounds = need.Either(2, 4)
 
 // TestKilledProcessesLeaveNothing kills concurrent processes on one node, ADDs
 // and DELs, at random moments. A DEL of each follows, as from a runtime.

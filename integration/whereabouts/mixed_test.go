@@ -9,12 +9,15 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/rail-cni/rail-cni/integration/need"
 )
 
 // Half the pods of a burst are added by real whereabouts, half by ours, and
 // each is deleted by the other.
+var mixedPods = need.Either(100, 200)
+
 const (
-	mixedPods = 200
 	// atOnce is the number of concurrent calls of each plugin.
 	atOnce = 16
 	// mixedNodes is the number of nodes: our calls on one node share their

@@ -232,10 +232,7 @@ func TestSameHostIsRefusedOnPoolsThatAllNodesShare(t *testing.T) {
 // TestPodHasOneHostPartOnAllRails starts many pods with eight rails at once on two nodes, and
 // kills plugins at random moments. Half of the pods end by DEL, the others by GC.
 func TestPodHasOneHostPartOnAllRails(t *testing.T) {
-	pods := 12
-	if need.Full() {
-		pods = 50
-	}
+	pods := need.Either(12, 50)
 	for _, tc := range []struct {
 		name, keys string
 		nodes      int

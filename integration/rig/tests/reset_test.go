@@ -124,10 +124,7 @@ func boot(t *testing.T, env []string) (string, error) {
 	defer kill()
 	said := &listener{heard: kill}
 	// The machine must not outlive the program.
-	limit := "5m"
-	if need.Full() {
-		limit = "50m"
-	}
+	limit := need.Either("5m", "50m")
 	cmd := exec.CommandContext(ctx, filepath.Join(root, "bin", "tools", "rig"), program, "-test.v", "-test.run=^"+t.Name()+"$", "-test.timeout="+limit)
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = said, said

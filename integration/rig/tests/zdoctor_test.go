@@ -360,10 +360,7 @@ func (s *railNode) betweenNodes() {
 // for its defect.
 func (s *railNode) soundNode() {
 	s.t.Helper()
-	runs := 6
-	if need.Full() {
-		runs = 100
-	}
+	runs := need.Either(6, 100)
 	for i := range runs {
 		if i%3 == 0 || need.Full() {
 			found, missing := s.judged(nil)

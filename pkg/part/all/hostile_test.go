@@ -161,7 +161,7 @@ func TestHostileWordsInAConfigurationAreAnswered(t *testing.T) {
 			b.node.MustRun(b.call("DEL", b.config(nil)))
 			idle := len(b.stateFiles())
 			for _, key := range keys {
-				for _, word := range need.SampleMap(t, 4, hostileWords(c.dir)) {
+				for _, word := range need.SampleMap(t, 2, hostileWords(c.dir)) {
 					k, v := nested(key, word)
 					base := b.config
 					if plugin == "macvlan" {
@@ -192,7 +192,7 @@ func TestHostileEnvironmentIsAnswered(t *testing.T) {
 	t.Parallel()
 	b, c := newBench(t), newCanary(t)
 	before := b.node.State()
-	for what, word := range need.SampleMap(t, 4, hostileWords(c.dir)) {
+	for what, word := range need.SampleMap(t, 2, hostileWords(c.dir)) {
 		if strings.Contains(word, "\x00") {
 			continue // the environment cannot contain it
 		}
@@ -236,7 +236,7 @@ func TestHostileDocumentsAreAnswered(t *testing.T) {
 		return strings.TrimSuffix(valid, "}") + fmt.Sprintf(",%q:%s}", key, value)
 	}
 	deep := func(n int, open, end string) string { return strings.Repeat(open, n) + strings.Repeat(end, n) }
-	for name, doc := range need.SampleMap(t, 7, map[string]string{
+	for name, doc := range need.SampleMap(t, 4, map[string]string{
 		"nothing": "", "null": "null", "a list": "[]", "a string": `"x"`, "half": valid[:len(valid)/2], "two": valid + valid,
 		"deep lists":   in("prevResult", deep(9990, "[", "]")),
 		"too deep":     in("x", deep(100000, "[", "]")),
@@ -374,7 +374,7 @@ func TestPlantedInTheStateDirectory(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			b, c := newBench(t), newCanary(t)
 			config := b.config(full)
-			for _, name := range need.Sample(t, 4, names) {
+			for _, name := range need.Sample(t, 2, names) {
 				b.node.MustRun(b.call("ADD", config))
 				path, aside := b.sameFile(name), filepath.Join(t.TempDir(), "aside")
 				if err := os.Rename(path, aside); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -48,7 +48,7 @@ func TestWhatThePodDidToTheNICDoesNotComeHome(t *testing.T) {
 	}
 	before, inPod := b.settle(), ""
 	table := slices.DeleteFunc(slices.Clone(mutate.Table), func(m mutate.Mutation) bool { return m.Rig })
-	for _, m := range need.Sample(t, len(table)/2, table) {
+	for _, m := range need.Sample(t, len(table)/4, table) {
 		t.Run(m.Name, func(t *testing.T) {
 			if _, err := n.Add(context.Background(), call, p); err != nil {
 				t.Fatal(err)

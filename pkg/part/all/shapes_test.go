@@ -440,7 +440,7 @@ func (s shape) row(t *testing.T) string {
 // the rows.
 func TestTableOfShapes(t *testing.T) {
 	t.Parallel()
-	chosen := need.Sample(t, 6, shapes)
+	chosen := need.Sample(t, 3, shapes)
 	rows := make([]string, len(chosen))
 	t.Run("rows", func(t *testing.T) {
 		for i, s := range chosen {
