@@ -3,9 +3,12 @@ package link
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -14,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Announce informs the neighbors on an Ethernet link that mac has these addresses: by
+// Announce informs the neighbors on an Ethernet or InfiniBand link that mac has these addresses: by
 // a gratuitous ARP, or by an unsolicited neighbor advertisement. It does nothing for a
 // link without ARP.
 //
@@ -63,15 +66,45 @@ func (n *Netns) announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) 
 	if len(addresses) == 0 {
 		return nil
 	}
-	var frames [][]byte
-	for _, ip := range addresses {
-		if ip.Is4() {
-			frames = append(frames, gratuitousARP(mac, ip))
-		} else {
-			frames = append(frames, neighborAdvertisement(mac, ip))
+	to := net.HardwareAddr(broadcast)
+	if l.Encap == infiniband {
+		attrs, err := n.rawLink(l.Index)
+		if err != nil {
+			return err
+		}
+		if to = broadcastOf(attrs); len(to) != ipoibAddress {
+			return fmt.Errorf("the broadcast address of %s has %d bytes, not %d", l.Name, len(to), ipoibAddress)
 		}
 	}
-	return wrap(n.ifGone(n.Do(func() error { return send(l.Index, frames) }), l.Index), "announce the addresses of %s", l.Name)
+	var packets []packet
+	for _, ip := range addresses {
+		if ip.Is4() {
+			packets = append(packets, packet{unix.ETH_P_ARP, to, gratuitousARP(mac, ip)})
+		} else {
+			packets = append(packets, packet{unix.ETH_P_IPV6, allNodesOf(to), neighborAdvertisement(mac, ip)})
+		}
+	}
+	return wrap(n.ifGone(n.Do(func() error { return send(l.Index, packets) }), l.Index), "announce the addresses of %s", l.Name)
+}
+
+// packet is a packet without its link-layer header.
+type packet struct {
+	protocol uint16 // ETH_P_…
+	to       net.HardwareAddr
+	payload  []byte
+}
+
+// allNodesOf returns the link-layer address of the IPv6 group of all nodes on a link with this broadcast
+// address (ipv6_eth_mc_map, ipv6_ib_mc_map).
+func allNodesOf(broadcast net.HardwareAddr) net.HardwareAddr {
+	group := allNodes.AsSlice()
+	if len(broadcast) != ipoibAddress {
+		return append(net.HardwareAddr{0x33, 0x33}, group[12:]...)
+	}
+	// Queue pair, scope and partition are those of the broadcast group.
+	to := slices.Clone(broadcast[:10])
+	to[6] = 0x60 // 0x601b: IPv6 (RFC 4391, section 4)
+	return append(to, group[6:]...)
 }
 
 // solicits reports whether the kernel asks for neighbors on the link by broadcast at once. An
@@ -115,13 +148,16 @@ func (n *Netns) requestOwn(index int, ip netip.Addr) error {
 // hasARP reports whether neighbors on the link are found by ARP or NDP, and mac has the length of
 // its addresses.
 func (l *Link) hasARP(mac net.HardwareAddr) bool {
-	return l.Encap == "ether" && len(mac) == 6 && l.Flags&unix.IFF_NOARP == 0
+	return (l.Encap == "ether" && len(mac) == 6 || l.Encap == infiniband && len(mac) == ipoibAddress) && l.Flags&unix.IFF_NOARP == 0
 }
 
-// send sends Ethernet frames by a link of the calling thread's namespace.
-func send(index int, frames [][]byte) error {
+// infiniband is the link layer of IPoIB, as netlink names it.
+const infiniband = "infiniband"
+
+// send sends packets by a link of the calling thread's namespace. The kernel adds the link-layer header.
+func send(index int, packets []packet) error {
 	// Protocol 0: it receives nothing.
-	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
@@ -132,10 +168,27 @@ func send(index int, frames [][]byte) error {
 		return err
 	}
 	var errs []error
-	for _, frame := range frames {
-		errs = append(errs, unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: index}))
+	for _, p := range packets {
+		errs = append(errs, p.send(fd, index))
 	}
 	return errors.Join(errs...)
+}
+
+// send sends the packet by a socket. It makes the sockaddr_ll (packet(7)) itself: unix.SockaddrLinklayer has 8 bytes for
+// the address, and InfiniBand needs 20.
+func (p packet) send(fd, index int) error {
+	to := binary.NativeEndian.AppendUint16(nil, unix.AF_PACKET)
+	to = binary.BigEndian.AppendUint16(to, p.protocol)
+	to = binary.NativeEndian.AppendUint32(to, uint32(index))
+	to = append(to, 0, 0, 0, byte(len(p.to))) // sll_hatype and sll_pkttype, which sendto ignores
+	to = append(to, p.to...)
+	to = append(to, make([]byte, max(0, unix.SizeofSockaddrLinklayer-len(to)))...) // packet_snd takes no shorter one
+	_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p.payload[0])), uintptr(len(p.payload)), 0,
+		uintptr(unsafe.Pointer(&to[0])), uintptr(len(to)))
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // usable reports whether the link has the IPv6 address, and duplicate address detection
@@ -161,38 +214,43 @@ var (
 	allNodes  = netip.MustParseAddr("ff02::1")
 )
 
-// gratuitousARP returns the frame that the kernel sends for arp_notify: a request for
-// the sender's own address (RFC 5227, section 3).
+// gratuitousARP returns the packet that the kernel sends for arp_notify: a request for
+// the sender's own address (RFC 5227, section 3; on InfiniBand RFC 4391, section 9).
 func gratuitousARP(mac net.HardwareAddr, ip netip.Addr) []byte {
-	const ethernet, request = 1, 1
+	const request = 1
+	hardware := uint16(unix.ARPHRD_ETHER)
+	if len(mac) == ipoibAddress {
+		hardware = unix.ARPHRD_INFINIBAND
+	}
 	be := binary.BigEndian
-	frame := be.AppendUint16(append(append([]byte{}, broadcast...), mac...), unix.ETH_P_ARP)
-	frame = be.AppendUint16(frame, ethernet)
-	frame = be.AppendUint16(frame, unix.ETH_P_IP)
-	frame = append(frame, 6, 4) // lengths of the addresses
-	frame = be.AppendUint16(frame, request)
-	frame = append(append(frame, mac...), ip.AsSlice()...)
-	return append(append(frame, 0, 0, 0, 0, 0, 0), ip.AsSlice()...)
+	arp := be.AppendUint16(nil, hardware)
+	arp = be.AppendUint16(arp, unix.ETH_P_IP)
+	arp = append(arp, byte(len(mac)), 4) // lengths of the addresses
+	arp = be.AppendUint16(arp, request)
+	arp = append(append(arp, mac...), ip.AsSlice()...)
+	return append(append(arp, make([]byte, len(mac))...), ip.AsSlice()...)
 }
 
-// neighborAdvertisement returns the frame that the kernel sends for ndisc_notify (RFC
-// 4861, sections 4.4 and 7.2.6).
+// neighborAdvertisement returns the packet that the kernel sends for ndisc_notify (RFC
+// 4861, sections 4.4 and 7.2.6; on InfiniBand RFC 4391, section 9).
 func neighborAdvertisement(mac net.HardwareAddr, ip netip.Addr) []byte {
 	const advertisement, override, targetAddress, hops = 136, 0x20, 2, 255
 	be := binary.BigEndian
 	message := append([]byte{advertisement, 0, 0, 0, override, 0, 0, 0}, ip.AsSlice()...)
-	message = append(append(message, targetAddress, 1), mac...)
+	option := append([]byte{targetAddress, 1}, mac...)
+	if len(mac) == ipoibAddress { // the length counts 8 bytes; 2 unused bytes precede the address
+		option = append([]byte{targetAddress, 3, 0, 0}, mac...)
+	}
+	message = append(message, option...)
 	pseudo := append(ip.AsSlice(), allNodes.AsSlice()...)
 	pseudo = be.AppendUint32(pseudo, uint32(len(message)))
 	pseudo = be.AppendUint32(pseudo, unix.IPPROTO_ICMPV6)
 	be.PutUint16(message[2:], checksum(append(pseudo, message...)))
 
-	frame := be.AppendUint16(append([]byte{0x33, 0x33, 0, 0, 0, 1}, mac...), unix.ETH_P_IPV6)
-	frame = append(frame, 6<<4, 0, 0, 0)
-	frame = be.AppendUint16(frame, uint16(len(message)))
-	frame = append(frame, unix.IPPROTO_ICMPV6, hops)
-	frame = append(append(frame, ip.AsSlice()...), allNodes.AsSlice()...)
-	return append(frame, message...)
+	p := be.AppendUint16([]byte{6 << 4, 0, 0, 0}, uint16(len(message)))
+	p = append(p, unix.IPPROTO_ICMPV6, hops)
+	p = append(append(p, ip.AsSlice()...), allNodes.AsSlice()...)
+	return append(p, message...)
 }
 
 // checksum returns the Internet checksum of data of even length (RFC 1071).
