@@ -118,7 +118,7 @@ func addState(n *deviceplugin.NIC, state *inventory.NIC, uuids map[string]string
 		n.Distances[g.PCI] = g.Distance
 		uuids[g.PCI] = g.UUID
 	}
-	n.Macvlans += state.Macvlans
+	n.Children += state.Children
 	if l := state.Lent; l != nil && n.Lent == nil {
 		n.Lent = &deviceplugin.Lent{ContainerID: l.ContainerID}
 		n.Lent.Namespace, n.Lent.Pod, _ = strings.Cut(l.Pod, "/")

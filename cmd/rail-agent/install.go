@@ -55,7 +55,7 @@ func addRecordFlag(flags *pflag.FlagSet, path *string) {
 
 func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, keep what was there before, and keep ours there")
-	flags.StringSliceVar(&f.plugins, "plugins", node.PluginNames, "the plugins to install and to watch")
+	flags.StringSliceVar(&f.plugins, "plugins", node.DefaultPlugins, "the plugins to install and to watch: some of "+strings.Join(node.PluginNames, ", "))
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
 	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install put there as soon as no pod needs it, and be ready then")
 	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, even if pods need the plugins")

@@ -91,7 +91,7 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 		"pkg/part/macvlan/release.go":       {"but its macvlan", "is still up", "the pod moved its macvlan", "to another netns, where it is still up"},
 		"pkg/part/netdev/netdev.go":         {"the network selects", "and the device id is another NIC"},
 		"pkg/part/netdev/release.go":        {"cannot return", "the host has another link named"},
-		"pkg/part/rdmadev/rdmadev.go":       {"RDMA is in exclusive mode: a macvlan on", "cannot use its RDMA device", "the GID table of", "entries free", "are needed", `"rdma" is required, but`, "has no RDMA device in this netns", "stays on the host with", "on which"},
+		"pkg/part/rdmadev/rdmadev.go":       {"RDMA is in exclusive mode: a pod cannot share the RDMA device of", "the GID table of", "entries free", "are needed", `"rdma" is required, but`, "has no RDMA device in this netns", "stays on the host with", "on which"},
 		"pkg/rdma/core.go":                  {"no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"},
 		"pkg/rdma/gid.go":                   {"as GID of", "has no RoCE v2 GID for the address"},
 		"pkg/rdma/mode.go":                  {"the kernel changes the RDMA mode only while no other network namespace exists"},

@@ -23,8 +23,8 @@ that are lent, with the pod that has them.
 
 LINK is "up" if the interface is up and has a carrier, else "down"; "-" if it
 cannot be read. RDMA is the device and port of the interface, and STATE that
-port's state. HOLDER is the pod that has the NIC, or the number of macvlans on
-it. GPU is the nearest GPU, after its distance as nvidia-smi abbreviates it:
+port's state. HOLDER is the pod that has the NIC, or the number of child
+interfaces on it. GPU is the nearest GPU, after its distance as nvidia-smi abbreviates it:
 
   PIX   at most one PCIe switch is between them
   PXB   several switches

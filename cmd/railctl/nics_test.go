@@ -21,12 +21,12 @@ func TestNameThatAPodChoseIsHarmlessInEachFormat(t *testing.T) {
 			Ports: []inventory.Port{{Device: "mlx5_0", Port: 1, State: "ACTIVE"}},
 			GPUs:  []inventory.GPU{{PCI: "0000:3e:00.0", Distance: pcie.PIX}, {PCI: "0000:3f:00.0", Distance: pcie.PIX}, {PCI: "0000:60:00.0", Distance: pcie.SYS}},
 		},
-		{Name: "ens2", Mbps: 2500, Macvlans: 3},
+		{Name: "ens2", Mbps: 2500, Children: 3},
 		{PCI: "0000:51:00.0", Driver: "vfio-pci", Lent: &inventory.Lent{Pod: "default/dpdk"}},
 	}
 	pools := []resource.Pool{{Resource: "rdma/a", NICs: []resource.NIC{{PCI: "0000:3d:00.0"}}}, {Resource: "rdma/b", NICs: []resource.NIC{{PCI: "0000:3d:00.0"}, {PCI: "0000:51:00.0"}}}}
 	for f, want := range map[format][]string{
-		asTable: {`"\x1b[2J\xff\x7f" 0000:3d:00.0 3 1 - 400G up mlx5_0/1 ACTIVE PIX 0000:3e:00.0,0000:3f:00.0 - 15b3:1021 - 9000 28.39 rdma/a,rdma/b`, "ens2 - - - - 2500M - - - - 3 macvlan(s)", "- 0000:51:00.0 - - vfio-pci - - - - - default/dpdk - - - - rdma/b"},
+		asTable: {`"\x1b[2J\xff\x7f" 0000:3d:00.0 3 1 - 400G up mlx5_0/1 ACTIVE PIX 0000:3e:00.0,0000:3f:00.0 - 15b3:1021 - 9000 28.39 rdma/a,rdma/b`, "ens2 - - - - 2500M - - - - 3 child interface(s)", "- 0000:51:00.0 - - vfio-pci - - - - - default/dpdk - - - - rdma/b"},
 		asJSON:  {`"distance": "PIX"`, `"mbps": 400000`},
 		asYAML:  {"distance: PIX", "mbps: 400000"},
 	} {

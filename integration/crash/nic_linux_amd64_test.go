@@ -123,7 +123,7 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 		conf["mtu"], conf["ipam"] = 4000, map[string]any{"type": "whereabouts", "range": "10.55.0.0/24", "store": "local"}
 		conf["routing"], conf["arp"] = map[string]any{"mode": "source", "table": 1001}, "own"
 	}
-	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}}[plugin])
+	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}, "ipoib": {"master": nic}}[plugin])
 	text, err := json.Marshal(conf)
 	if err != nil {
 		h.t.Fatal(err)
@@ -241,23 +241,23 @@ func (h *host) recover(recovery string, o outcome) (lost []string) {
 	return lost
 }
 
-// byADDs runs another pod's ADD and DEL. The kernel deletes a macvlan some time
-// after its pod's end, for which an ADD does not wait: a later ADD ends that
-// attachment.
+// byADDs runs another pod's ADD and DEL. The kernel deletes a macvlan, or returns an
+// IPoIB child, some time after its pod's end, for which an ADD does not wait: a later ADD
+// ends that attachment.
 func (h *host) byADDs(run func(c testnet.Call, may bool)) {
 	h.t.Helper()
-	for deadline := time.Now().Add(macvlanEnd); ; time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(childEnd); ; time.Sleep(50 * time.Millisecond) {
 		other := testnet.NewNetns(h.t, "other")
 		run(h.callFor("ADD", "other", other, spareName), false)
 		run(h.callFor("DEL", "other", other, spareName), false)
 		other.Kill()
-		if h.plugin != "macvlan" || len(h.recorded()) == 0 || time.Now().After(deadline) {
+		if !slices.Contains([]string{"macvlan", "ipoib"}, h.plugin) || len(h.recorded()) == 0 || time.Now().After(deadline) {
 			return
 		}
 	}
 }
 
-const macvlanEnd = 10 * time.Second
+const childEnd = 10 * time.Second
 
 // command makes a command of the node's with its state directory.
 func (h *host) command(name string, args ...string) *exec.Cmd {

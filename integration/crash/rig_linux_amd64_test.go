@@ -241,6 +241,12 @@ func TestNoHCAIsLostWherePluginsAreKilled(t *testing.T) {
 	sweepRail(t, "host-device", true)
 }
 
+// TestNoIPoIBChildIsLostWherePluginsAreKilled is the sweep of ipoib: a child that outlives its pod is on the
+// host, where its queue pair goes on receiving.
+func TestNoIPoIBChildIsLostWherePluginsAreKilled(t *testing.T) {
+	sweepRail(t, "ipoib", true)
+}
+
 // sweepRail sweeps ADD and DEL of a plugin in both modes, in "make test" in exclusive mode, in
 // which more is moved.
 func sweepRail(t *testing.T, plugin string, infiniband bool) {

@@ -80,8 +80,8 @@ func defectOf(n *NIC) string {
 	switch {
 	case n.Gone:
 		return "its PCI function is gone"
-	case n.Macvlans > 0:
-		return fmt.Sprintf("it carries %d macvlan(s) of pods, and cannot be lent", n.Macvlans)
+	case n.Children > 0:
+		return fmt.Sprintf("it carries %d child interface(s) of pods, and cannot be lent", n.Children)
 	}
 	// The state of an Ethernet port follows that of its link.
 	ports := n.LinkType == "infiniband" || !n.AdminDown

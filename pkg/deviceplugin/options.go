@@ -56,8 +56,8 @@ type NIC struct {
 	// Link is the state of the netdev where it is, of a lent one in its pod.
 	Link      Link
 	AdminDown bool // somebody set the link down
-	// Macvlans is the number of pods' macvlans on it: host-device refuses such a NIC.
-	Macvlans int
+	// Children is the number of pods' child interfaces on it: host-device refuses such a NIC.
+	Children int
 	// Ports are the states of its RDMA ports where they are, as package rdma writes them:
 	// "ACTIVE", "DOWN". A state that cannot be read is empty.
 	Ports []string

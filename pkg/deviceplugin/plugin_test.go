@@ -403,7 +403,7 @@ func TestHealthFollowsTheNICWithDelay(t *testing.T) {
 		"state cannot be read":   {func(n *NIC) { n.Link, n.Ports = LinkUnknown, []string{""} }, true, false},
 		"InfiniBand, set down":   {func(n *NIC) { n.LinkType, n.AdminDown, n.Ports = "infiniband", true, []string{"DOWN"} }, false, true},
 		"InfiniBand, no netdev":  {func(n *NIC) { n.LinkType, n.Link = "infiniband", LinkUnknown }, false, false},
-		"macvlans of pods":       {func(n *NIC) { n.Macvlans = 2 }, false, true},
+		"macvlans of pods":       {func(n *NIC) { n.Children = 2 }, false, true},
 		"PCI function is hidden": {func(n *NIC) { n.Gone = true }, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -70,7 +70,7 @@ type NICs struct {
 	Fabric Fact[string] `json:"fabric"`
 }
 
-// HostInterface is an interface of the host that is no NIC. Macvlans can lie on it.
+// HostInterface is an interface of the host that is no NIC. Child interfaces can lie on it.
 type HostInterface struct {
 	Name     string   `json:"name"`
 	AltNames []string `json:"altNames,omitempty"`
@@ -100,7 +100,7 @@ type NIC struct {
 	Uplink    bool     `json:"uplink,omitempty"` // a default route of the host leaves by it, or by a link on it
 	// Holder is the pod that has it, "namespace/name", or its container; empty for none.
 	Holder   string `json:"holder,omitempty"`
-	Macvlans int    `json:"macvlans,omitempty"`
+	Children int    `json:"children,omitempty"`
 	Moving   bool   `json:"moving,omitempty"` // it is just lent or returned
 	// CharDevices are those of its RDMA devices: "/dev/infiniband/uverbs3".
 	CharDevices []string `json:"charDevices,omitempty"`

@@ -108,7 +108,7 @@ func healthyNIC(i int) NIC {
 	}
 	switch {
 	case i == 2:
-		n.Macvlans = 1
+		n.Children = 1
 	case i < 2:
 		n.Holder = "default/trainer-0"
 		n.Addresses.Value = []string{fmt.Sprintf("172.31.%d.2/24", i)}
@@ -225,7 +225,7 @@ func addNICs() {
 		missing: func(f *Facts) { away(&nic(f, 3).Carrier) },
 	})
 	add("NIC-DOWN", fixture{
-		fires:   func(f *Facts) { nic(f, 3).AdminUp.Value, nic(f, 3).Macvlans = false, 2 },
+		fires:   func(f *Facts) { nic(f, 3).AdminUp.Value, nic(f, 3).Children = false, 2 },
 		missing: func(f *Facts) { away(&nic(f, 2).AdminUp) },
 	})
 	add("NIC-PCIE", fixture{

@@ -17,7 +17,7 @@ func idle() *Facts {
 	f.NICs.List.Value = f.NICs.List.Value[:8]
 	for i := range 8 {
 		n := nic(f, i)
-		n.Rail, n.Holder, n.Macvlans, n.Device = nil, "", 0, "1021"
+		n.Rail, n.Holder, n.Children, n.Device = nil, "", 0, "1021"
 		n.Addresses.Value, port(f, i).GIDs.Value = []string{"fe80::1/64"}, addressed(2, mapped(i, 1), n.Name)
 	}
 	uplink := healthyNIC(7)
@@ -145,7 +145,7 @@ func TestRulesWithoutTheirOwnObjectsAreSkipped(t *testing.T) {
 	for id, take := range map[string]func(*Facts){
 		"NIC-DOWN": func(f *Facts) {
 			for i := range f.NICs.List.Value {
-				nic(f, i).Macvlans = 0
+				nic(f, i).Children = 0
 			}
 		},
 		"NIC-VFS":         func(f *Facts) { nic(f, 0).Holder, nic(f, 1).Holder = "", "" },
@@ -181,7 +181,7 @@ func TestReportBeginsWithWhatIsJudged(t *testing.T) {
 	named := idle()
 	named.Configs = nads(`{"type": "host-device", "device": "ens2np0"}`).Configs
 	lent := empty()
-	lent.Cluster, lent.NICs.List.Value[0].Macvlans = nil, 1
+	lent.Cluster, lent.NICs.List.Value[0].Children = nil, 1
 	onlyUplinks := idle()
 	onlyUplinks.NICs.List.Value = onlyUplinks.NICs.List.Value[8:]
 	none := empty()

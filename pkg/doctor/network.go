@@ -31,7 +31,8 @@ type plugin struct {
 
 	hostDevice *netconf.HostDevice
 	macvlan    *netconf.Macvlan
-	common     *netconf.Common // of either, or what can be read of another plugin's
+	ipoib      *netconf.IPoIB
+	common     *netconf.Common // of one of these, or what can be read of another plugin's
 
 	err       error // its parser's
 	railErr   error // of the addresses of some rail
@@ -46,7 +47,7 @@ type pool struct {
 }
 
 // kinds are the plugins of rail-cni that stand in "plugins" or alone.
-var kinds = []string{"host-device", "macvlan", "rdma"}
+var kinds = []string{"host-device", "macvlan", "ipoib", "rdma"}
 
 // whereabouts is the type of our IPAM plugin, perhaps behind a prefix.
 const whereabouts = "whereabouts"
@@ -204,6 +205,10 @@ func (p *plugin) parse(rails []int, prefixes map[int]*nodefile.Prefix) {
 	case "macvlan":
 		if p.macvlan, p.err = netconf.ParseMacvlan(p.raw, netconf.Args{}); p.err == nil {
 			p.common = &p.macvlan.Common
+		}
+	case "ipoib":
+		if p.ipoib, p.err = netconf.ParseIPoIB(p.raw, netconf.Args{}); p.err == nil {
+			p.common = &p.ipoib.Common
 		}
 	case "rdma":
 		_, p.err = netconf.ParseRDMAChained(p.raw)

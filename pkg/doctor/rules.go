@@ -64,7 +64,7 @@ func (r *Report) nicsForPods(f *Facts) map[*NIC]bool {
 	forPods := map[*NIC]bool{}
 	for _, n := range f.nics() {
 		guessed := f.withoutRails() && len(named) == 0 && n.isRDMA() && !n.isUplink()
-		forPods[n] = n.Rail != nil || n.Holder != "" || n.Macvlans > 0 || named[n] || guessed
+		forPods[n] = n.Rail != nil || n.Holder != "" || n.Children > 0 || named[n] || guessed
 	}
 	r.parsed.forPods = forPods
 	return forPods

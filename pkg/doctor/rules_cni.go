@@ -314,7 +314,7 @@ func checkHCAMax(f *Facts, r *Report) {
 	type capacity struct{ size, own, pods int }
 	rooms := map[string]capacity{}
 	eachNIC(f, r, func(n *NIC) {
-		if n.Rail == nil && n.Macvlans == 0 {
+		if n.Rail == nil && n.Children == 0 {
 			return
 		}
 		ports, _ := Read(r, n.label()+" ports", n.Ports)

@@ -98,9 +98,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-CHAIN", Scope: ConfigScope, Severity: Fail,
-		Expects:     "In a list of plugins host-device or macvlan is first, once, and rdma comes after the plugin that makes the interface.",
+		Expects:     "In a list of plugins host-device, macvlan or ipoib is first, once, and rdma comes after the plugin that makes the interface.",
 		Consequence: "Each ADD of the network fails.",
-		Cure:        "Put the plugin that makes the interface first. After host-device and macvlan of rail-cni the plugin rdma is not needed.",
+		Cure:        "Put the plugin that makes the interface first. After host-device, macvlan and ipoib of rail-cni the plugin rdma is not needed.",
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				for i := range n.plugins {
@@ -444,14 +444,16 @@ func checkNetworkModes(f *Facts, r *Report) {
 	eachNetwork(f, r, func(n *network) {
 		follows := slices.ContainsFunc(n.plugins, func(p plugin) bool { return p.kind == "rdma" || p.name == "rdma" })
 		for i := range n.plugins {
-			if p := &n.plugins[i]; p.macvlan != nil || p.name == "sriov" {
+			p := &n.plugins[i]
+			rdma := p.sharedRDMA()
+			if p.macvlan != nil || p.ipoib != nil || p.name == "sriov" {
 				r.judged()
 			}
-			switch p := &n.plugins[i]; {
+			switch {
 			case !ok || mode != "exclusive" || p.err != nil:
-			case p.macvlan != nil && p.macvlan.RDMA.RDMA == netconf.RDMARequired && !p.macvlan.LinkInContainer:
+			case rdma == netconf.RDMARequired:
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s has \"rdma\": \"required\"", p.name)
-			case p.macvlan != nil && p.macvlan.RDMA.RDMA == netconf.RDMAAuto && n.config.Resource != "":
+			case rdma == netconf.RDMAAuto && n.config.Resource != "":
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s is with the resource %s", p.name, n.config.Resource)
 			case p.name == "sriov" && !follows:
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and rdma does not follow sriov")
@@ -470,8 +472,37 @@ func (p *plugin) selected() string {
 		return p.hostDevice.PCIBusID
 	case p.macvlan != nil && !p.macvlan.LinkInContainer:
 		return p.macvlan.Master
+	case p.ipoib != nil:
+		return p.ipoib.Master
 	}
 	return ""
+}
+
+// sharedRDMA returns the key "rdma" of a plugin whose pods share a NIC of the host, "" for another.
+func (p *plugin) sharedRDMA() string {
+	switch {
+	case p.macvlan != nil && !p.macvlan.LinkInContainer:
+		return p.macvlan.RDMA.RDMA
+	case p.ipoib != nil:
+		return p.ipoib.RDMA.RDMA
+	}
+	return ""
+}
+
+// takesNIC reports whether the plugin lends a NIC, or makes a child interface on one.
+func (p *plugin) takesNIC() bool { return p.hostDevice != nil || p.macvlan != nil || p.ipoib != nil }
+
+// policy returns what the plugin has about routes.
+func (p *plugin) policy() netconf.RoutingPolicy {
+	switch {
+	case p.hostDevice != nil:
+		return p.hostDevice.Policy
+	case p.macvlan != nil:
+		return p.macvlan.Policy
+	case p.ipoib != nil:
+		return p.ipoib.Policy
+	}
+	return netconf.RoutingPolicy{}
 }
 
 // selectsNone reports whether the plugin is host-device, and has nothing that selects a NIC.
@@ -487,6 +518,8 @@ func (p *plugin) rail() netconf.Rail {
 		return p.hostDevice.Rail
 	case p.macvlan != nil:
 		return p.macvlan.Rail
+	case p.ipoib != nil:
+		return p.ipoib.Rail
 	}
 	return netconf.Rail{}
 }
@@ -527,7 +560,7 @@ func checkSameDevice(f *Facts, r *Report) {
 		}
 		for _, u := range users[name] {
 			if first != "" && !u.lends {
-				r.Find(u.object, "its macvlans lie on %s, which %s lends", name, first)
+				r.Find(u.object, "its child interfaces lie on %s, which %s lends", name, first)
 			}
 		}
 	}
@@ -552,7 +585,7 @@ func checkSelectedNICs(f *Facts, r *Report) {
 			return
 		}
 		rail := p.rail()
-		if p.hostDevice != nil || p.macvlan != nil {
+		if p.takesNIC() {
 			r.judged()
 		}
 		if name := p.selected(); have && name != "" && byName[name] == nil {
@@ -634,8 +667,7 @@ func checkGatewayRoutes(f *Facts, r *Report) {
 		routed = routed || err == nil && file.Fabric == nodefile.FabricRouted
 	})
 	eachPool(f, r, func(n *network, p *plugin, pool *pool) {
-		source := p.hostDevice != nil && p.hostDevice.Policy.Mode == netconf.RoutingSource ||
-			p.macvlan != nil && p.macvlan.Policy.Mode == netconf.RoutingSource
+		source := p.policy().Mode == netconf.RoutingSource
 		ofNode := p.byPrefix() || strings.Contains(string(p.raw), "${node}")
 		if pool.conf.Gateway.IsValid() {
 			r.judged()

@@ -177,7 +177,7 @@ var hostRules = []Rule{
 				r.judged()
 				if by, _ := Read(r, n.label()+" managedBy", n.ManagedBy); by != "" {
 					found := r.Find(n.Object(), "%s manages it", by)
-					if by == "NetworkManager" && plain(n.Name) && n.Macvlans == 0 && n.Addresses.OK() && !slices.ContainsFunc(n.Addresses.Value, isGlobal) {
+					if by == "NetworkManager" && plain(n.Name) && n.Children == 0 && n.Addresses.OK() && !slices.ContainsFunc(n.Addresses.Value, isGlobal) {
 						found.Fix("nmcli device set %s managed no", n.Name)
 					}
 				}

@@ -33,17 +33,17 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-DOWN", Scope: NodeScope, Severity: Fail,
-		Expects:     "A NIC that macvlans of pods lie on is set up.",
-		Consequence: "The macvlans have no carrier: the pods' rails carry no packets.",
+		Expects:     "A NIC that child interfaces of pods lie on is set up.",
+		Consequence: "Macvlans have no carrier, and IPoIB children are down: the pods' rails carry no packets.",
 		Cure:        "Set the NIC up, and find out who set it down.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
-				if n.Macvlans == 0 {
+				if n.Children == 0 {
 					return
 				}
 				r.judged()
 				if up, ok := Read(r, n.label()+" adminUp", n.AdminUp); ok && !up {
-					found := r.Find(n.Object(), "it is set down, and %d macvlans lie on it", n.Macvlans)
+					found := r.Find(n.Object(), "it is set down, and child interfaces of pods lie on it: %d", n.Children)
 					if plain(n.Name) {
 						found.Fix("ip link set %s up", n.Name)
 					}
@@ -256,14 +256,14 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-SWITCHDEV", Scope: NodeScope, Severity: Warn,
-		Expects:     "No rail's NIC has its embedded switch in mode switchdev, unless it is in a shared pool or macvlans lie on it.",
+		Expects:     "No rail's NIC has its embedded switch in mode switchdev, unless it is in a shared pool or child interfaces of pods lie on it.",
 		Consequence: "The kernel does not move such a NIC into a pod: each ADD of host-device fails.",
 		Cure:        "Lend its virtual functions or subfunctions. If nothing uses its representors (Open vSwitch, for example), set the mode to legacy: devlink dev eswitch set pci/ADDRESS mode legacy.",
 		Check: func(f *Facts, r *Report) {
 			shared := inSharedPools(f, r)
 			eachRail(f, r, func(n *NIC) {
 				r.judged()
-				if Read(r, n.label()+" vfs", n.VFs); n.switchdev() && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] {
+				if Read(r, n.label()+" vfs", n.VFs); n.switchdev() && n.Children == 0 && !shared[n.Name] && !shared[n.PCI] {
 					r.Find(n.Object(), "its embedded switch is in mode switchdev")
 				}
 			})
@@ -271,7 +271,7 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-PROTECTED", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each rail's NIC can be lent, unless it is in a shared pool or macvlans lie on it.",
+		Expects:     "Each rail's NIC can be lent, unless it is in a shared pool or child interfaces of pods lie on it.",
 		Consequence: "A pod that asks for the rail does not start.",
 		Cure:        "End what the guardrail names (see docs/guide/host-device.md), or remove the NIC from the rails of the node file.",
 		Check:       checkProtected,
@@ -459,7 +459,7 @@ func checkProtected(f *Facts, r *Report) {
 			return
 		}
 		r.judged()
-		if n.Protected != "" && n.Macvlans == 0 && !shared[n.Name] && !shared[n.PCI] && !told {
+		if n.Protected != "" && n.Children == 0 && !shared[n.Name] && !shared[n.PCI] && !told {
 			r.Find(n.Object(), "rail %d: %s", *n.Rail, n.Protected)
 		}
 	})

@@ -427,7 +427,7 @@ func checkForeignDevices(f *Facts, r *Report) {
 	mode, ok := Read(r, "rdmaMode", f.Host.RDMAMode)
 	owner := map[string]*NIC{}
 	eachNIC(f, r, func(n *NIC) {
-		if n.Holder != "" && n.Macvlans == 0 {
+		if n.Holder != "" && n.Children == 0 {
 			for _, d := range n.CharDevices {
 				owner[d] = n
 			}

@@ -321,7 +321,7 @@ func TestFixOfNetworkManagerKeepsAddresses(t *testing.T) {
 		{"a link-local address", func(n *NIC) { n.Addresses.Value = []string{"fe80::1/64"} }, true},
 		{"an address", func(*NIC) {}, false},
 		{"unknown addresses", func(n *NIC) { away(&n.Addresses) }, false},
-		{"macvlans", func(n *NIC) { n.Addresses.Value, n.Macvlans = nil, 2 }, false},
+		{"macvlans", func(n *NIC) { n.Addresses.Value, n.Children = nil, 2 }, false},
 	} {
 		f := healthy()
 		n := nic(f, 3)
@@ -389,7 +389,7 @@ func TestNICsOutsideTheRailsAreNotComparedWithThem(t *testing.T) {
 func TestKernelsLogOfOtherNICsIsNotJudged(t *testing.T) {
 	f := healthy()
 	other := healthyNIC(0)
-	other.Name, other.PCI, other.Rail, other.Holder, other.Macvlans = "ens30", "0000:aa:00.0", nil, "", 0
+	other.Name, other.PCI, other.Rail, other.Holder, other.Children = "ens30", "0000:aa:00.0", nil, "", 0
 	f.NICs.List.Value = append(f.NICs.List.Value, other)
 	for line, want := range map[string]bool{
 		"mlx5_core 0000:aa:00.0: Port module event: module 0, Cable unplugged":                                          false, // a spare port
@@ -425,7 +425,7 @@ func TestNamesInTheKernelsLogAreWholeWords(t *testing.T) {
 	f := healthy()
 	nic(f, 3).Name = "eth1"
 	uplink := healthyNIC(0)
-	uplink.Name, uplink.PCI, uplink.Rail, uplink.Holder, uplink.Macvlans = "eth10", "10000:13:00.0", nil, "", 0
+	uplink.Name, uplink.PCI, uplink.Rail, uplink.Holder, uplink.Children = "eth10", "10000:13:00.0", nil, "", 0
 	f.NICs.List.Value = append(f.NICs.List.Value, uplink)
 	for line, want := range map[string]bool{
 		"NETDEV WATCHDOG: eth1 (mlx5_core): transmit queue 3 timed out":  true,
@@ -656,7 +656,7 @@ func TestNodeWithoutHardwareHasNoFindings(t *testing.T) {
 	var nics []NIC
 	for i := range 8 {
 		nics = append(nics, NIC{
-			Name: "rail" + string(rune('0'+i)), Driver: "veth", LinkType: "ether", Macvlans: 1,
+			Name: "rail" + string(rune('0'+i)), Driver: "veth", LinkType: "ether", Children: 1,
 			AdminUp: Known(true, "netlink"), Carrier: Known(true, "netlink"), Mbps: Known(int64(10_000), "sysfs"), MTU: Known(1500, "netlink"), DCB: Known(DCB{}, "netlink"), Firmware: Known("", "ethtool"),
 			Flaps: Known(Flaps{}, "rail-agent"), Rising: Known(Rising{Seconds: 1}, "sysfs"), ManagedBy: Known("", "/run"), VFs: Known(VFs{}, "sysfs"),
 			Addresses: Known([]string{"fe80::1/64"}, "netlink"), Ports: Known([]Port(nil), "sysfs"),

@@ -36,7 +36,7 @@ func (m *machine) held(list *NICList) (*held, error) {
 	return h, nil
 }
 
-// hold adds an attachment to the NIC that it has, or on which its macvlan lies. A lent
+// hold adds an attachment to the NIC that it has, or on which its child interface lies. A lent
 // NIC that is not on the host is added. One that is home, and of which only addresses are
 // still to be freed, is not lent.
 func (list *NICList) hold(a *Attachment) {
@@ -45,7 +45,7 @@ func (list *NICList) hold(a *Attachment) {
 	case r.Phase == ledger.Freeing:
 	case r.Child != nil:
 		if n := list.find(a.NIC, ""); n != nil {
-			n.Macvlans++
+			n.Children++
 		}
 	case r.Loan != nil:
 		var devices []RDMADevice

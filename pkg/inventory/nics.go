@@ -58,8 +58,8 @@ type NIC struct {
 	Uplink bool `json:"uplink,omitempty"`
 	// Lent is the attachment that has the NIC, nil if none has.
 	Lent *Lent `json:"lent,omitempty"`
-	// Macvlans is the number of attachments with a macvlan on it.
-	Macvlans int   `json:"macvlans,omitempty"`
+	// Children is the number of attachments with a child interface on it: a macvlan or an IPoIB child.
+	Children int   `json:"children,omitempty"`
 	GPUs     []GPU `json:"gpus,omitempty"` // of the node, the nearest first
 
 	parentDev, hardware string // of the netdev: link.Identity.ParentDev and .Hardware

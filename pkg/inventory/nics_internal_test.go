@@ -119,7 +119,7 @@ func TestHoldersOfOneNIC(t *testing.T) {
 	if len(list.NICs) != 3 {
 		t.Fatalf("%+v", list.NICs)
 	}
-	if n := list.NICs[0]; n.Macvlans != 2 || n.Lent != nil {
+	if n := list.NICs[0]; n.Children != 2 || n.Lent != nil {
 		t.Errorf("the master: %+v", n)
 	}
 	if n := list.NICs[1]; n.Lent == nil || n.Lent.Pod != "default/dpdk" {

@@ -18,14 +18,14 @@ func (a *Attachment) Holder() string {
 	return a.ContainerID
 }
 
-// Holder returns who has the NIC: the pod that it is lent to, or the number of macvlans on it; ""
+// Holder returns who has the NIC: the pod that it is lent to, or the number of child interfaces on it; ""
 // for nobody.
 func (n *NIC) Holder() string {
 	switch {
 	case n.Lent != nil:
 		return (&Attachment{Pod: n.Lent.Pod, ContainerID: n.Lent.ContainerID}).Holder()
-	case n.Macvlans > 0:
-		return fmt.Sprintf("%d macvlan(s)", n.Macvlans)
+	case n.Children > 0:
+		return fmt.Sprintf("%d child interface(s)", n.Children)
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ type Loan struct {
 	NIC      string        `json:"nic"`              // nic.NIC.Key
 	Name     string        `json:"name"`             // its name on the host; empty under a userspace driver
 	PCI      string        `json:"pci,omitempty"`    // its PCI function
-	Driver   string        `json:"driver,omitempty"` // userspace driver: no netdev was moved
+	Driver   string        `json:"driver,omitempty"` // of a function without a netdev, or "DPDKMode": no netdev was moved
 	Identity link.Identity `json:"identity"`
 	LiesOn   string        `json:"liesOn,omitempty"`   // the host's NIC below it, if it is a VLAN
 	PodIndex int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 while unknown
@@ -129,8 +130,9 @@ type Loan struct {
 	Hardware *link.Hardware `json:"hardware,omitempty"`
 }
 
-// Child is a macvlan that was made for the attachment.
+// Child is a macvlan or an IPoIB child that was made for the attachment.
 type Child struct {
+	Kind        string `json:"kind,omitempty"`        // [link.KindIPoIB], or "" for a macvlan
 	Master      string `json:"master"`                // name of the NIC it lies on
 	MasterIndex int    `json:"masterIndex,omitempty"` // its ifindex
 	Mode        string `json:"mode"`
@@ -138,7 +140,14 @@ type Child struct {
 	// Lower is the link that the macvlan lies on, if that is not its master: a macvlan on a
 	// macvlan lies on the NIC of both (macvlan_common_newlink).
 	Lower    *Lower `json:"lower,omitempty"`
-	PodIndex int    `json:"podIndex,omitempty"` // the macvlan's ifindex in the pod netns, 0 until it is known
+	PodIndex int    `json:"podIndex,omitempty"` // the child's ifindex in the pod netns, 0 until it is known
+	// Of an IPoIB child: its partition with the bit of full membership, the parent device of its master, and
+	// its permanent address, "" until it is made. Nobody can change the address, but a child that is made later
+	// may get it.
+	PKey      uint16    `json:"pkey,omitempty"`
+	ParentDev string    `json:"parentDev,omitempty"`
+	PermMAC   string    `json:"permMAC,omitempty"`
+	Made      time.Time `json:"made,omitzero"`
 }
 
 // Lower is the link below a macvlan, as it is seen in the pod.
@@ -211,6 +220,14 @@ func (r *Record) Same(other *Record) bool {
 	return r.Key == other.Key && r.Created.Equal(other.Created) && r.Netns == other.Netns
 }
 
+// LinkKind returns the kind of the child: "macvlan" or "ipoib".
+func (c *Child) LinkKind() string { return cmp.Or(c.Kind, "macvlan") }
+
+// LendsRDMAOf reports whether an RDMA device of this parent device is lent.
+func (r *Record) LendsRDMAOf(parent string) bool {
+	return r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d RDMADevice) bool { return d.Lent && d.ParentDev == parent })
+}
+
 // HasInterface reports whether the attachment's interface is recorded. If not,
 // the record is a chained plugin's own: another plugin made the interface, and
 // has no record here.
@@ -273,6 +290,8 @@ func Decode(data []byte) (*Record, error) {
 		return nil, errors.New("no container id or interface name")
 	case !r.HasInterface() && (r.RDMA == nil || len(r.RDMA.Devices) == 0):
 		return nil, errors.New("neither a loan nor a child nor RDMA devices")
+	case r.Child != nil && r.Child.Kind != "" && r.Child.Kind != link.KindIPoIB:
+		return nil, failure.From(errNewer, failure.BadRecord, "a child of kind %q", r.Child.Kind).Cure("use that version, or let it end the attachment")
 	case r.LendsNetdev() && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
 		return nil, errors.New("a loan without a snapshot")
 	case !r.HostNetns.IsZero() && r.Netns.Equal(r.HostNetns.NetnsID):

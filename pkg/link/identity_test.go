@@ -18,7 +18,7 @@ func TestInfiniBandInterfaceIsKnownByItsGUID(t *testing.T) {
 		return &Link{Index: int(queuePair), Name: "ib0", Kind: kind, ParentDev: parent, ParentBus: "pci", MAC: mac, PermMAC: mac}
 	}
 	const function = "0000:3b:00.0"
-	id := at(kindIPoIB, function, 1, 0x58).Identity()
+	id := at(KindIPoIB, function, 1, 0x58).Identity()
 	if got := id.Hardware(); got != "b8:ce:f6:ff:fe:00:00:58" {
 		t.Errorf("%s", got)
 	}
@@ -26,27 +26,27 @@ func TestInfiniBandInterfaceIsKnownByItsGUID(t *testing.T) {
 		l    *Link
 		same bool
 	}{
-		"made anew":                 {at(kindIPoIB, function, 9, 0x58), true},
-		"of another port":           {at(kindIPoIB, function, 1, 0x59), false},
-		"of another function":       {at(kindIPoIB, "0000:3b:00.1", 1, 0x58), false},
-		"a child":                   {at(kindIPoIB, "", 1, 0x58), false},
+		"made anew":                 {at(KindIPoIB, function, 9, 0x58), true},
+		"of another port":           {at(KindIPoIB, function, 1, 0x59), false},
+		"of another function":       {at(KindIPoIB, "0000:3b:00.1", 1, 0x58), false},
+		"a child":                   {at(KindIPoIB, "", 1, 0x58), false},
 		"of another kind":           {at("device", function, 1, 0x58), false},
-		"in a pod that changed it":  {func() *Link { l := at(kindIPoIB, function, 9, 0x58); l.MAC = ipoibAddressOf(9, 0xee); return l }(), true},
-		"without an address at all": {&Link{Index: 1, Name: "ib0", Kind: kindIPoIB, ParentDev: function, ParentBus: "pci"}, false},
+		"in a pod that changed it":  {func() *Link { l := at(KindIPoIB, function, 9, 0x58); l.MAC = ipoibAddressOf(9, 0xee); return l }(), true},
+		"without an address at all": {&Link{Index: 1, Name: "ib0", Kind: KindIPoIB, ParentDev: function, ParentBus: "pci"}, false},
 	} {
 		if score := id.score(c.l, nil); score > 0 != c.same {
 			t.Errorf("%s: score %d", name, score)
 		}
 	}
-	child := at(kindIPoIB, "", 1, 0x58).Identity()
-	if score := child.score(at(kindIPoIB, "", 2, 0x58), nil); score > 0 {
+	child := at(KindIPoIB, "", 1, 0x58).Identity()
+	if score := child.score(at(KindIPoIB, "", 2, 0x58), nil); score > 0 {
 		t.Errorf("a child is taken for its sibling: score %d", score)
 	}
-	if score := child.score(at(kindIPoIB, "", 1, 0x58), nil); score == 0 {
+	if score := child.score(at(KindIPoIB, "", 1, 0x58), nil); score == 0 {
 		t.Error("a child is not known by its queue pair")
 	}
 	s := &Snapshot{MAC: ipoibAddressOf(1, 0xaa).String(), IPoIB: &IPoIB{}}
-	if got := s.macFor(at(kindIPoIB, function, 9, 0x58)); got != ipoibAddressOf(9, 0xaa).String() {
+	if got := s.macFor(at(KindIPoIB, function, 9, 0x58)); got != ipoibAddressOf(9, 0xaa).String() {
 		t.Errorf("a set GUID is restored as %s", got)
 	}
 	ethernet := at("device", function, 1, 0x58)

@@ -14,9 +14,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// kindIPoIB is the kind of the interfaces that ib_ipoib makes: one for each port of an HCA, which
+// KindIPoIB is the kind of the interfaces that ib_ipoib makes: one for each port of an HCA, which
 // has the HCA as its parent device, and children of that, which have none.
-const kindIPoIB = "ipoib"
+const KindIPoIB = "ipoib"
 
 // The address of an InfiniBand interface (RFC 4391, section 9.1.1): a byte of flags, the number of the
 // queue pair, and the GID of the port, whose last half is the GUID.
@@ -30,7 +30,7 @@ const (
 type IPoIB struct {
 	PKey   uint16 `json:"pkey"`             // of its partition, with the bit of full membership
 	Mode   uint16 `json:"mode"`             // 0 datagram, 1 connected (IPOIB_MODE_… of linux/if_link.h)
-	Umcast uint16 `json:"umcast,omitempty"` // 1: groups that others made are used
+	Umcast uint16 `json:"umcast,omitempty"` // 1: groups that programs join directly are ignored
 	// Children are the queue pairs of the children that the host had: nobody can change the number
 	// in the address of an interface (ipoib_set_mac).
 	Children []uint32 `json:"children,omitempty"`
@@ -42,7 +42,7 @@ func (i *IPoIB) Connected() bool { return i.Mode != 0 }
 // ipoibOf returns the settings in the description of a link, nil for one of another kind.
 func ipoibOf(attrs nlattr.Attrs) *IPoIB {
 	info, err := attrs.Nested(unix.IFLA_LINKINFO)
-	if err != nil || info.Text(unix.IFLA_INFO_KIND) != kindIPoIB {
+	if err != nil || info.Text(unix.IFLA_INFO_KIND) != KindIPoIB {
 		return nil
 	}
 	data, _ := info.Nested(unix.IFLA_INFO_DATA)
@@ -97,7 +97,7 @@ func (n *Netns) setIPoIB(index int, want *IPoIB) error {
 		{Type: nl.IFLA_IPOIB_UMCAST, Value: binary.NativeEndian.AppendUint16(nil, want.Umcast)},
 	}
 	info := nlattr.Attrs{
-		{Type: unix.IFLA_INFO_KIND, Value: []byte(kindIPoIB + "\x00")},
+		{Type: unix.IFLA_INFO_KIND, Value: []byte(KindIPoIB + "\x00")},
 		{Type: unix.IFLA_INFO_DATA, Value: nlattr.Marshal(nil, data)},
 	}
 	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_LINKINFO, Value: nlattr.Marshal(nil, info)})
@@ -129,7 +129,7 @@ func (l *Link) isChildOf(index int) bool {
 }
 
 // IsIPoIB reports whether l is the InfiniBand interface of a port, and no child of one.
-func (l *Link) IsIPoIB() bool { return l.Kind == kindIPoIB && l.HasParent() }
+func (l *Link) IsIPoIB() bool { return l.Kind == KindIPoIB && l.HasParent() }
 
 // addressLike returns the address have of an InfiniBand interface with the GUID of want: nobody can change the
 // bytes before it (ipoib_set_mac).
@@ -140,7 +140,7 @@ func addressLike(have, want net.HardwareAddr) net.HardwareAddr {
 	return slices.Concat(have[:ipoibGUID], want[ipoibGUID:])
 }
 
-func (l *Link) isIPoIBChild() bool { return l.Kind == kindIPoIB && !l.HasParent() }
+func (l *Link) isIPoIBChild() bool { return l.Kind == KindIPoIB && !l.HasParent() }
 
 // snapshotIPoIB returns the settings of an InfiniBand interface, and its children beside it.
 func snapshotIPoIB(attrs nlattr.Attrs, v *View) *IPoIB {

@@ -61,7 +61,7 @@ func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, er
 const onePiece = 50
 
 // Accepts reports whether the link with this index accepts frames for mac, beside its
-// own address: mac is in one of its filter lists (ndo_dflt_fdb_dump). Macvlans on the link
+// own address: mac is in one of its filter lists (ndo_dflt_fdb_dump). Children on the link
 // add their MACs while they are up (macvlan_open). But a pod with a macvlan can add any
 // address (SIOCADDMULTI, PACKET_MR_UNICAST): see [Probe.MacvlanIsUp]. If the lists are so
 // long that the kernel sends them in pieces, between which they can change, Accepts

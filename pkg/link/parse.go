@@ -104,7 +104,7 @@ func (l *Link) parseInfo(attrs nlattr.Attrs) {
 		if count, ok := data.Uint32(nl.IFLA_MACVLAN_MACADDR_COUNT); !ok || count > sourcesThatFit {
 			l.damaged(nlattr.ErrMalformed) // even if the rest looks well-formed
 		}
-	case kindIPoIB:
+	case KindIPoIB:
 		l.damaged(err)
 		l.IPoIB = parseIPoIB(data)
 	case "vxlan":

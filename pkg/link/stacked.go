@@ -15,7 +15,7 @@ var peers = []string{"veth", "netkit", "vxcan"}
 func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 	all, err := n.Links()
 	// A parent beside them, with this index, is another one.
-	other := at != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == kindIPoIB && l.HasParent() })
+	other := at != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == KindIPoIB && l.HasParent() })
 	links := slices.DeleteFunc(all, func(l *Link) bool {
 		if l.isIPoIBChild() {
 			return other || !l.isChildOf(index)

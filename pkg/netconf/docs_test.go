@@ -28,6 +28,7 @@ func TestKeysPageHasEveryKey(t *testing.T) {
 		"Every plugin": common,
 		"host-device":  without(keysOf(HostDevice{}), common),
 		"macvlan":      without(keysOf(Macvlan{}), common),
+		"ipoib":        without(keysOf(IPoIB{}), common),
 		"rdma":         without(keysOf(RDMAChained{}), common),
 		"whereabouts":  keysOf(whereaboutsIPAM{}),
 	} {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
@@ -51,7 +52,9 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 		c.MAC = c.RuntimeConfig.MAC
 	}
 	_, err := c.HardwareAddr()
-	if err := errors.Join(err, checkMTU(c.MTU), c.Rail.check(), c.checkVariables(), c.checkRailInPod(), c.checkKeepAddress(), c.RDMA.complete(), c.Link.complete(), c.Routing.complete()); err != nil {
+	err = errors.Join(err, checkMTU(c.MTU), c.Rail.check(), c.checkVariables(), c.checkRailInPod(),
+		c.refuseKeepAddress("a macvlan"), c.RDMA.complete(), c.Link.complete(), c.Routing.complete())
+	if err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -76,17 +79,28 @@ func (c *Macvlan) checkRailInPod() error {
 		Cure(`remove one of the two keys, and name the master in the pod by "master"`)
 }
 
-// checkKeepAddress refuses "keepAddress", a key of host-device. The NIC of a macvlan stays on
-// the host with its addresses.
-func (c *Macvlan) checkKeepAddress() error {
-	var keys struct {
-		KeepAddress any `json:"keepAddress"`
+// refuseKeepAddress refuses "keepAddress", a key of host-device. The NIC of a child stays on the
+// host with its addresses.
+func (c *Common) refuseKeepAddress(child string) error {
+	if !c.sets("keepAddress") {
+		return nil
 	}
-	if err := json.Unmarshal(c.Raw, &keys); err != nil || keys.KeepAddress == nil || keys.KeepAddress == false {
-		return nil //nolint:nilerr // ParseMacvlan has reported invalid JSON
-	}
-	return failure.New(failure.InvalidConfig, `"keepAddress" is for host-device: a macvlan leaves its NIC, with the NIC's addresses, on the host`).
+	return failure.New(failure.InvalidConfig, `"keepAddress" is for host-device: %s leaves its NIC, with the NIC's addresses, on the host`, child).
 		Cure(`remove the key, and give addresses by "ipam", or use host-device`)
+}
+
+// sets reports whether the configuration has the key, with another value than null, false or "".
+func (c *Common) sets(key string) bool {
+	var keys map[string]any
+	if err := json.Unmarshal(c.Raw, &keys); err != nil {
+		return false // parse has reported invalid JSON
+	}
+	for k, v := range keys {
+		if strings.EqualFold(k, key) && v != nil && v != false && v != "" { // as encoding/json reads keys
+			return true
+		}
+	}
+	return false
 }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -14,8 +15,13 @@ import (
 // The caller has them from the ledger or from the RDMA core.
 
 // GuardPodLink returns an error because a link of a pod is stacked on the NIC,
-// unless that is overridden. kind is the link's, and holder names its pod.
+// unless that is overridden. kind is the link's, and holder names its pod. For IPoIB children
+// nothing overrides it: all pods on the port would lose their interfaces.
 func GuardPodLink(nic, kind, holder string, allow []string) error {
+	if kind == link.KindIPoIB {
+		return failure.New(failure.NICProtected, "%s must stay on the host: an IPoIB child of it belongs to %s", nic, holder).
+			Cure("choose another NIC, or delete the pods that share this one")
+	}
 	if slices.Contains(allow, netconf.AllowChildren) {
 		return nil
 	}

@@ -63,7 +63,7 @@ func trainingNode(t *testing.T) *inventory.NICList {
 	}
 	down, shared := &list.NICs[3], &list.NICs[6]
 	down.Link, down.Ports[0].State = inventory.LinkDown, "DOWN"
-	shared.Macvlans = 3
+	shared.Children = 3
 	for i := range 2 {
 		address, numa := fmt.Sprintf("0000:02:00.%d", i), 0
 		bus.add(address, "0x020000", "0x8086", 0, "pci0000:00", "0000:00:1c.0")
@@ -117,7 +117,7 @@ func TestPictureHasEachDeviceInItsSwitch(t *testing.T) {
 	order := []string{
 		"GPUs and NICs of node-1", "NUMA node 0", "host bridge 0000:10", "PCIe switch 0000:11:00.0", "GPU0", "GPU1",
 		"rail 0 · ens12np0", "0000:18:00.0", "mlx5_0/1 ACTIVE", "400G link up", "→ training/llama-worker-0", "rail 1 · ens13np0", "host bridge 0000:40", "GPU3", "rail 3", "mlx5_3/1 DOWN", "host bridge 0000:00", "eno1", "eno2",
-		"NUMA node 1", "PCIe switch 0000:71:00.0", "GPU4", "PCIe switch 0000:a1:00.0", "GPU7", "rail 6 · ens18np0", "3 macvlan(s)", "rail 7 · ens19np0",
+		"NUMA node 1", "PCIe switch 0000:71:00.0", "GPU4", "PCIe switch 0000:a1:00.0", "GPU7", "rail 6 · ens18np0", "3 child interface(s)", "rail 7 · ens19np0",
 	}
 	at := 0
 	for _, want := range order {

@@ -58,7 +58,7 @@ var defects = []defect{
 			return func() { s.IP("link", "set", nicName(macvlanRail), "up"); s.carrierIn(s.guest, "net1") }
 		},
 		want: map[string]string{
-			"NIC-DOWN": "NIC ens14np0: it is set down, and 1 macvlans lie on it",
+			"NIC-DOWN": "NIC ens14np0: it is set down, and child interfaces of pods lie on it: 1",
 			"POD-DOWN": "pod default/guest: net1 has no carrier", // what the pod has of it
 		},
 	},

@@ -238,7 +238,7 @@ func (c *collector) recordOf(n *inventory.NIC) *ledger.Record {
 func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (doctor.NIC, target) {
 	found := doctor.NIC{
 		Name: n.Name, AltNames: n.AltNames, PCI: n.PCI, Kind: string(n.Kind), Vendor: n.Vendor, Device: n.Device, Driver: n.Driver,
-		Rail: n.Rail, NUMA: n.NUMA, LinkType: n.LinkType, Protected: n.Protected, Uplink: n.Uplink, Macvlans: n.Macvlans, CharDevices: n.CharDevices,
+		Rail: n.Rail, NUMA: n.NUMA, LinkType: n.LinkType, Protected: n.Protected, Uplink: n.Uplink, Children: n.Children, CharDevices: n.CharDevices,
 		Firmware: doctor.Known(n.Firmware, "ethtool"), // of a NIC without a netdev, when it had one
 	}
 	if n.Lent != nil {

@@ -59,6 +59,14 @@ func (p Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 			return err
 		}
 	}
+	// An InfiniBand interface gets its final MTU when it joins its broadcast group (ipoib_mcast_join_finish).
+	if tx.Link.Kind == link.KindIPoIB {
+		l, err := tx.Pod.ByIndex(index)
+		if err != nil {
+			return err
+		}
+		tx.Link = l
+	}
 	tx.Record.MAC, tx.Record.MTU = tx.Link.MAC.String(), tx.Link.MTU
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/part/address"
 	"github.com/rail-cni/rail-cni/pkg/part/devinfo"
+	"github.com/rail-cni/rail-cni/pkg/part/ipoib"
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
@@ -16,7 +17,7 @@ import (
 // are freed when the link is silent. The rules of a routing table go last: until the
 // interface has left, its packets must not take another way.
 var ReleaseOrder = attachment.ReleaseOrder{
-	Interface: []attachment.Part{rdmadev.Any{}, &netdev.Part{}, macvlan.Part{}, routing.Part{}},
+	Interface: []attachment.Part{rdmadev.Any{}, &netdev.Part{}, macvlan.Part{}, ipoib.Part{}, routing.Part{}},
 	Addresses: &address.Ask{},
 	Files:     []attachment.Part{devinfo.Part{}},
 }

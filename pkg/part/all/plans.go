@@ -8,6 +8,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/part/address"
 	"github.com/rail-cni/rail-cni/pkg/part/devinfo"
+	"github.com/rail-cni/rail-cni/pkg/part/ipoib"
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
@@ -35,6 +36,17 @@ func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	return &attachment.Plan{
 		Claim: []attachment.Part{child, rdma, ask, routes, link, info},
 		Apply: []attachment.Part{ask, child, await, rdma, routes, link, ports, gids, info},
+	}
+}
+
+// IPoIBPlan returns the plan of ipoib: the pod gets a child of an InfiniBand interface that stays.
+func IPoIBPlan(c *netconf.IPoIB) *attachment.Plan {
+	ask, await := address.IPAM()
+	rdma, child := rdmadev.Shared{Conf: c.RDMA}, ipoib.Part{Conf: c}
+	link, routes, info := address.Interface{Wait: c.LinkWait()}, routing.Part{Conf: &c.Routing}, devinfo.Part{}
+	return &attachment.Plan{
+		Claim: []attachment.Part{child, rdma, ask, routes, link, info},
+		Apply: []attachment.Part{ask, child, await, rdma, routes, link, info},
 	}
 }
 
@@ -77,6 +89,20 @@ func Macvlan() attachment.Plugin {
 				return nil, nil, err
 			}
 			return MacvlanPlan(conf), &conf.Common, nil
+		},
+	}
+}
+
+// IPoIB returns the plugin ipoib.
+func IPoIB() attachment.Plugin {
+	return attachment.Plugin{
+		Name: "ipoib", Order: ReleaseOrder, Bare: IPoIBPlan(&netconf.IPoIB{}),
+		Parse: func(args *skel.CmdArgs) (*attachment.Plan, *netconf.Common, error) {
+			conf, err := netconf.ParseIPoIB(args.StdinData, netconf.ParseArgs(args.Args))
+			if err != nil {
+				return nil, nil, err
+			}
+			return IPoIBPlan(conf), &conf.Common, nil
 		},
 	}
 }

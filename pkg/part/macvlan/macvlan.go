@@ -13,8 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
-	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/part/rails"
+	"github.com/rail-cni/rail-cni/pkg/part/parent"
 )
 
 // Part is a macvlan on a NIC that stays on the host, or in the pod. Its claim
@@ -28,22 +27,16 @@ type Part struct {
 func (Part) Name() string { return "macvlan" }
 
 // Recorded implements [attachment.Part].
-func (Part) Recorded(r *ledger.Record) bool { return r.Child != nil }
+func (Part) Recorded(r *ledger.Record) bool { return r.Child != nil && r.Child.Kind == "" }
 
 // Claim finds the parent and makes sure that it can carry the macvlan.
 func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
-	rails, err := p.rails(tx.Node)
+	found, err := p.find(tx.Node, p.where(tx))
 	if err != nil {
 		return err
 	}
-	parent, err := p.parent(tx.Node, p.where(tx), rails)
-	if err != nil {
-		return err
-	}
-	if err := p.setRail(tx, parent, rails); err != nil {
-		return err
-	}
-	c := p.Conf
+	found.SetRail(tx)
+	c, parent := p.Conf, found.Link
 	if !c.LinkInContainer {
 		host := tx.Node.Host()
 		if err := host.Permit(host.NICOf(parent), tx.Node.File, nil); err != nil {
@@ -97,95 +90,10 @@ func (p Part) where(tx *attachment.Tx) *link.Netns {
 	return tx.Node.Netns
 }
 
-// rails returns the rails of the node, nil if the network does not need them.
-func (p Part) rails(n *attachment.Node) (*rails.Rails, error) {
-	if !p.Conf.NeedsRail() {
-		return nil, nil
-	}
-	found, err := rails.Read(n, n.Host())
-	return found, p.Conf.RailCure(err)
-}
-
-// parent returns the link that the configuration names, or that of its rail, or
-// that of the default route. rails may be nil.
-func (p Part) parent(n *attachment.Node, ns *link.Netns, rails *rails.Rails) (*link.Link, error) {
-	switch {
-	case p.Conf.Master != "":
-		return p.named(n, ns)
-	case p.Conf.Rail.Number != nil:
-		return ofRail(n, rails, *p.Conf.Rail.Number)
-	}
-	return defaultParent(ns)
-}
-
-// checkRail returns the rail of the parent, nil if the network does not need it. It is an
-// error if the parent has none, or another than the network's.
-func (p Part) checkRail(n *attachment.Node, parent *link.Link, rails *rails.Rails) (*int, error) {
-	if rails == nil {
-		return nil, nil
-	}
-	rail, err := rails.RailOf(n.Host().NICOf(parent), p.Conf.Rail)
-	return &rail, p.Conf.RailCure(err)
-}
-
-// setRail sets the rail of the parent for the other parts, if the network needs it.
-func (p Part) setRail(tx *attachment.Tx, parent *link.Link, rails *rails.Rails) error {
-	rail, err := p.checkRail(tx.Node, parent, rails)
-	if err == nil && rail != nil {
-		rails.SetRail(tx, *rail)
-	}
-	return err
-}
-
-// named returns the link that the configuration names.
-func (p Part) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
-	l, err := ns.ByName(p.Conf.Master)
-	if !errors.Is(err, link.ErrNotFound) {
-		return l, err
-	}
-	if !p.Conf.LinkInContainer {
-		holder, holderErr := n.HolderOf(nic.Selector{Device: p.Conf.Master})
-		if holderErr == nil && holder != nil {
-			return nil, ledger.LentTo(holder)
-		}
-	}
-	return nil, failure.New(failure.NICNotFound, "master %q does not exist in netns %s", p.Conf.Master, ns.Path).
-		Cure(`see "ip link", and correct "master"`)
-}
-
-// ofRail returns the netdev of the rail's NIC.
-func ofRail(n *attachment.Node, rails *rails.Rails, rail int) (*link.Link, error) {
-	host := n.Host()
-	s, err := rails.Selector(rail)
-	if err != nil {
-		return nil, err
-	}
-	found, err := host.Select(s)
-	switch {
-	case errors.Is(err, nic.ErrNotFound):
-		if holder, holderErr := n.HolderOf(s); holder != nil && holderErr == nil {
-			return nil, ledger.LentTo(holder)
-		}
-		return nil, failure.From(err, failure.NICNotFound, "the NIC of rail %d", rail).Cure("see `railctl nics`")
-	case err != nil:
-		return nil, err
-	case found.Link == nil:
-		return nil, failure.New(failure.InvalidConfig, "the NIC of rail %d, %s, has no netdev: the driver %s holds it", rail, found.PCI, found.Driver).
-			Cure("bind it to its kernel driver, or use another NIC")
-	}
-	return found.Link, nil
-}
-
-// defaultParent returns the interface of the default route.
-func defaultParent(ns *link.Netns) (*link.Link, error) {
-	uplinks, err := ns.DefaultRouteLinks()
-	if err != nil {
-		return nil, err
-	}
-	if len(uplinks) == 0 {
-		return nil, failure.New(failure.InvalidConfig, "no default route interface found for the macvlan's master").Cure(`name one by "master"`)
-	}
-	return ns.ByIndex(uplinks[0])
+// find returns the parent, which is in ns.
+func (p Part) find(n *attachment.Node, ns *link.Netns) (parent.Found, error) {
+	c := p.Conf
+	return parent.Of(parent.Conf{Master: c.Master, Rail: c.Rail, InPod: c.LinkInContainer, NeedsRail: c.NeedsRail(), RailCure: c.RailCure}, n, ns)
 }
 
 // Apply makes the macvlan in the pod netns, down and without addresses.
@@ -303,17 +211,10 @@ func (p Part) Available(n *attachment.Node) error {
 	if p.Conf.LinkInContainer {
 		return nil // it is in each pod
 	}
-	rails, err := p.rails(n)
+	found, err := p.find(n, n.Netns)
 	if err != nil {
-		return err
-	}
-	parent, err := p.parent(n, n.Netns, rails)
-	if err != nil {
-		return err
-	}
-	if _, err := p.checkRail(n, parent, rails); err != nil {
 		return err
 	}
 	host := n.Host()
-	return host.Permit(host.NICOf(parent), n.File, nil)
+	return host.Permit(host.NICOf(found.Link), n.File, nil)
 }

@@ -129,7 +129,7 @@ func onParent(l *link.Link, c *ledger.Child) bool {
 
 // Is reports whether l is the macvlan of the attachment o.
 func Is(l *link.Link, o *ledger.Record) bool {
-	if o.Child == nil {
+	if o.Child == nil || o.Child.Kind != "" {
 		return false
 	}
 	if o.Child.PodIndex != 0 {

@@ -36,7 +36,7 @@ func (p Moving) Confirm(tx *attachment.Tx) error {
 		switch {
 		case r.Key == tx.Key || parent == "":
 			return false
-		case r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent }):
+		case r.LendsRDMAOf(parent), moves && r.Child != nil && r.Child.ParentDev == parent:
 			return true
 		}
 		return moves && r.LendsNetdev() && r.Loan.Identity.ParentDev == parent
@@ -47,9 +47,21 @@ func (p Moving) Confirm(tx *attachment.Tx) error {
 	if len(others) == 0 {
 		return nil
 	}
-	return failure.New(failure.NICProtected, "%s must stay on the host: another port of its HCA is lent to %s, and a move of the RDMA device "+
-		"destroys the interfaces of all ports", tx.Record.Loan.Name, others[0].Holder()).
+	return failure.New(failure.NICProtected, "%s must stay on the host: another port of its HCA is lent to %s, or has a child interface of it, "+
+		"and a move of the RDMA device destroys the interfaces of all ports", tx.Record.Loan.Name, others[0].Holder()).
 		Cure("end that pod; or %s", rdma.AtBoot(rdma.Shared))
+}
+
+// guardManager returns an error if a subnet manager runs on a port of the device, which is to move with the NIC.
+func guardManager(device, nicName string, ports []rdma.Port, allow []string) error {
+	for _, p := range ports {
+		if p.IsSM {
+			if err := nic.GuardSubnetManager(device, nicName, p.Number, allow); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // makes returns the function by which [guardInUse] leaves out the kernel client that makes the NIC l: ib_ipoib,
@@ -72,12 +84,8 @@ func guardInfiniBand(tx *attachment.Tx, core *rdma.Core, d rdma.Device, allow []
 	if err != nil {
 		return err
 	}
-	for _, p := range ports {
-		if p.IsSM {
-			if err := nic.GuardSubnetManager(d.Name, tx.Parent.Name, p.Number, allow); err != nil {
-				return err
-			}
-		}
+	if err := guardManager(d.Name, tx.Parent.Name, ports, allow); err != nil {
+		return err
 	}
 	links, err := tx.Node.Netns.Links()
 	if err != nil {

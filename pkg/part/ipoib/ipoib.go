@@ -1,0 +1,241 @@
+package ipoib
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/part/parent"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// Part is a child of an InfiniBand interface that stays on the host. Its claim precedes that of the RDMA
+// devices, which are those of [attachment.Tx.Parent].
+type Part struct {
+	attachment.Base
+	Conf *netconf.IPoIB
+}
+
+// Name implements [attachment.Part].
+func (Part) Name() string { return "ipoib" }
+
+// Recorded implements [attachment.Part].
+func (Part) Recorded(r *ledger.Record) bool { return r.Child != nil && r.Child.Kind == link.KindIPoIB }
+
+// find returns the interface of the port. It fails if that cannot carry a child, or the node file forbids it.
+func (p Part) find(n *attachment.Node) (parent.Found, error) {
+	c := p.Conf
+	found, err := parent.Of(parent.Conf{
+		Master: c.Master, Rail: c.Rail, IDs: c.IDs(), NeedsRail: c.NeedsRail(), RailCure: c.RailCure,
+	}, n, n.Netns)
+	if err != nil {
+		return found, err
+	}
+	l, host := found.Link, n.Host()
+	switch {
+	case l.IsIPoIBChild():
+		return found, failure.New(failure.InvalidConfig, "master %s is an IPoIB child, and the kernel makes no child of a child", l.Name).
+			Cure("name the interface of the port")
+	case !l.IsIPoIB():
+		return found, failure.New(failure.InvalidConfig, "master %s is not an InfiniBand interface", l.Name).
+			Cure("name one (`ip link show type ipoib`), or use macvlan on Ethernet")
+	case !l.IsUp():
+		return found, failure.New(failure.NotAvailable, "master %s is down, and so are its children", l.Name).Cure("ip link set %s up", l.Name)
+	}
+	return found, host.Permit(host.NICOf(l), n.File, nil)
+}
+
+// Claim finds the interface of the port and the partition.
+func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
+	found, err := p.find(tx.Node)
+	if err != nil {
+		return err
+	}
+	found.SetRail(tx)
+	tx.Parent = found.Link
+	key, err := p.partition(tx.Node, found.Link)
+	if err != nil {
+		return err
+	}
+	if !key.IsFull() {
+		err := failure.New(failure.NotAvailable, "%s is a limited member of partition %#04x: its pods reach full members only, and not each other", found.Link.Name, key.Key).
+			Cure("make the port a full member in the subnet manager's partitions")
+		if p.Conf.RDMA.RDMA == netconf.RDMARequired {
+			return err
+		}
+		tx.Node.Log.Warn("limited member of the partition", "err", err)
+	}
+	tx.Record.Child = &ledger.Child{
+		Kind: link.KindIPoIB, Master: found.Link.Name, MasterIndex: found.Link.Index, ParentDev: found.Link.ParentDev, PKey: key.Partition() | 1<<15,
+	}
+	return nil
+}
+
+// partition returns the entry of the port's P_Key table for the network's partition, or for the master's if the
+// network names none. The error has kind TryAgain if the port is not a member: a fabric manager may be about
+// to add it.
+func (p Part) partition(n *attachment.Node, l *link.Link) (rdma.PKey, error) {
+	want := uint16(p.Conf.PKey)
+	if want == 0 {
+		want = l.IPoIB.PKey
+	}
+	core, err := rdma.Open(n.Netns)
+	if err != nil {
+		return rdma.PKey{}, err
+	}
+	defer core.Close()
+	device, port, err := portOf(core, l)
+	if err != nil {
+		return rdma.PKey{}, err
+	}
+	keys, err := core.PKeys(device, port)
+	if err != nil {
+		return rdma.PKey{}, err
+	}
+	if key, ok := rdma.FindPKey(keys, want); ok {
+		return key, nil
+	}
+	has := make([]string, len(keys))
+	for i, k := range keys {
+		has[i] = fmt.Sprintf("%#04x", k.Key)
+	}
+	return rdma.PKey{}, failure.New(failure.TryAgain, "port %d of the RDMA device %s (%s) is not a member of partition %#04x; its partition keys are %s",
+		port, device.Name, l.Name, (rdma.PKey{Key: want}).Partition(), strings.Join(has, ", ")).
+		Cure("make the port a member in the subnet manager's partitions, or correct \"pkey\"")
+}
+
+// portOf returns the RDMA device and the port of an InfiniBand interface.
+func portOf(core *rdma.Core, l *link.Link) (rdma.Device, uint32, error) {
+	devices, err := core.ByParent(l.ParentDev)
+	if err != nil {
+		return rdma.Device{}, 0, err
+	}
+	pairs, err := core.Pairs(devices, []*link.Link{l})
+	for _, pair := range pairs {
+		for _, d := range devices {
+			if pair.Netdev == l.Name && d.Name == pair.Device {
+				return d, pair.Port, nil
+			}
+		}
+	}
+	if err == nil {
+		err = failure.New(failure.NotAvailable, "%s has no port of an RDMA device in this netns", l.Name).Cure("see `rdma link` and `railctl ibdev2netdev`")
+	}
+	return rdma.Device{}, 0, err
+}
+
+// Confirm fails if the parent is lent, or the RDMA device that makes it, with the parent's other port. The ADD
+// that lends it writes its record and then looks for ours, so one of the two sees the other. The return of a
+// parent deletes the children that its pod made, and might take ours for one: so the holder need not be alive.
+func (p Part) Confirm(tx *attachment.Tx) error {
+	parent := tx.Parent.ParentDev
+	holders, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool {
+		return r.Key != tx.Key && (r.LendsNetdev() && r.Loan.Identity.ParentDev == parent && r.Loan.Identity.Hardware() == tx.Parent.Identity().Hardware() ||
+			r.LendsRDMAOf(parent))
+	})
+	for _, err := range errs {
+		tx.Node.Log.Warn("unreadable record, perhaps of a NIC that is lent", "nic", tx.Parent.Name, "err", err)
+	}
+	if len(holders) > 0 {
+		return ledger.LentTo(holders[0])
+	}
+	return nil
+}
+
+// Apply makes the child on the host and moves it into the pod netns, down and without addresses. Between the
+// two the record gets its permanent address, by which it is found wherever it goes.
+func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
+	host, child := tx.Node.Netns, tx.Record.Child
+	name := tempName(tx.Record)
+	err := host.CreateIPoIBChild(link.IPoIBChild{
+		Parent: child.MasterIndex, Name: name, PKey: child.PKey, Umcast: p.Conf.Umcast == nil || *p.Conf.Umcast,
+	})
+	if err != nil {
+		return refused(child, err)
+	}
+	l, err := host.ByName(name)
+	if err != nil {
+		return err
+	}
+	child.PermMAC, child.Made = l.PermMAC.String(), time.Now().UTC()
+	if err := errors.Join(tx.Step("made"), tx.Node.Ledger.Put(tx.Record)); err != nil {
+		return err
+	}
+	if err := host.Move(l.Index, tx.Pod, tx.IfName, ""); err != nil {
+		return failure.From(err, failure.Kernel, "move the child of %s into the pod", child.Master).Cure("see the kernel log")
+	}
+	if l, err = tx.Pod.ByName(tx.IfName); err != nil {
+		return err
+	}
+	child.PodIndex = l.Index
+	if err := tx.Pod.RandomAddrGen(l.Index); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) { // the kernel has no IPv6
+		return failure.From(err, failure.Kernel, "set how interface %s chooses its link-local address", tx.IfName).Cure("see the kernel log")
+	}
+	if p.Conf.MTU != 0 {
+		if err := tx.Pod.SetMTU(l.Index, p.Conf.MTU); err != nil {
+			return failure.From(err, failure.InvalidConfig, "a child of %s cannot have MTU %d", child.Master, p.Conf.MTU).
+				Cure(`set a smaller "mtu"`)
+		}
+	}
+	if tx.Link, err = tx.Pod.ByIndex(l.Index); err != nil {
+		return err
+	}
+	tx.Record.MAC = tx.Link.MAC.String()
+	return tx.Step("mtu")
+}
+
+// tempName returns the name that the attachment's child has on the host, until it moves.
+func tempName(r *ledger.Record) string {
+	return fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff)
+}
+
+// refused returns the error for a child that the kernel did not make.
+func refused(child *ledger.Child, err error) error {
+	what := fmt.Sprintf("the kernel refused a child of %s in partition %#04x", child.Master, child.PKey)
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return failure.From(err, failure.TryAgain, "master %s was removed or moved while its child was made", child.Master).Cure(`see "ip link"`)
+	}
+	return failure.From(err, failure.Kernel, "%s", what).Cure("see the kernel log")
+}
+
+// Check fails unless the interface is a child as ADD makes it.
+func (p Part) Check(_ context.Context, c *attachment.Checking) error {
+	l := c.Link
+	switch {
+	case l == nil:
+		return attachment.Mismatch("interface %s is not in netns %s", c.IfName, c.Netns)
+	case !l.IsIPoIBChild():
+		return attachment.Mismatch("interface %s has kind %s, want ipoib", l.Name, l.Kind)
+	case c.Record == nil || c.Record.Child == nil:
+		return nil
+	}
+	child := c.Record.Child
+	switch {
+	case l.PermMAC.String() != child.PermMAC:
+		return attachment.Mismatch("interface %s is another child of %s", l.Name, child.Master)
+	case l.IPoIB.PKey != child.PKey:
+		return attachment.Mismatch("interface %s is in partition %#04x, not %#04x", l.Name, l.IPoIB.PKey, child.PKey)
+	case l.IPoIB.Connected():
+		return attachment.Mismatch("interface %s is in connected mode, not in datagram mode", l.Name)
+	}
+	return nil
+}
+
+// Available returns the reason why the configured port cannot be used, nil if it can.
+func (p Part) Available(n *attachment.Node) error {
+	found, err := p.find(n)
+	if err == nil {
+		_, err = p.partition(n, found.Link)
+	}
+	return err
+}

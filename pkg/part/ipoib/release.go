@@ -1,0 +1,177 @@
+package ipoib
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// Release deletes the attachment's child: in the pod netns, or on the host, where it was made, or in init_net,
+// where the kernel moves it when the pod netns ends (default_device_exit_net). If the pod moved it to another
+// netns, Release waits until it is gone. Its permanent address tells it from others.
+func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
+	r := releasing.Record
+	mac, err := net.ParseMAC(r.Child.PermMAC)
+	if err != nil {
+		mac = nil // the ADD was killed before it had noted the address
+	}
+	if mac != nil && releasing.Node.AnotherHas(r, func(o *ledger.Record) bool {
+		return o.Child != nil && o.Child.PermMAC == r.Child.PermMAC && o.Child.Made.After(r.Child.Made)
+	}) {
+		return nil // the child is gone, and the kernel has reused its queue pair for another attachment
+	}
+	s := search{Releasing: releasing, mac: mac, began: time.Now()}
+	if first, err := link.OpenNetns(link.InitNetns); err == nil { // a container may not open it
+		defer first.Close()
+		if !first.ID.Equal(releasing.Home.ID) {
+			s.first = first
+		}
+	}
+	waiting, cancel := context.WithTimeout(ctx, max(releasing.Wait, unlistedWait))
+	defer cancel()
+	err = wait.Until(waiting, 10*time.Millisecond, func() (bool, error) { return s.step(ctx) })
+	if wait.Ended(waiting, err) {
+		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the IPoIB child %s of %s (%s) is in a netns that cannot be found",
+			r.IfName, r.Child.Master, r.Child.PermMAC).
+			Cure("end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again")
+	}
+	if err == nil {
+		releasing.Silent()
+	}
+	return err
+}
+
+// unlistedWait is how long a child is looked for whose queue pair the driver does not list. The netns of a process
+// that has just ended may still be on its way out, with the child in it.
+const unlistedWait = 2 * time.Second
+
+// search looks for the child of a record.
+type search struct {
+	*attachment.Releasing
+	mac   net.HardwareAddr // the child's permanent address, nil if that is not known
+	first *link.Netns      // init_net, nil if it is Home, or cannot be opened
+	began time.Time
+
+	left, deleted bool // the IPAM plugin was asked to free the addresses; a child was deleted
+}
+
+// step deletes the child where it is, and reports whether it is gone. The pod may move it meanwhile, so only a
+// search that finds nothing ends the release.
+func (s *search) step(ctx context.Context) (gone bool, err error) {
+	for _, in := range []struct {
+		ns   *link.Netns
+		mine func(*link.Link) bool
+	}{{s.Pod, s.isChild}, {s.Home, s.isOnHost}, {s.first, s.isOnHost}} {
+		if in.ns == nil {
+			continue
+		}
+		links, err := in.ns.Links()
+		if err != nil {
+			return true, fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known, so the addresses stay
+		}
+		at := slices.IndexFunc(links, in.mine)
+		if at < 0 {
+			continue
+		}
+		if !s.left && s.Leaving(ctx) {
+			s.left = true
+			return false, nil // that took time
+		}
+		s.deleted = true
+		return false, failure.Wrap(in.ns.Delete(links[at].Index), failure.Kernel, "delete the IPoIB child %s", links[at].Name)
+	}
+	hidden, listed, err := s.hidden()
+	switch {
+	case err != nil:
+		return true, fmt.Errorf("%w: %w", attachment.ErrNowhere, err)
+	case !listed:
+		return s.deleted || time.Since(s.began) >= unlistedWait, nil
+	}
+	return !hidden, nil
+}
+
+// isChild reports whether l is the attachment's child.
+func (s *search) isChild(l *link.Link) bool {
+	return l.IsIPoIBChild() && s.mac != nil && bytes.Equal(l.PermMAC, s.mac) && l.IPoIB != nil && l.IPoIB.PKey == s.Record.Child.PKey
+}
+
+// isOnHost reports whether l, in a netns of the host, is the attachment's child. The record of an ADD that was
+// killed has no address while the child has its first name. A child with the queue pair of one that the pod has
+// deleted may be the host's own: that is not deleted if it is up, because the kernel sets down what it brings back.
+func (s *search) isOnHost(l *link.Link) bool {
+	first := tempName(s.Record)
+	switch {
+	case !l.IsIPoIBChild():
+		return false
+	case l.Name == first:
+		return true
+	case !s.isChild(l) || l.IsUp() && l.Name != s.Record.IfName:
+		return false
+	}
+	return !s.Node.AnotherHas(s.Record, func(o *ledger.Record) bool { return o.Child != nil && tempName(o) == l.Name }) // in its ADD
+}
+
+// hidden reports whether the child is in a netns that cannot be searched, because its queue pair exists. listed
+// is false if the driver does not list the queue pairs of IPoIB interfaces.
+func (s *search) hidden() (hidden, listed bool, err error) {
+	if s.mac == nil {
+		return false, true, nil // it was not made
+	}
+	core, err := rdma.Open(s.Home)
+	if errors.Is(err, rdma.ErrNoRDMA) {
+		return false, true, nil // the driver was unloaded, and the child ended with it
+	}
+	if err != nil {
+		return false, false, err
+	}
+	defer core.Close()
+	devices, err := core.ByParent(s.Record.Child.ParentDev)
+	if err != nil || len(devices) == 0 {
+		return false, true, err // with the end of an RDMA device, or its move, its children end
+	}
+	links, err := s.Home.Links()
+	if err != nil {
+		return false, false, err
+	}
+	child := (&link.Link{MAC: s.mac}).QueuePair()
+	for _, d := range devices {
+		pairs, err := core.IPoIBQueuePairs(d)
+		if err != nil {
+			return false, false, err
+		}
+		for _, l := range links {
+			if slices.Contains(pairs, l.QueuePair()) && l.Kind == link.KindIPoIB {
+				listed = true
+				pairs = slices.DeleteFunc(pairs, func(qp uint32) bool { return qp == l.QueuePair() }) // the host's own
+			}
+		}
+		hidden = hidden || slices.Contains(pairs, child)
+	}
+	return hidden, listed || hidden, nil
+}
+
+// TakeOver deletes a child that ipoib-cni made, or ours whose record is lost.
+func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
+	if u.Pod == nil {
+		return nil // nothing tells it from others
+	}
+	l, err := u.Pod.ByName(u.IfName)
+	if errors.Is(err, link.ErrNotFound) || err == nil && !l.IsIPoIBChild() {
+		return nil // another interface may have the name
+	}
+	if err != nil {
+		return err
+	}
+	return failure.Wrap(u.Pod.Delete(l.Index), failure.Kernel, "delete the IPoIB child %s", l.Name)
+}

@@ -1,0 +1,135 @@
+package parent
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/part/rails"
+)
+
+// Conf selects the parent. Master comes first, then IDs, then Rail, then the default route.
+type Conf struct {
+	Master string // its name, or an altname
+	Rail   netconf.Rail
+	IDs    []string // of devices, the runtime's first
+	InPod  bool     // it is in the pod netns
+	// NeedsRail reports whether an attachment needs the rail of its NIC.
+	NeedsRail bool
+	// RailCure returns an error about a missing rail with the cure for the network.
+	RailCure func(error) error
+}
+
+// Found is a parent, and its rail.
+type Found struct {
+	*link.Link
+	rail  *int
+	rails *rails.Rails
+}
+
+// SetRail sets the rail for the other parts, if the network needs it.
+func (f Found) SetRail(tx *attachment.Tx) {
+	if f.rail != nil {
+		f.rails.SetRail(tx, *f.rail)
+	}
+}
+
+// Of returns the parent that c selects in ns, the netns of the parent. If c.NeedsRail, Of fails if the
+// parent has no rail, or another one than c.Rail.
+func Of(c Conf, n *attachment.Node, ns *link.Netns) (Found, error) {
+	var f Found
+	if c.NeedsRail {
+		var err error
+		if f.rails, err = rails.Read(n, n.Host()); err != nil {
+			return f, c.RailCure(err)
+		}
+	}
+	var err error
+	if f.Link, err = c.find(n, ns, f.rails); err != nil || f.rails == nil {
+		return f, err
+	}
+	rail, err := f.rails.RailOf(n.Host().NICOf(f.Link), c.Rail)
+	f.rail = &rail
+	return f, c.RailCure(err)
+}
+
+func (c Conf) find(n *attachment.Node, ns *link.Netns, r *rails.Rails) (*link.Link, error) {
+	if c.Master != "" {
+		return c.named(n, ns)
+	}
+	if s, ok := allocated(n.Host(), c.IDs); ok {
+		return selected(n, s, s.String())
+	}
+	if c.Rail.Number != nil {
+		s, err := r.Selector(*c.Rail.Number)
+		if err != nil {
+			return nil, err
+		}
+		return selected(n, s, fmt.Sprintf("the NIC of rail %d, %s", *c.Rail.Number, s))
+	}
+	return ofDefaultRoute(ns)
+}
+
+// allocated returns the selector for the first ID that is a device of the host.
+func allocated(host *nic.Host, ids []string) (s nic.Selector, ok bool) {
+	for _, id := range ids {
+		switch {
+		case host.IsPCI(id):
+			return nic.Selector{PCI: id}, true
+		case host.IsAux(id):
+			return nic.Selector{Aux: id}, true
+		}
+	}
+	return s, false
+}
+
+// named returns the link that the configuration names.
+func (c Conf) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
+	l, err := ns.ByName(c.Master)
+	if !errors.Is(err, link.ErrNotFound) {
+		return l, err
+	}
+	if !c.InPod {
+		holder, holderErr := n.HolderOf(nic.Selector{Device: c.Master})
+		if holderErr == nil && holder != nil {
+			return nil, ledger.LentTo(holder)
+		}
+	}
+	return nil, failure.New(failure.NICNotFound, "master %q does not exist in netns %s", c.Master, ns.Path).
+		Cure(`see "ip link", and correct "master"`)
+}
+
+// selected returns the netdev of the NIC that s selects. what is the NIC in errors.
+func selected(n *attachment.Node, s nic.Selector, what string) (*link.Link, error) {
+	found, err := n.Host().Select(s)
+	switch {
+	case errors.Is(err, nic.ErrNotFound):
+		if holder, holderErr := n.HolderOf(s); holder != nil && holderErr == nil {
+			return nil, ledger.LentTo(holder)
+		}
+		return nil, failure.From(err, failure.NICNotFound, "%s", what).Cure("see `railctl nics`")
+	case err != nil:
+		return nil, err
+	case found.Link == nil:
+		return nil, failure.New(failure.InvalidConfig, "%s has no netdev: the driver %s holds it", what, found.Driver).
+			Cure("bind it to its kernel driver, load the driver that makes its netdev (ib_ipoib for InfiniBand), or use another NIC")
+	}
+	return found.Link, nil
+}
+
+// ofDefaultRoute returns the interface of the default route.
+func ofDefaultRoute(ns *link.Netns) (*link.Link, error) {
+	uplinks, err := ns.DefaultRouteLinks()
+	if err != nil {
+		return nil, err
+	}
+	if len(uplinks) == 0 {
+		return nil, failure.New(failure.InvalidConfig, "no default route interface found for the master").Cure(`name one by "master"`)
+	}
+	return ns.ByIndex(uplinks[0])
+}
