@@ -21,6 +21,12 @@ func (h *Host) HasNetdev(device string) bool { return h.deviceHas(device, "net")
 // in any network namespace: the directory stays, empty, while it is in a pod.
 func (h *Host) HasRDMADevice(device string) bool { return h.deviceHas(device, "infiniband") }
 
+// IsRDMAAlone reports whether the device has an RDMA device and no netdev, in any network namespace: an
+// InfiniBand HCA without ib_ipoib, or a device that never has a netdev, such as AWS's EFA.
+func (h *Host) IsRDMAAlone(device string) bool {
+	return h.HasRDMADevice(device) && !h.HasNetdev(device)
+}
+
 // HasRDMACore reports whether the kernel's RDMA core is loaded. It reads sysfs, because
 // opening the core's netlink socket could load it.
 func (h *Host) HasRDMACore() bool { return exists(filepath.Join(h.Sys, "class/infiniband")) }

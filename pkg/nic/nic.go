@@ -66,12 +66,12 @@ func (s Selector) String() string {
 
 // NIC is one network function of the host.
 type NIC struct {
-	// Link is its netdev in the host netns, nil if a userspace driver holds the
-	// function.
+	// Link is its netdev in the host netns, nil if it has none: a userspace driver holds
+	// the function, or its driver has made an RDMA device alone.
 	Link *link.Link
 	// PCI is the address of the PCI function at or above the NIC, "" if none.
 	PCI string
-	// Driver is set if a userspace driver (DPDK) holds the function.
+	// Driver is the driver of a function without a netdev.
 	Driver string
 }
 
@@ -197,7 +197,7 @@ func (h *Host) byPCI(s Selector) (*NIC, error) {
 		return h.found(s, nil, link.ErrNotFound)
 	}
 	held := &NIC{PCI: s.PCI}
-	if held.Driver = h.driverOf(held); IsUserspaceDriver(held.Driver) {
+	if held.Driver = h.driverOf(held); IsUserspaceDriver(held.Driver) || h.IsRDMAAlone(s.PCI) {
 		return held, nil
 	}
 	return h.byParent(s, filepath.Join("bus/pci/devices", s.PCI))

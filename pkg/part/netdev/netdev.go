@@ -170,8 +170,8 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if p.Conf.DPDKMode && found.Link != nil {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
-	if key := p.carries(); key != "" && found.Link == nil {
-		return failure.New(failure.InvalidConfig, `"%s" needs a netdev, but a userspace driver holds %s`, key, s).Cure("give addresses by IPAM")
+	if err := p.withoutNetdev(host, found, s); err != nil {
+		return err
 	}
 	lock, err := n.Ledger.LockNIC(ctx, key)
 	if err != nil {
@@ -193,6 +193,32 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	tx.Record.Loan = lent
 	if rail != nil {
 		p.rails.SetRail(tx, *rail)
+	}
+	return nil
+}
+
+// withoutNetdev returns an error if the configuration needs a netdev and the NIC that s selected has none.
+func (p *Part) withoutNetdev(host *nic.Host, found *nic.NIC, s nic.Selector) error {
+	if found.Link != nil {
+		return nil
+	}
+	if !host.IsRDMAAlone(found.PCI) {
+		if key := p.carries(); key != "" {
+			return failure.New(failure.InvalidConfig, `"%s" needs a netdev, but a userspace driver holds %s`, key, s).Cure("give addresses by IPAM")
+		}
+		return nil
+	}
+	alone := func(key string) error {
+		return failure.New(failure.InvalidConfig, `"%s" needs a netdev, and %s has an RDMA device alone`, key, s).
+			Cure(`remove "%s"; or load the driver that makes its netdev (ib_ipoib for InfiniBand)`, key)
+	}
+	switch key := p.carries(); {
+	case key != "":
+		return alone(key)
+	case p.Conf.IPAM.Type != "":
+		return alone("ipam")
+	case p.Conf.RDMA.RDMA == netconf.RDMAOff:
+		return failure.New(failure.InvalidConfig, `%s has an RDMA device alone, and "rdma" is "off": there is nothing to lend`, s).Cure(`remove "rdma"`)
 	}
 	return nil
 }
@@ -305,18 +331,18 @@ func joinHops(tx *attachment.Tx, s *link.Snapshot) {
 	}
 }
 
-// Confirm is the guardrail "children" for links of pods: a macvlan or VLAN in
-// another netns is not visible on the host, but the ledger has it. A macvlan's
-// ADD writes its record, and then looks for ours.
+// Confirm is the guardrail "children" for links of pods: a macvlan, an IPoIB child or a VLAN in
+// another netns is not visible on the host, but the ledger has it. The ADD of a
+// child writes its record, and then looks for ours.
 func (p *Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
-	if lent.Driver != "" || slices.Contains(p.Conf.Allow, netconf.AllowChildren) {
+	if lent.Driver != "" {
 		return nil
 	}
 	kindOn := func(r *ledger.Record) string { // of the link on the NIC
 		switch {
-		case r.Child != nil && !r.Child.InPod && r.Child.Master == lent.Name:
-			return "macvlan"
+		case r.Child != nil && !r.Child.InPod && (r.Child.Master == lent.Name || r.Child.MasterIndex == lent.Identity.Index):
+			return r.Child.LinkKind()
 		case r.Loan != nil && r.Loan.LiesOn == lent.Name:
 			return r.Loan.Identity.Kind
 		}
@@ -476,7 +502,7 @@ func carry(tx *attachment.Tx) error {
 func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 	r := c.Record
 	if r != nil && r.Loan != nil && r.Loan.Driver != "" {
-		c.Link = nil // a userspace driver holds the NIC: there is no netdev
+		c.Link = nil // there is no netdev
 		return nil
 	}
 	switch {

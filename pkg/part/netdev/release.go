@@ -18,7 +18,7 @@ import (
 )
 
 // Release returns the NIC from any netns, and restores the state of its
-// snapshot. Under a userspace driver no netdev was moved.
+// snapshot. Of a function without a netdev, none was moved.
 func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
 	if !r.LendsNetdev() {

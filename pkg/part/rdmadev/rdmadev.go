@@ -37,10 +37,10 @@ type Moving struct {
 	TOS   *int     // type of service of RDMA-CM in the pod; nil keeps the host's
 }
 
-// Claim records the RDMA devices of tx.Parent.
+// Claim records the RDMA devices of tx.Parent, or those of a function that has no netdev.
 func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if tx.Parent == nil {
-		return nil
+		return p.claimAlone(ctx, tx)
 	}
 	r, err := find(tx.Node, tx.Parent, p.Conf, p.Allow)
 	if err != nil {
@@ -139,7 +139,7 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 		tx.Record.RDMA = r
 		return nil
 	}
-	exclusive := failure.New(failure.NotAvailable, "RDMA is in exclusive mode: a macvlan on %s cannot use its RDMA device", tx.Parent.Name).
+	exclusive := failure.New(failure.NotAvailable, "RDMA is in exclusive mode: a pod cannot share the RDMA device of %s", tx.Parent.Name).
 		Cure(`%s; or lend whole NICs with host-device; or set "rdma": "off"`, rdma.AtBoot(rdma.Shared))
 	if p.Conf.RDMA == netconf.RDMARequired {
 		return exclusive
@@ -330,5 +330,5 @@ func available(n *attachment.Node, conf netconf.RDMA, shares bool) error {
 	if err != nil || mode == rdma.Shared || !shares {
 		return err
 	}
-	return failure.New(failure.NotAvailable, "RDMA is in exclusive mode, in which macvlan pods cannot use it").Cure("%s", rdma.AtBoot(rdma.Shared))
+	return failure.New(failure.NotAvailable, "RDMA is in exclusive mode, in which pods cannot share an RDMA device").Cure("%s", rdma.AtBoot(rdma.Shared))
 }

@@ -1,0 +1,62 @@
+package rdmadev
+
+import (
+	"context"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// claimAlone records the RDMA devices of a function without a netdev, which are all that the pod gets. It
+// does nothing for a function that a userspace driver holds.
+func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
+	host, lent := tx.Node.Host(), tx.Record.Loan
+	if lent == nil || !host.IsRDMAAlone(lent.PCI) {
+		return nil
+	}
+	core, err := rdma.Open(host.Netns)
+	if err != nil {
+		return failure.From(err, failure.NotAvailable, "%s", lent.PCI).Cure("load the RDMA driver again")
+	}
+	defer core.Close()
+	mode, err := core.Mode()
+	if err != nil {
+		return err
+	}
+	devices, err := core.ByParent(lent.PCI)
+	if err != nil {
+		return err
+	}
+	if len(devices) == 0 {
+		return failure.New(failure.NICNotFound, "the RDMA device of %s is in another netns", lent.PCI).
+			Cure("find it with `ip -all netns exec rdma dev`; `railctl show` lists what is lent")
+	}
+	r := &ledger.RDMA{Mode: string(mode), RoCETOS: p.TOS}
+	for _, d := range devices {
+		ports, err := core.Ports(d)
+		if err == nil && mode == rdma.Exclusive {
+			err = p.guardAlone(ctx, tx, core, d, ports)
+		}
+		if err != nil {
+			return err
+		}
+		recorded := recordOf(core, d, mode == rdma.Exclusive)
+		if len(ports) == 1 {
+			recorded.Port = ports[0].Number
+		}
+		r.Devices = append(r.Devices, recorded)
+	}
+	tx.Record.RDMA = r
+	return needsMove(p.TOS, r)
+}
+
+// guardAlone returns an error if the host needs the device d, which is to move.
+func (p Moving) guardAlone(ctx context.Context, tx *attachment.Tx, core *rdma.Core, d rdma.Device, ports []rdma.Port) error {
+	name := tx.Record.Loan.PCI
+	if err := guardInUse(ctx, tx.Node, core, d, name, nobody, p.Allow); err != nil {
+		return err
+	}
+	return guardManager(d.Name, name, ports, p.Allow)
+}
