@@ -70,11 +70,18 @@ type NICs struct {
 	Fabric Fact[string] `json:"fabric"`
 }
 
+// ipoibKind is the [HostInterface.Kind] of a child of an InfiniBand interface.
+const ipoibKind = "ipoib"
+
 // HostInterface is an interface of the host that is no NIC. Child interfaces can lie on it.
 type HostInterface struct {
 	Name     string   `json:"name"`
 	AltNames []string `json:"altNames,omitempty"`
 	MTU      int      `json:"mtu"`
+	Kind     string   `json:"kind,omitempty"` // "bond", "vlan", "ipoib" (a child), …
+	AdminUp  bool     `json:"adminUp,omitempty"`
+	// Attachment is set if a record has it: it is on its way to a pod, or back.
+	Attachment bool `json:"attachment,omitempty"`
 }
 
 // GPU is a GPU of the node.

@@ -8,6 +8,8 @@ import (
 const (
 	healthyMacvlan = `{"cniVersion": "0.3.1", "name": "rdma-net", "type": "macvlan", "master": "ens3np0", "mode": "bridge", "mtu": 9000,
 		"ipam": {"type": "whereabouts", "range": "192.168.111.0/24"}}`
+	healthyIPoIB = `{"cniVersion": "0.3.1", "name": "ib-net", "type": "ipoib", "master": "ens9np0", "pkey": "0x7fff", "mtu": 2044,
+		"ipam": {"type": "whereabouts", "range": "192.168.5.224/28"}}`
 	healthyRails = `{"cniVersion": "1.0.0", "name": "roce", "plugins": [{"type": "host-device", "rail": "auto", "routing": {"mode": "source"},
 		"ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.${rail}.0.1", "sameHost": true, "block_size": 16}}, {"type": "tuning", "any": 1}]}`
 	healthyNodeFile = `{rails: {auto: pciOrder}, resources: {pools: [{name: example.com/roce, mode: perRail, select: {rails: all}}]}}`
@@ -19,6 +21,7 @@ const (
 	macvlanNAD = iota
 	railsNAD
 	deviceNAD // four of them
+	ipoibNAD  = deviceNAD + 4
 )
 
 const (
@@ -39,6 +42,7 @@ func healthyConfigs(f *Facts) {
 		nads = append(nads, Config{Kind: NADConfig, Name: fmt.Sprintf("default/roce-net-%d", i+4), Text: fmt.Sprintf(`{"cniVersion": "0.3.1", "name": "roce-net%d",
 			"type": "host-device", "device": "ens%dnp0", "ipam": {"type": "whereabouts", "range": "172.31.%d.0/24", "gateway": "172.31.%d.1", "routes": [{"dst": "172.31.0.0/16"}]}}`, i+4, i+5, i+4, i+4)})
 	}
+	nads = append(nads, Config{Kind: NADConfig, Name: "default/ib-net", Text: healthyIPoIB})
 	f.Configs = &Configs{Files: Known(files, "files"), NADs: Known(nads, "API server"), Networks: Known(map[string][]string{"nodes": {"192.168.7.1/32"}, "pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
 }
 
@@ -75,6 +79,8 @@ func init() {
 	})
 	add("CNI-DEVICE", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"enp21s0np0"`), missing: noNADs})
 	add("CNI-NIC", fixture{fires: edit(deviceNAD, `"ens5np0"`, `"ENS5np0"`), missing: noNICs})
+	add("IB-NAD-PKEY", fixture{fires: edit(ipoibNAD, "0x7fff", "0x8002"), missing: func(f *Facts) { away(&port(f, 8).PKeys) }})
+	add("IB-MTU", fixture{fires: edit(ipoibNAD, "2044", "4092"), missing: func(f *Facts) { away(&nic(f, 8).MTU) }})
 	add("CNI-MTU", fixture{fires: edit(macvlanNAD, "9000", "9216"), missing: func(f *Facts) { away(&nic(f, 2).MTU) }})
 	add("CNI-RESOURCE", fixture{
 		fires:   func(f *Facts) { f.Configs.NADs.Value[macvlanNAD].Resource = "rdma/hca" },

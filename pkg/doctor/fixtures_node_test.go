@@ -35,7 +35,8 @@ func healthyNode(f *Facts) {
 		CharDevices: Known([]string{"/dev/infiniband/rdma_cm"}, "/dev/infiniband"),
 	}
 	uverbs := []string{}
-	f.NICs = &NICs{Problems: Known([]string(nil), "node file"), Fabric: Known("isolated", "node file")}
+	f.NICs = &NICs{Problems: Known([]string(nil), "node file"), Fabric: Known("isolated", "node file"),
+		Others: Known([]HostInterface{{Name: "ib0.8001", MTU: 2044, Kind: ipoibKind, AdminUp: true}}, "netlink")}
 	var nics []NIC
 	var gpus []GPU
 	for i := range 9 {
@@ -114,7 +115,7 @@ func healthyNIC(i int) NIC {
 		n.Addresses.Value = []string{fmt.Sprintf("172.31.%d.2/24", i)}
 		port.GIDs.Value = addressed(2, mapped(i, 2), fmt.Sprintf("net%d", i+1))
 	case i == 8:
-		n.LinkType, n.Addresses.Value = "infiniband", nil
+		n.LinkType, n.Addresses.Value, n.MTU.Value = "infiniband", nil, 2044
 		port.LinkLayer, port.TableSize, port.GIDs.Value = InfiniBand, 8, []GID{{0, "fe80:0000:0000:0000:0002:c903:00ab:cdef", "IB/RoCE v1", ""}}
 		port.LID, port.SMLID, port.PKeys = Known(uint32(7), "sysfs"), Known(uint32(1), "sysfs"), Known([]PKey{{0, "0xffff"}}, "sysfs")
 		port.IsSM = Known(false, "RDMA netlink")
@@ -266,6 +267,7 @@ func addNICs() {
 	add("NIC-DRIVER", fixture{
 		fires:   func(f *Facts) { *nic(f, 8) = NIC{PCI: "0000:18:00.0", Rail: nic(f, 8).Rail, NUMA: nic(f, 8).NUMA} },
 		missing: noNICs,
+		also:    []string{"CNI-NIC"},
 	})
 	add("NIC-NETDEV", fixture{fires: func(f *Facts) { nic(f, 7).Name = "" }, missing: noNICs, also: []string{"CNI-NIC", "DP-IFNAMES"}})
 	add("NIC-NAME", fixture{
@@ -330,6 +332,10 @@ func addPorts() {
 		missing: func(f *Facts) { away(&port(f, 8).GIDs) },
 	})
 	add("IB-SM-LENT", fixture{fires: func(f *Facts) { port(f, 8).IsSM.Value = true }, missing: func(f *Facts) { away(&port(f, 8).IsSM) }})
+	add("IB-ORPHAN-CHILD", fixture{
+		fires:   func(f *Facts) { f.NICs.Others.Value[0].AdminUp = false },
+		missing: func(f *Facts) { away(&f.NICs.Others) },
+	})
 	add("IB-PKEY", fixture{fires: func(f *Facts) { port(f, 8).PKeys.Value = []PKey{{0, "0x7fff"}} }, missing: func(f *Facts) { away(&port(f, 8).PKeys) }})
 }
 

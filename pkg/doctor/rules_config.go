@@ -163,6 +163,45 @@ var configRules = []Rule{
 		},
 	},
 	{
+		ID: "IB-NAD-PKEY", Scope: ConfigScope, Severity: Fail,
+		Expects:     "The port that an ipoib network names is a member of the network's partition.",
+		Consequence: "Each ADD of the network fails on that node until the port is a member.",
+		Cure:        "Make the port a member in the subnet manager's partitions, or correct \"pkey\".",
+		Check: func(f *Facts, r *Report) {
+			eachIPoIBPort(f, r, func(n *network, p *plugin, nic *NIC, port *Port) {
+				keys, ok := Read(r, port.Device+" pkeys", port.PKeys)
+				if !ok || p.ipoib.PKey == 0 {
+					return
+				}
+				r.judged()
+				if !slices.ContainsFunc(keys, func(k PKey) bool { return p.ipoib.PKey == partitionOf(k.Key) }) {
+					r.Find(n.config.Object(), "port %d of %s (%s) is not a member of partition %#x", port.Port, port.Device, nic.label(), p.ipoib.PKey)
+				}
+			})
+		},
+	},
+	{
+		ID: "IB-MTU", Scope: ConfigScope, Severity: Warn,
+		Expects:     "The MTU of an ipoib network is at most what the partition's multicast group allows.",
+		Consequence: "The pods' interfaces have the smaller MTU, and not the one that the network asks for.",
+		Cure:        "Remove \"mtu\" from the network, or raise the group's MTU in the subnet manager's partitions (mtu=5 is 4096 bytes).",
+		Check: func(f *Facts, r *Report) {
+			eachIPoIBPort(f, r, func(n *network, p *plugin, nic *NIC, port *Port) {
+				mtu, ok := Read(r, nic.label()+" mtu", nic.MTU)
+				keys, known := Read(r, port.Device+" pkeys", port.PKeys)
+				// The master's own partition is that at index 0. In connected mode its MTU is not the group's.
+				own := known && len(keys) > 0 && (p.ipoib.PKey == 0 || p.ipoib.PKey == partitionOf(keys[0].Key))
+				if !ok || !own || p.ipoib.MTU == 0 || mtu > maxDatagram {
+					return
+				}
+				r.judged()
+				if p.ipoib.MTU > mtu {
+					r.Find(n.config.Object(), "its mtu is %d, and that of %s is %d", p.ipoib.MTU, nic.label(), mtu)
+				}
+			})
+		},
+	},
+	{
 		ID: "CNI-RESOURCE", Scope: ConfigScope, Severity: Warn,
 		Expects:     "The resource that a NetworkAttachmentDefinition names (k8s.v1.cni.cncf.io/resourceName) is one of the device pools at hand.",
 		Consequence: "Pods that request the resource stay Pending, and Multus passes no device to the network.",
@@ -503,6 +542,30 @@ func (p *plugin) policy() netconf.RoutingPolicy {
 		return p.ipoib.Policy
 	}
 	return netconf.RoutingPolicy{}
+}
+
+// maxDatagram is the highest MTU of an InfiniBand interface in datagram mode (IPOIB_UD_MTU).
+const maxDatagram = 4092
+
+// eachIPoIBPort calls do with the InfiniBand ports that each ipoib network names by its master.
+func eachIPoIBPort(f *Facts, r *Report, do func(*network, *plugin, *NIC, *Port)) {
+	byName, ok := nicsForConfigs(f, r)
+	if !ok {
+		return
+	}
+	eachPlugin(f, r, func(n *network, p *plugin) {
+		if p.ipoib == nil {
+			return
+		}
+		for _, nic := range byName[p.ipoib.Master] {
+			ports, _ := Read(r, nic.label()+" ports", nic.Ports)
+			for i := range ports {
+				if ports[i].LinkLayer == InfiniBand {
+					do(n, p, nic, &ports[i])
+				}
+			}
+		}
+	})
 }
 
 // selectsNone reports whether the plugin is host-device, and has nothing that selects a NIC.

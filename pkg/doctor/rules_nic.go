@@ -465,7 +465,7 @@ func checkProtected(f *Facts, r *Report) {
 	})
 }
 
-// differ reports the NICs of rails whose value is not that of most NICs of the same model.
+// differ reports the NICs of rails whose value is not that of most NICs of the same model and link type.
 // NICs with a number of a rail, and those that pods hold without one, are not compared with
 // each other: they are of different networks. Empty values are not compared.
 func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T], text func(T) string) {
@@ -480,7 +480,7 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 		if !ok || value == none {
 			return
 		}
-		key := fmt.Sprintf("%s %t", n.model(), n.Rail != nil)
+		key := fmt.Sprintf("%s %s %t", n.model(), n.LinkType, n.Rail != nil)
 		g := groups[key]
 		if g == nil {
 			g = &group{count: map[T]int{}}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
 var portRules = []Rule{
@@ -169,6 +171,28 @@ var portRules = []Rule{
 		},
 	},
 	{
+		ID: "IB-ORPHAN-CHILD", Scope: NodeScope, Severity: Warn,
+		Expects:     "No child of an InfiniBand interface (ip link add … type ipoib) is left on the host by a pod that has ended.",
+		Consequence: "It keeps its queue pair, and host-device refuses the port (children). ipoib-cni leaves one for each pod that was killed.",
+		Cure:        "If no service of the node made it, delete it: ip link del NAME.",
+		Check: func(f *Facts, r *Report) {
+			if f.NICs == nil {
+				return
+			}
+			others, _ := Read(r, "other interfaces", f.NICs.Others)
+			for i := range others {
+				o := &others[i]
+				if o.Kind != ipoibKind {
+					continue
+				}
+				r.judged()
+				if !o.AdminUp && !o.Attachment { // the kernel sets down what it brings back from a network namespace
+					r.Find("interface "+o.Name, "it is a child of an InfiniBand interface, it is down, and no attachment has it")
+				}
+			}
+		},
+	},
+	{
 		ID: "IB-PKEY", Scope: NodeScope, Severity: Warn,
 		Expects:     "Each InfiniBand port is a full member of a partition, and of the one at index 0 of its table.",
 		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection. Programs that name no partition use index 0, NCCL (NCCL_IB_PKEY) and perftest among them.",
@@ -236,6 +260,15 @@ func stateOf(r *Report, name, state string) bool {
 func fullMember(key string) bool {
 	n, err := strconv.ParseUint(strings.TrimPrefix(key, "0x"), 16, 16)
 	return err == nil && n&0x8000 != 0
+}
+
+// partitionOf returns the partition of a key in sysfs, without the bit of full membership; 0 if it is no key.
+func partitionOf(key string) netconf.PKey {
+	n, err := strconv.ParseUint(strings.TrimPrefix(key, "0x"), 16, 16)
+	if err != nil {
+		return 0
+	}
+	return netconf.PKey(n & 0x7fff)
 }
 
 // isRoCEv2 reports whether the entry has the type RoCE v2.

@@ -159,7 +159,12 @@ func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
 	for _, l := range append(now, before...) {
 		if l.Encap != "loopback" && !l.HasParent() && !known[l.Name] {
 			known[l.Name] = true
-			others = append(others, doctor.HostInterface{Name: l.Name, AltNames: l.AltNames, MTU: l.MTU})
+			others = append(others, doctor.HostInterface{
+				Name: l.Name, AltNames: l.AltNames, MTU: l.MTU, Kind: l.Kind, AdminUp: l.IsUp(),
+				Attachment: slices.ContainsFunc(records, func(r *ledger.Record) bool {
+					return r.Child != nil && r.Child.PermMAC != "" && r.Child.PermMAC == l.PermMAC.String()
+				}),
+			})
 		}
 	}
 	for _, r := range records {
