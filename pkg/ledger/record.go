@@ -115,13 +115,15 @@ type Routing struct {
 
 // Loan is a NIC of the host that the attachment holds.
 type Loan struct {
-	NIC      string        `json:"nic"`              // nic.NIC.Key
-	Name     string        `json:"name"`             // its name on the host; empty under a userspace driver
-	PCI      string        `json:"pci,omitempty"`    // its PCI function
-	Driver   string        `json:"driver,omitempty"` // of a function without a netdev, or "DPDKMode": no netdev was moved
-	Identity link.Identity `json:"identity"`
-	LiesOn   string        `json:"liesOn,omitempty"`   // the host's NIC below it, if it is a VLAN
-	PodIndex int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 while unknown
+	NIC  string `json:"nic"`           // nic.NIC.Key
+	Name string `json:"name"`          // its name on the host; empty under a userspace driver
+	PCI  string `json:"pci,omitempty"` // its PCI function
+	// RDMAAlone is set if the RDMA devices are all that is lent: the NIC has no netdev, and a kernel driver.
+	RDMAAlone bool          `json:"rdmaAlone,omitempty"`
+	Driver    string        `json:"driver,omitempty"` // of a function without a netdev, or "DPDKMode": no netdev was moved
+	Identity  link.Identity `json:"identity"`
+	LiesOn    string        `json:"liesOn,omitempty"`   // the host's NIC below it, if it is a VLAN
+	PodIndex  int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 while unknown
 	// Above are the ifindexes of the links in the pod netns that lay on the NIC
 	// before it was lent.
 	Above    []int          `json:"above,omitzero"`

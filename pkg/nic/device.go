@@ -21,11 +21,13 @@ func (h *Host) HasNetdev(device string) bool { return h.deviceHas(device, "net")
 // in any network namespace: the directory stays, empty, while it is in a pod.
 func (h *Host) HasRDMADevice(device string) bool { return h.deviceHas(device, "infiniband") }
 
-// IsRDMAAlone reports whether the device has an RDMA device and no netdev, in any network namespace: an
-// InfiniBand HCA without ib_ipoib, or a device that never has a netdev, such as AWS's EFA.
-func (h *Host) IsRDMAAlone(device string) bool {
+// isRDMAAlone reports whether the device has an RDMA device and no netdev, in any network namespace.
+func (h *Host) isRDMAAlone(device string) bool {
 	return h.HasRDMADevice(device) && !h.HasNetdev(device)
 }
+
+// MakesIPoIB reports whether ib_ipoib is loaded, which makes a netdev for each InfiniBand port.
+func (h *Host) MakesIPoIB() bool { return exists(filepath.Join(h.Sys, "module/ib_ipoib")) }
 
 // HasRDMACore reports whether the kernel's RDMA core is loaded. It reads sysfs, because
 // opening the core's netlink socket could load it.

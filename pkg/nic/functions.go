@@ -17,10 +17,14 @@ const maxNamed = 3
 // sets the uplink down, and they follow), and the holder of l may set their MAC,
 // VLAN, trust and rate.
 func (h *Host) functions(l *link.Link) string {
-	dir := h.functionDir(l)
-	if dir == "" {
-		return ""
+	if dir := h.functionDir(l); dir != "" {
+		return h.functionsIn(dir)
 	}
+	return ""
+}
+
+// functionsIn is functions for the sysfs directory of a PCI function.
+func (h *Host) functionsIn(dir string) string {
 	var devices []string
 	// The only error is a malformed pattern, and these are constants.
 	virtual, _ := filepath.Glob(filepath.Join(dir, "virtfn*"))

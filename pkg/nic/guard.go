@@ -3,6 +3,7 @@ package nic
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -94,11 +95,25 @@ func (f facts) guard(l *link.Link, allow []string) error {
 			continue
 		}
 		if reason := rule.reason(l); reason != "" {
-			return failure.New(failure.NICProtected, "%s must stay on the host: %s", l.Name, reason).
-				Cure(`choose another NIC, or add "allow": [%q] to the config if that is meant`, rule.override)
+			return stays(l.Name, reason, rule.override)
 		}
 	}
 	return nil
+}
+
+// stays returns the error of a guardrail.
+func stays(nic, reason, override string) error {
+	return failure.New(failure.NICProtected, "%s must stay on the host: %s", nic, reason).
+		Cure(`choose another NIC, or add "allow": [%q] to the config if that is meant`, override)
+}
+
+// GuardFunctions is the guardrail "vfs" for a PCI function that has no netdev.
+func (h *Host) GuardFunctions(pci string, allow []string) error {
+	reason := h.functionsIn(filepath.Join(h.Sys, "bus/pci/devices", pci))
+	if reason == "" || slices.Contains(allow, netconf.AllowVFs) {
+		return nil
+	}
+	return stays(pci, reason, netconf.AllowVFs)
 }
 
 func (f facts) routed(*link.Link) string {

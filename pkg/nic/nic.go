@@ -73,6 +73,9 @@ type NIC struct {
 	PCI string
 	// Driver is the driver of a function without a netdev.
 	Driver string
+	// RDMAAlone is set if the function has an RDMA device and no netdev, in any network namespace: an
+	// InfiniBand HCA without ib_ipoib, or a device that never has a netdev, such as AWS's EFA.
+	RDMAAlone bool
 }
 
 // Key identifies the NIC on this machine: by its parent device, which is the
@@ -197,7 +200,9 @@ func (h *Host) byPCI(s Selector) (*NIC, error) {
 		return h.found(s, nil, link.ErrNotFound)
 	}
 	held := &NIC{PCI: s.PCI}
-	if held.Driver = h.driverOf(held); IsUserspaceDriver(held.Driver) || h.IsRDMAAlone(s.PCI) {
+	held.Driver = h.driverOf(held) // "" while it is unbound
+	held.RDMAAlone = held.Driver != "" && h.isRDMAAlone(s.PCI)
+	if IsUserspaceDriver(held.Driver) || held.RDMAAlone {
 		return held, nil
 	}
 	return h.byParent(s, filepath.Join("bus/pci/devices", s.PCI))

@@ -92,6 +92,9 @@ func (d Device) Is(other Device) bool {
 	return d.Index == other.Index && d.NodeGUID == other.NodeGUID
 }
 
+// IsInfiniBand reports whether the ports of the device are those of an InfiniBand or Omni-Path fabric.
+func (d Device) IsInfiniBand() bool { return d.Protocol == "ib" || d.Protocol == "opa" }
+
 // parseDevice reads the answer to RDMA_NLDEV_CMD_GET (fill_dev_info).
 func parseDevice(a nlattr.Attrs) (Device, error) {
 	d := Device{

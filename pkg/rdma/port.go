@@ -158,7 +158,7 @@ func (c *Core) linkLayer(d Device, number uint32) (string, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return layer, err
 	}
-	if d.Protocol == "ib" || d.Protocol == "opa" {
+	if d.IsInfiniBand() {
 		return "InfiniBand", nil
 	}
 	return "Ethernet", nil

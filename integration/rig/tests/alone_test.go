@@ -45,6 +45,19 @@ func TestHCAWithoutANetdevIsLent(t *testing.T) {
 			refused(t, err, cnierr.InvalidConfig, `"ipam" needs a netdev`, "ib_ipoib")
 			_, err = n.Run(p.call("ADD", "net1", with("rdma", "off")))
 			refused(t, err, cnierr.InvalidConfig, "there is nothing to lend")
+			if mode == rdma.Shared { // its netdev may come later, and is the same NIC
+				first := p.call("ADD", "net1", n.config(0, conf))
+				n.MustRun(first)
+				if err := kmod.LoadAll(wire.LoadOrder); err != nil {
+					t.Fatal(err)
+				}
+				_, err = n.Run(n.pod("late").call("ADD", "net1", n.config(0, map[string]any{"device": n.ipoib(0)})))
+				refused(t, err, cnierr.NICLent, "is lent to")
+				n.MustRun(first.With("DEL"))
+				if err := unix.DeleteModule("ib_ipoib", 0); err != nil {
+					t.Fatal(err)
+				}
+			}
 			for name, end := range map[string]func(n *node, p *pod, config string){
 				"DEL":        func(n *node, p *pod, config string) { n.MustRun(p.call("DEL", "net1", config)) },
 				"a dead pod": func(n *node, p *pod, _ string) { p.Kill(); n.gc() },

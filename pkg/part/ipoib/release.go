@@ -38,7 +38,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 			s.first = first
 		}
 	}
-	waiting, cancel := context.WithTimeout(ctx, max(releasing.Wait, unlistedWait))
+	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
 	defer cancel()
 	err = wait.Until(waiting, 10*time.Millisecond, func() (bool, error) { return s.step(ctx) })
 	if wait.Ended(waiting, err) {
@@ -53,7 +53,8 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 }
 
 // unlistedWait is how long a child is looked for whose queue pair the driver does not list. The netns of a process
-// that has just ended may still be on its way out, with the child in it.
+// that has just ended may still be on its way out, with the child in it. Releases that may not wait so long
+// leave it to others.
 const unlistedWait = 2 * time.Second
 
 // search looks for the child of a record.
@@ -88,7 +89,7 @@ func (s *search) step(ctx context.Context) (gone bool, err error) {
 			s.left = true
 			return false, nil // that took time
 		}
-		s.deleted = true
+		s.deleted = in.ns.SetDown(links[at].Index) == nil // otherwise the pod has moved it
 		return false, failure.Wrap(in.ns.Delete(links[at].Index), failure.Kernel, "delete the IPoIB child %s", links[at].Name)
 	}
 	hidden, listed, err := s.hidden()

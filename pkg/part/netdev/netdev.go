@@ -136,6 +136,9 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	switch found, err := host.Select(s); {
 	case err == nil:
 		holder, err := tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
+		if holder == nil && err == nil && found.RDMAAlone { // it had a netdev when it was lent
+			holder, err = tx.Node.HolderOf(nic.Selector{PCI: found.PCI})
+		}
 		if holder == nil && err == nil {
 			p.chosen = found
 		}
@@ -170,7 +173,7 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if p.Conf.DPDKMode && found.Link != nil {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
-	if err := p.withoutNetdev(host, found, s); err != nil {
+	if err := p.withoutNetdev(found, s); err != nil {
 		return err
 	}
 	lock, err := n.Ledger.LockNIC(ctx, key)
@@ -184,7 +187,7 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		}
 		return err
 	}
-	lent := &ledger.Loan{NIC: key, PCI: found.PCI, Driver: found.Driver}
+	lent := &ledger.Loan{NIC: key, PCI: found.PCI, Driver: found.Driver, RDMAAlone: found.RDMAAlone}
 	if found.Link != nil {
 		if err := p.snapshot(tx, found.Link, lent); err != nil {
 			return nic.IfGone(err, found.Link.Name)
@@ -198,11 +201,11 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 }
 
 // withoutNetdev returns an error if the configuration needs a netdev and the NIC that s selected has none.
-func (p *Part) withoutNetdev(host *nic.Host, found *nic.NIC, s nic.Selector) error {
+func (p *Part) withoutNetdev(found *nic.NIC, s nic.Selector) error {
 	if found.Link != nil {
 		return nil
 	}
-	if !host.IsRDMAAlone(found.PCI) {
+	if !found.RDMAAlone {
 		if key := p.carries(); key != "" {
 			return failure.New(failure.InvalidConfig, `"%s" needs a netdev, but a userspace driver holds %s`, key, s).Cure("give addresses by IPAM")
 		}
@@ -336,8 +339,8 @@ func joinHops(tx *attachment.Tx, s *link.Snapshot) {
 // child writes its record, and then looks for ours.
 func (p *Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
-	if lent.Driver != "" {
-		return nil
+	if err := confirmAlone(tx); err != nil || lent.Driver != "" {
+		return err
 	}
 	kindOn := func(r *ledger.Record) string { // of the link on the NIC
 		switch {
@@ -356,6 +359,25 @@ func (p *Part) Confirm(tx *attachment.Tx) error {
 	}
 	for _, err := range errs {
 		tx.Node.Log.Warn("unreadable record, perhaps of a link on the NIC", "nic", lent.Name, "err", err)
+	}
+	return nil
+}
+
+// confirmAlone returns an error if another attachment has the NIC under another key: as its RDMA device alone, or
+// with the netdev that it had then.
+func confirmAlone(tx *attachment.Tx) error {
+	lent := tx.Record.Loan
+	if lent.PCI == "" {
+		return nil
+	}
+	others, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool {
+		return r.Key != tx.Key && r.Loan != nil && r.Loan.PCI == lent.PCI && (r.Loan.RDMAAlone || lent.RDMAAlone)
+	})
+	if len(others) > 0 {
+		return ledger.LentTo(others[0])
+	}
+	for _, err := range errs {
+		tx.Node.Log.Warn("unreadable record, perhaps of the same NIC", "pci", lent.PCI, "err", err)
 	}
 	return nil
 }

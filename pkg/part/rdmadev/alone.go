@@ -6,14 +6,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // claimAlone records the RDMA devices of a function without a netdev, which are all that the pod gets. It
-// does nothing for a function that a userspace driver holds.
+// does nothing for a function that a userspace driver holds. Where ib_ipoib is loaded, an InfiniBand device without
+// a netdev is one that was just made or moved: the netdev, with what guards it, is about to come.
 func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 	host, lent := tx.Node.Host(), tx.Record.Loan
-	if lent == nil || !host.IsRDMAAlone(lent.PCI) {
+	if lent == nil || !lent.RDMAAlone {
 		return nil
 	}
 	core, err := rdma.Open(host.Netns)
@@ -35,6 +37,10 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 	}
 	r := &ledger.RDMA{Mode: string(mode), RoCETOS: p.TOS}
 	for _, d := range devices {
+		if d.IsInfiniBand() && host.MakesIPoIB() {
+			return failure.New(failure.TryAgain, "the InfiniBand interface of %s (%s) is just being made", lent.PCI, d.Name).
+				Cure("if it never comes, see the kernel log, or unload ib_ipoib to lend RDMA devices alone")
+		}
 		ports, err := core.Ports(d)
 		if err == nil && mode == rdma.Exclusive {
 			err = p.guardAlone(ctx, tx, core, d, ports)
@@ -55,6 +61,16 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 // guardAlone returns an error if the host needs the device d, which is to move.
 func (p Moving) guardAlone(ctx context.Context, tx *attachment.Tx, core *rdma.Core, d rdma.Device, ports []rdma.Port) error {
 	name := tx.Record.Loan.PCI
+	for _, port := range ports {
+		if port.NetdevName != "" { // of another function
+			if err := nic.GuardSharedRDMA(d.Name, name, port.NetdevName, p.Allow); err != nil {
+				return err
+			}
+		}
+	}
+	if err := tx.Node.Host().GuardFunctions(name, p.Allow); err != nil {
+		return err
+	}
 	if err := guardInUse(ctx, tx.Node, core, d, name, nobody, p.Allow); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func losesInfiniBand(l *link.Link, device string) error {
 // Confirm is the guardrail for the ports of one HCA: with each move of the RDMA device the kernel destroys the
 // InfiniBand interfaces of all its ports, wherever they are. Of two ADDs at a time both may be refused.
 func (p Moving) Confirm(tx *attachment.Tx) error {
-	if !tx.Record.LendsNetdev() || tx.Record.Loan.Snapshot.IPoIB == nil {
+	if !tx.Record.LendsNetdev() || tx.Record.Loan.Snapshot == nil || tx.Record.Loan.Snapshot.IPoIB == nil {
 		return nil
 	}
 	parent, moves := tx.Record.Loan.Identity.ParentDev, tx.Record.MadeAnew()

@@ -25,7 +25,8 @@ func (Ports) Name() string { return "ports" }
 // active, and the part before has reported it.
 func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 	r := tx.Record.RDMA
-	if r == nil || tx.Record.Link == nil || !tx.Record.Link.Up {
+	alone := tx.Record.Loan != nil && tx.Record.Loan.RDMAAlone
+	if r == nil || !alone && (tx.Record.Link == nil || !tx.Record.Link.Up) {
 		return nil
 	}
 	core, err := rdma.Open(where(r, tx.Node, tx.Pod))
