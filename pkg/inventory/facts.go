@@ -83,7 +83,7 @@ func (m *machine) complete(list *NICList, links []*link.Link) {
 		if n.Lent == nil || n.PCI == "" || n.Auxiliary != "" {
 			continue
 		}
-		k := resource.NIC{MAC: cmp.Or(n.PermanentMAC, n.MAC), LinkType: n.LinkType, CharDevices: n.CharDevices}
+		k := resource.NIC{MAC: cmp.Or(n.PermanentMAC, n.MAC), LinkType: n.LinkType, PKey: n.PKey, CharDevices: n.CharDevices}
 		if n.Name != "" {
 			k.Names = append([]string{n.Name}, n.AltNames...)
 		}

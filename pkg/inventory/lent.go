@@ -77,6 +77,9 @@ func lentNIC(a *Attachment) NIC {
 	}
 	if s := r.Loan.Snapshot; s != nil {
 		n.AltNames, n.MAC, n.MTU, n.LinkType = s.AltNames, s.MAC, s.MTU, nic.LinkType(s.MAC)
+		if s.IPoIB != nil {
+			n.PKey = s.IPoIB.PKey
+		}
 	}
 	if h := r.Loan.Hardware; h != nil {
 		n.Mbps, n.Firmware = h.Mbps, h.Firmware

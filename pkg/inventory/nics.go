@@ -43,6 +43,7 @@ type NIC struct {
 	MAC          string   `json:"mac,omitempty"` // on the host
 	PermanentMAC string   `json:"permanentMAC,omitempty"`
 	LinkType     string   `json:"linkType,omitempty"` // "ether" or "infiniband"
+	PKey         uint16   `json:"-"`                  // of an InfiniBand netdev's partition
 	MTU          int      `json:"mtu,omitempty"`      // on the host
 	Mbps         uint32   `json:"mbps,omitempty"`     // speed in megabit per second; 0 if unknown
 	Link         string   `json:"link,omitempty"`     // up or down; empty if that cannot be read
@@ -234,6 +235,9 @@ func (m *machine) onHost(list *NICList, l *link.Link) NIC {
 		Name: l.Name, AltNames: l.AltNames, PCI: m.host.NICOf(l).PCI, MAC: l.MAC.String(), PermanentMAC: l.PermMAC.String(), MTU: l.MTU, LinkType: l.Encap,
 		Link: stateOfLink(l), AdminDown: !l.IsUp(),
 		parentDev: l.ParentDev, hardware: l.Identity().Hardware(), Representor: m.host.IsRepresentor(l),
+	}
+	if l.IPoIB != nil {
+		n.PKey = l.IPoIB.PKey
 	}
 	if l.ParentBus == "auxiliary" {
 		n.Auxiliary = l.ParentDev

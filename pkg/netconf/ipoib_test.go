@@ -39,18 +39,18 @@ func TestInvalidIPoIBConfigIsRefused(t *testing.T) {
 		args Args
 		text string
 	}{
-		"unknown mode":                  {more: map[string]any{"mode": "bridge"}, text: `unknown mode: "bridge"`},
-		"connected mode":                {more: map[string]any{"mode": "connected"}, text: "cannot safely make a child in connected mode"},
-		"MTU above a datagram's":        {more: map[string]any{"mode": "datagram", "mtu": 4093}, text: "at most 4092"},
-		"negative MTU":                  {more: map[string]any{"mtu": -1}, text: "invalid MTU -1"},
-		"dhcp":                          {more: map[string]any{"ipam": map[string]any{"type": "dhcp"}}, text: "Ethernet frames"},
-		"the pod's MAC":                 {args: Args{MAC: "02:00:00:00:00:01"}, text: "cannot be given a MAC"},
-		"the runtime's MAC":             {more: map[string]any{"runtimeConfig": map[string]any{"mac": "02:00:00:00:00:01"}}, text: "cannot be given a MAC"},
-		"the network's MAC":             {more: map[string]any{"MAC": "02:00:00:00:00:01"}, text: "cannot be given a MAC"},
-		"keepAddress":    {more: map[string]any{"keepAddress": true}, text: `"keepAddress" is for host-device`},
-		"an invalid linkTimeout":           {more: map[string]any{"linkTimeout": "soon"}, text: `"linkTimeout"`},
-		"an unknown value of rdma":  {more: map[string]any{"rdma": "yes"}, text: "rdma"},
-		"an unknown routing mode": {more: map[string]any{"routing": map[string]any{"mode": "best"}}, text: "best"},
+		"unknown mode":             {more: map[string]any{"mode": "bridge"}, text: `unknown mode: "bridge"`},
+		"connected mode":           {more: map[string]any{"mode": "connected"}, text: "cannot safely make a child in connected mode"},
+		"MTU above a datagram's":   {more: map[string]any{"mode": "datagram", "mtu": 4093}, text: "at most 4092"},
+		"negative MTU":             {more: map[string]any{"mtu": -1}, text: "invalid MTU -1"},
+		"dhcp":                     {more: map[string]any{"ipam": map[string]any{"type": "dhcp"}}, text: "Ethernet frames"},
+		"the pod's MAC":            {args: Args{MAC: "02:00:00:00:00:01"}, text: "cannot be given a MAC"},
+		"the runtime's MAC":        {more: map[string]any{"runtimeConfig": map[string]any{"mac": "02:00:00:00:00:01"}}, text: "cannot be given a MAC"},
+		"the network's MAC":        {more: map[string]any{"MAC": "02:00:00:00:00:01"}, text: "cannot be given a MAC"},
+		"keepAddress":              {more: map[string]any{"keepAddress": true}, text: `"keepAddress" is for host-device`},
+		"an invalid linkTimeout":   {more: map[string]any{"linkTimeout": "soon"}, text: `"linkTimeout"`},
+		"an unknown value of rdma": {more: map[string]any{"rdma": "yes"}, text: "rdma"},
+		"an unknown routing mode":  {more: map[string]any{"routing": map[string]any{"mode": "best"}}, text: "best"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := ParseIPoIB(ipoibWith(c.more), c.args)
@@ -69,7 +69,7 @@ func TestIPoIBWaitsUntilItHasJoined(t *testing.T) {
 		"by default":    {nil, LinkWait{Timeout: joinTimeout}},
 		"RDMA required": {map[string]any{"rdma": "required"}, LinkWait{Timeout: defaultLinkTimeout, Required: true}},
 		"not at all":    {map[string]any{"linkTimeout": "0s"}, LinkWait{}},
-		"linkTimeout":       {map[string]any{"linkTimeout": "2s"}, LinkWait{Timeout: 2 * time.Second}},
+		"linkTimeout":   {map[string]any{"linkTimeout": "2s"}, LinkWait{Timeout: 2 * time.Second}},
 	} {
 		conf, err := ParseIPoIB(ipoibWith(c.more), Args{})
 		if err != nil || conf.LinkWait() != c.want {

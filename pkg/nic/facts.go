@@ -59,7 +59,7 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 	dir := filepath.Join("bus/pci/devices", d.Address)
 	n := resource.NIC{
 		PCI: d.Address, Vendor: fmt.Sprintf("%04x", d.Vendor), Device: fmt.Sprintf("%04x", d.Device), Driver: d.Driver, Path: d.Path,
-		Names: known.Names, MAC: known.MAC, LinkType: known.LinkType,
+		Names: known.Names, MAC: known.MAC, LinkType: known.LinkType, PKey: known.PKey,
 		RDMA: h.entries(dir, "infiniband"), CharDevices: h.CharDevices("pci", d.Address), ACPIIndex: h.number(dir, "acpi_index"), Parent: h.PhysicalFunction(d.Address),
 	}
 	if d.NUMA >= 0 {
@@ -73,6 +73,9 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 	}
 	if l := h.netdev(links, dir); l != nil {
 		n.Names, n.LinkType, n.MAC = l.Names(), l.Encap, l.PermMAC.String()
+		if l.IPoIB != nil {
+			n.PKey = l.IPoIB.PKey
+		}
 		if n.MAC == "" {
 			n.MAC = l.MAC.String()
 		}

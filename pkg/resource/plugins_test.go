@@ -161,7 +161,6 @@ func TestSRIOVConfigurationsThatAreRefused(t *testing.T) {
 		one(`"excludeTopolgy":true,"selectors":{}`):                `did you mean "excludeTopology"?`,
 		one(`"additionalInfo":{"*":"x"},"selectors":{}`):           "additionalInfo",
 		sel(`"ddpProfiles":["GTPv1"]`):                             `the key "resourceList[0].selectors[0].ddpProfiles" is refused`,
-		sel(`"pKeys":["0x8001"]`):                                  "pKeys\" is refused",
 		sel(`"vdpaType":"vhost"`):                                  "vdpaType\" is refused",
 		sel(`"NeedVhostNet":true`):                                 "NeedVhostNet\" is refused",
 		sel(`"auxTypes":["sf"]`):                                   "auxTypes\" is refused",

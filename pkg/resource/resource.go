@@ -10,6 +10,7 @@ type NIC struct {
 	Device    string
 	Driver    string
 	LinkType  string   // Ethernet or InfiniBand
+	PKey      uint16   // of the netdev's partition, with the bit of full membership; 0 if it has none
 	ACPIIndex int      // 0 if there is none
 	RDMA      []string // names of its RDMA devices on the host
 	// PF is the name of the physical function's netdev on the host, if the NIC is a

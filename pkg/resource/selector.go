@@ -21,6 +21,7 @@ type Select struct {
 	// IfNames has names and altnames of netdevs.
 	IfNames      []string `yaml:"ifNames,omitempty"`
 	LinkTypes    []string `yaml:"linkTypes,omitempty"` // "ether" or "infiniband"
+	PKeys        []string `yaml:"pKeys,omitempty"`     // "0x8001": partitions of InfiniBand netdevs
 	PCIAddresses []string `yaml:"pciAddresses,omitempty"`
 	ACPIIndexes  []string `yaml:"acpiIndexes,omitempty"`
 	// PFNames and RootDevices have names and PCI addresses of physical functions, which
@@ -33,7 +34,7 @@ type Select struct {
 }
 
 var selectKeys = []string{
-	"rails", "vendors", "devices", "drivers", "ifNames", "linkTypes", "pciAddresses", "acpiIndexes", "pfNames", "rootDevices", "rdma",
+	"rails", "vendors", "devices", "drivers", "ifNames", "linkTypes", "pKeys", "pciAddresses", "acpiIndexes", "pfNames", "rootDevices", "rdma",
 }
 
 // RailList has numbers of rails, or allRails alone.
@@ -102,6 +103,10 @@ func (s *Select) lists() []list {
 		{"drivers", s.Drivers, func(n *NIC, v string, _ map[string]int) bool { return n.Driver == v }, checkText},
 		{"ifNames", s.IfNames, func(n *NIC, v string, _ map[string]int) bool { return slices.Contains(n.Names, v) }, checkText},
 		{"linkTypes", s.LinkTypes, func(n *NIC, v string, _ map[string]int) bool { return n.LinkType == v }, checkLinkType},
+		{"pKeys", s.PKeys, func(n *NIC, v string, _ map[string]int) bool {
+			key, err := strconv.ParseUint(v, 0, 16)
+			return err == nil && key != 0 && uint16(key) == n.PKey
+		}, checkPKey},
 		{"pciAddresses", s.PCIAddresses, func(n *NIC, v string, _ map[string]int) bool { return strings.EqualFold(n.PCI, v) }, checkPCI},
 		{"acpiIndexes", s.ACPIIndexes, func(n *NIC, v string, _ map[string]int) bool {
 			return n.ACPIIndex != 0 && strconv.Itoa(n.ACPIIndex) == v
@@ -188,6 +193,13 @@ func checkHex(v string) error {
 func checkLinkType(v string) error {
 	if v != Ethernet && v != InfiniBand {
 		return fmt.Errorf(`%q is neither "ether" nor "infiniband"`, v)
+	}
+	return nil
+}
+
+func checkPKey(v string) error {
+	if key, err := strconv.ParseUint(v, 0, 16); err != nil || key&0x7fff == 0 {
+		return fmt.Errorf(`%q is no partition key, as "0x8001"`, v)
 	}
 	return nil
 }

@@ -42,13 +42,14 @@ type sriovSelectors struct {
 	PFNames      []string `json:"pfNames"`
 	RootDevices  []string `json:"rootDevices"`
 	LinkTypes    []string `json:"linkTypes"`
+	PKeys        []string `json:"pKeys"`
 	IsRdma       bool     `json:"isRdma"`
 }
 
 var (
 	sriovFileKeys = []string{"resourceList"}
 	sriovPoolKeys = []string{"resourceName", "resourcePrefix", "deviceType", "excludeTopology", "additionalInfo", "selectors"}
-	sriovSelKeys  = []string{"vendors", "devices", "drivers", "pciAddresses", "acpiIndexes", "pfNames", "rootDevices", "linkTypes", "isRdma"}
+	sriovSelKeys  = []string{"vendors", "devices", "drivers", "pciAddresses", "acpiIndexes", "pfNames", "rootDevices", "linkTypes", "pKeys", "isRdma"}
 )
 
 // keepPlugin is the cure for what is refused.
@@ -60,8 +61,6 @@ func refused(key string) string {
 	switch strings.ToLower(key) {
 	case "ddpprofiles":
 		return "rail-cni does not know the DDP profiles of NICs"
-	case "pkeys":
-		return "rail-cni does not know the partition keys of NICs"
 	case "vdpatype":
 		return "vDPA devices are not offered"
 	case "needvhostnet":
@@ -145,7 +144,7 @@ func (p *sriovPool) config(where string, object json.RawMessage) (PoolConfig, er
 func (s *sriovSelectors) convert() Select {
 	out := Select{
 		Vendors: s.Vendors, Devices: s.Devices, Drivers: s.Drivers, PCIAddresses: s.PCIAddresses, ACPIIndexes: s.ACPIIndexes,
-		PFNames: s.PFNames, RootDevices: s.RootDevices, LinkTypes: s.LinkTypes,
+		PFNames: s.PFNames, RootDevices: s.RootDevices, LinkTypes: s.LinkTypes, PKeys: s.PKeys,
 	}
 	if s.IsRdma {
 		out.RDMA = &s.IsRdma

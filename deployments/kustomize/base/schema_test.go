@@ -24,7 +24,7 @@ var goodNodeFiles = []string{
 	`{rails: {auto: pciOrder, select: {vendors: ["15b3"], devices: ["1021"], drivers: [mlx5_core], rdma: true}}}`,
 	`{rails: [{id: 0, pci: "0000:3b:00.0"}, {id: 1, name: ens2}, {id: 2, mac: "02:00:00:00:00:01"}, {id: 3, acpiIndex: 4}, {id: 4, rdma: mlx5_4}]}`,
 	`{resources: {allowOverlap: true, cdi: false, health: {down: 10s, up: 1m}, sharedConfigFile: /etc/a.json, sriovConfigFile: /etc/b.json}}`,
-	`{resources: {pools: [{name: example.com/a, mode: shared, max: 8, topology: true, umad: true, select: {rdma: true, linkTypes: [ether]}}]}}`,
+	`{resources: {pools: [{name: example.com/a, mode: shared, max: 8, topology: true, umad: true, select: {rdma: true, linkTypes: [ether], pKeys: ["0x8001"]}}]}}`,
 	`{resources: {pools: [{name: example.com/b, mode: perRail, select: {rails: all}}, {name: example.com/c, mode: exclusive, select: {rails: [0, 1]}}]}}`,
 	`{resources: {pools: [{name: example.com/d, mode: exclusive, select: {vendors: ["15b3"], devices: ["1021"], drivers: [mlx5_core], ifNames: [ens1], pciAddresses: ["0000:3b:00.0"], acpiIndexes: ["4"], pfNames: [ens2#0-3], rootDevices: ["0000:3c:00.0"]}}]}}`,
 	`{fabric: routed, node: 3}`,

@@ -115,7 +115,7 @@ func TestWhatHasNoEqualIsNamed(t *testing.T) {
 		"no YAML":                  {"\x00", []string{"neither YAML nor JSON"}},
 		"two configurations":       {configMapOf(map[string]string{"a": sharedJSON, "b": sriovJSON}), []string{"rdma-devices/a", "rdma-devices/b", "--key"}},
 		"both in one":              {`{"configList": [], "resourceList": []}`, []string{"one of the keys"}},
-		"each refused key":         {`{"resourceList": [{"resourceName": "a", "selectors": {"needVhostNet": true}}, {"resourceName": "b", "selectors": {"pKeys": ["0x1"]}}, {"resourceName": "c", "selectors": {"vendors": ["15b3"]}}]}`, []string{"needVhostNet", "pKeys"}},
+		"each refused key":         {`{"resourceList": [{"resourceName": "a", "selectors": {"needVhostNet": true}}, {"resourceName": "b", "selectors": {"ddpProfiles": ["0x1"]}}, {"resourceName": "c", "selectors": {"vendors": ["15b3"]}}]}`, []string{"needVhostNet", "ddpProfiles"}},
 		"several selectors":        {`{"resourceList": [{"resourceName": "a", "selectors": [{"vendors": ["15b3"]}, {"vendors": ["8086"]}]}]}`, []string{"intel.com/a", "several", "sriovConfigFile"}},
 		"additional information":   {`{"resourceList": [{"resourceName": "a", "additionalInfo": {"*": {"token": "x"}}, "selectors": {"vendors": ["15b3"]}}]}`, []string{"intel.com/a", "additionalInfo", "sriovConfigFile"}},
 		"a pool without devices":   {`{"configList": [{"resourceName": "a", "rdmaHcaMax": 0, "selectors": {"ifNames": ["ens1"]}}]}`, []string{"max", "sharedConfigFile"}},
