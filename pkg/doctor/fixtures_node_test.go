@@ -35,8 +35,10 @@ func healthyNode(f *Facts) {
 		CharDevices: Known([]string{"/dev/infiniband/rdma_cm"}, "/dev/infiniband"),
 	}
 	uverbs := []string{}
-	f.NICs = &NICs{Problems: Known([]string(nil), "node file"), Fabric: Known("isolated", "node file"),
-		Others: Known([]HostInterface{{Name: "ib0.8001", MTU: 2044, Kind: ipoibKind, AdminUp: true}}, "netlink")}
+	f.NICs = &NICs{
+		Problems: Known([]string(nil), "node file"), Fabric: Known("isolated", "node file"),
+		Others: Known([]HostInterface{{Name: "ib0.8001", MTU: 2044, Kind: ipoibKind, AdminUp: true}}, "netlink"),
+	}
 	var nics []NIC
 	var gpus []GPU
 	for i := range 9 {
