@@ -107,16 +107,11 @@ func (c *IPoIB) checkAddress(args Args) error {
 func (c *IPoIB) IDs() []string { return given(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID) }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.
-func (c *IPoIB) NeedsRail() bool { return !c.Rail.IsZero() || c.VariesByRail() || c.TableOfRail() }
+func (c *IPoIB) NeedsRail() bool { return needsRail(c.Rail, &c.Common, &c.Routing) }
 
-// RailCure returns err, which is about the missing rail of a NIC, with one more cure if
-// nothing but the routing table needs the rail.
-func (c *IPoIB) RailCure(err error) error {
-	if !c.Rail.IsZero() || c.VariesByRail() {
-		return err
-	}
-	return failure.WithCure(err, tableCure)
-}
+// RailCure returns err, of a NIC without a rail, with one more cure if nothing but the routing
+// table needs the rail.
+func (c *IPoIB) RailCure(err error) error { return railCure(err, c.Rail, &c.Common) }
 
 // joinTimeout bounds ADD's wait for the link if linkTimeout is missing and RDMA is not required. An interface
 // joins its partition's broadcast group in a fraction of a second, and sends and receives nothing

@@ -104,18 +104,11 @@ func (c *Common) sets(key string) bool {
 }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.
-func (c *Macvlan) NeedsRail() bool {
-	return !c.Rail.IsZero() || c.VariesByRail() || c.TableOfRail()
-}
+func (c *Macvlan) NeedsRail() bool { return needsRail(c.Rail, &c.Common, &c.Routing) }
 
-// RailCure returns err, which is about the missing rail of a NIC, with one more cure if
-// nothing but the routing table needs the rail.
-func (c *Macvlan) RailCure(err error) error {
-	if !c.Rail.IsZero() || c.VariesByRail() {
-		return err
-	}
-	return failure.WithCure(err, tableCure)
-}
+// RailCure returns err, of a NIC without a rail, with one more cure if nothing but the routing
+// table needs the rail.
+func (c *Macvlan) RailCure(err error) error { return railCure(err, c.Rail, &c.Common) }
 
 // LinkWait returns how an ADD waits for the link. If the master is in the pod, the link is
 // never required, because the pod gets no RDMA by it.

@@ -47,3 +47,17 @@ func (r Rail) check() error {
 	}
 	return failure.New(failure.InvalidConfig, `"rail": %d is negative`, *r.Number).Cure("give the number of a rail in the node file, or leave the key out")
 }
+
+// needsRail reports whether an attachment needs the rail of its NIC: the network names one, or its addresses or
+// its routing table depend on it.
+func needsRail(rail Rail, c *Common, r *Routing) bool {
+	return !rail.IsZero() || c.VariesByRail() || r.TableOfRail()
+}
+
+// railCure returns err, of a NIC without a rail, with one more cure if nothing but the routing table needs the rail.
+func railCure(err error, rail Rail, c *Common) error {
+	if !rail.IsZero() || c.VariesByRail() {
+		return err
+	}
+	return failure.WithCure(err, tableCure)
+}
