@@ -26,7 +26,7 @@ type Tx struct {
 	// involved.
 	Parent *link.Link
 	// Link is the interface in the pod, with its MAC and MTU there. Apply of the
-	// part that makes it sets it. It is nil if a userspace driver holds the NIC.
+	// part that makes it sets it. It is nil if no netdev is lent.
 	Link *link.Link
 	// Rail is the rail of the NIC by the node file, and Rails are all rails of the node,
 	// sorted. Claim of the part that selects the NIC sets them, if the network needs them

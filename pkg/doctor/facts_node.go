@@ -80,7 +80,7 @@ type HostInterface struct {
 	MTU      int      `json:"mtu"`
 	Kind     string   `json:"kind,omitempty"` // "bond", "vlan", "ipoib" (a child), …
 	AdminUp  bool     `json:"adminUp,omitempty"`
-	// Attachment is set if a record has it: it is on its way to a pod, or back.
+	// Attachment is set if an attachment has the interface, which is on its way to a pod, or back.
 	Attachment bool `json:"attachment,omitempty"`
 }
 

@@ -169,8 +169,11 @@ var configRules = []Rule{
 		Cure:        "Make the port a member in the subnet manager's partitions, or correct \"pkey\".",
 		Check: func(f *Facts, r *Report) {
 			eachIPoIBPort(f, r, func(n *network, p *plugin, nic *NIC, port *Port) {
+				if p.ipoib.PKey == 0 {
+					return
+				}
 				keys, ok := Read(r, port.Device+" pkeys", port.PKeys)
-				if !ok || p.ipoib.PKey == 0 {
+				if !ok {
 					return
 				}
 				r.judged()
@@ -182,16 +185,19 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IB-MTU", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The MTU of an ipoib network is at most what the partition's multicast group allows.",
-		Consequence: "The pods' interfaces have the smaller MTU, and not the one that the network asks for.",
-		Cure:        "Remove \"mtu\" from the network, or raise the group's MTU in the subnet manager's partitions (mtu=5 is 4096 bytes).",
+		Expects:     "The MTU of an ipoib network in its master's partition is at most the master's, which the partition's multicast group bounds.",
+		Consequence: "The pods' interfaces have the smaller MTU. Above the port's own maximum each ADD fails.",
+		Cure:        "Remove \"mtu\" from the network. Or raise the group's MTU in the subnet manager's partitions (mtu=5 is 4096 bytes), and restart the subnet manager.",
 		Check: func(f *Facts, r *Report) {
 			eachIPoIBPort(f, r, func(n *network, p *plugin, nic *NIC, port *Port) {
+				if p.ipoib.MTU == 0 {
+					return
+				}
 				mtu, ok := Read(r, nic.label()+" mtu", nic.MTU)
 				keys, known := Read(r, port.Device+" pkeys", port.PKeys)
 				// The master's own partition is that at index 0. In connected mode its MTU is not the group's.
 				own := known && len(keys) > 0 && (p.ipoib.PKey == 0 || p.ipoib.PKey == partitionOf(keys[0].Key))
-				if !ok || !own || p.ipoib.MTU == 0 || mtu > maxDatagram {
+				if !ok || !own || mtu > netconf.MaxDatagram {
 					return
 				}
 				r.judged()
@@ -543,9 +549,6 @@ func (p *plugin) policy() netconf.RoutingPolicy {
 	}
 	return netconf.RoutingPolicy{}
 }
-
-// maxDatagram is the highest MTU of an InfiniBand interface in datagram mode (IPOIB_UD_MTU).
-const maxDatagram = 4092
 
 // eachIPoIBPort calls do with the InfiniBand ports that each ipoib network names by its master.
 func eachIPoIBPort(f *Facts, r *Report, do func(*network, *plugin, *NIC, *Port)) {

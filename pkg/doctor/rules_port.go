@@ -173,7 +173,7 @@ var portRules = []Rule{
 	{
 		ID: "IB-ORPHAN-CHILD", Scope: NodeScope, Severity: Warn,
 		Expects:     "No child of an InfiniBand interface (ip link add … type ipoib) is left on the host by a pod that has ended.",
-		Consequence: "It keeps its queue pair, and host-device refuses the port (children). ipoib-cni leaves one for each pod that was killed.",
+		Consequence: "The child keeps a queue pair, and host-device refuses the NIC (children). ipoib-cni leaves one for each pod that was killed.",
 		Cure:        "If no service of the node made it, delete it: ip link del NAME.",
 		Check: func(f *Facts, r *Report) {
 			if f.NICs == nil {

@@ -17,7 +17,7 @@ type Attachment struct {
 	Network     string       `json:"network"`
 	NIC         string       `json:"nic"` // its name on the host; a macvlan's master
 	PCI         string       `json:"pci,omitempty"`
-	Driver      string       `json:"driver,omitempty"` // the userspace driver that holds the NIC
+	Driver      string       `json:"driver,omitempty"` // of a NIC without a netdev
 	MAC         string       `json:"mac,omitempty"`
 	MTU         int          `json:"mtu,omitempty"`
 	Link        string       `json:"link,omitempty"` // of the interface now: up or down; empty if that cannot be read

@@ -116,7 +116,7 @@ type Routing struct {
 // Loan is a NIC of the host that the attachment holds.
 type Loan struct {
 	NIC  string `json:"nic"`           // nic.NIC.Key
-	Name string `json:"name"`          // its name on the host; empty under a userspace driver
+	Name string `json:"name"`          // its name on the host; empty if it had no netdev
 	PCI  string `json:"pci,omitempty"` // its PCI function
 	// RDMAAlone is set if the RDMA devices are all that is lent: the NIC has no netdev, and a kernel driver.
 	RDMAAlone bool          `json:"rdmaAlone,omitempty"`
@@ -235,8 +235,8 @@ func (r *Record) LendsRDMAOf(parent string) bool {
 // has no record here.
 func (r *Record) HasInterface() bool { return r.Loan != nil || r.Child != nil }
 
-// LendsNetdev reports whether the attachment's NIC was lent as a network interface, and
-// not under a userspace driver, where no netdev moves.
+// LendsNetdev reports whether the attachment's NIC was lent as a network interface: not with
+// DPDKMode, and not a function that has none.
 func (r *Record) LendsNetdev() bool { return r.Loan != nil && r.Loan.Driver == "" }
 
 // NICName returns the host's NIC that the attachment uses: the lent one, the

@@ -72,8 +72,8 @@ func (n *Netns) announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) 
 		if err != nil {
 			return err
 		}
-		if to = broadcastOf(attrs); len(to) != ipoibAddress {
-			return fmt.Errorf("the broadcast address of %s has %d bytes, not %d", l.Name, len(to), ipoibAddress)
+		if to = broadcastOf(attrs); len(to) != IPoIBAddress {
+			return fmt.Errorf("the broadcast address of %s has %d bytes, not %d", l.Name, len(to), IPoIBAddress)
 		}
 	}
 	var packets []packet
@@ -98,7 +98,7 @@ type packet struct {
 // address (ipv6_eth_mc_map, ipv6_ib_mc_map).
 func allNodesOf(broadcast net.HardwareAddr) net.HardwareAddr {
 	group := allNodes.AsSlice()
-	if len(broadcast) != ipoibAddress {
+	if len(broadcast) != IPoIBAddress {
 		return append(net.HardwareAddr{0x33, 0x33}, group[12:]...)
 	}
 	// Queue pair, scope and partition are those of the broadcast group.
@@ -148,7 +148,7 @@ func (n *Netns) requestOwn(index int, ip netip.Addr) error {
 // hasARP reports whether neighbors on the link are found by ARP or NDP, and mac has the length of
 // its addresses.
 func (l *Link) hasARP(mac net.HardwareAddr) bool {
-	return (l.Encap == "ether" && len(mac) == 6 || l.Encap == infiniband && len(mac) == ipoibAddress) && l.Flags&unix.IFF_NOARP == 0
+	return (l.Encap == "ether" && len(mac) == 6 || l.Encap == infiniband && len(mac) == IPoIBAddress) && l.Flags&unix.IFF_NOARP == 0
 }
 
 // infiniband is the link layer of IPoIB, as netlink names it.
@@ -219,7 +219,7 @@ var (
 func gratuitousARP(mac net.HardwareAddr, ip netip.Addr) []byte {
 	const request = 1
 	hardware := uint16(unix.ARPHRD_ETHER)
-	if len(mac) == ipoibAddress {
+	if len(mac) == IPoIBAddress {
 		hardware = unix.ARPHRD_INFINIBAND
 	}
 	be := binary.BigEndian
@@ -238,7 +238,7 @@ func neighborAdvertisement(mac net.HardwareAddr, ip netip.Addr) []byte {
 	be := binary.BigEndian
 	message := append([]byte{advertisement, 0, 0, 0, override, 0, 0, 0}, ip.AsSlice()...)
 	option := append([]byte{targetAddress, 1}, mac...)
-	if len(mac) == ipoibAddress { // the length counts 8 bytes; 2 unused bytes precede the address
+	if len(mac) == IPoIBAddress { // the length counts 8 bytes; 2 unused bytes precede the address
 		option = append([]byte{targetAddress, 3, 0, 0}, mac...)
 	}
 	message = append(message, option...)

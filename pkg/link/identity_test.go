@@ -7,14 +7,14 @@ import (
 
 // Devices with a parent need real hardware; the comparison of identities does
 // not.
-// ipoibAddressOf returns the address of an InfiniBand interface.
-func ipoibAddressOf(queuePair, guid byte) net.HardwareAddr {
+// IPoIBAddressOf returns the address of an InfiniBand interface.
+func IPoIBAddressOf(queuePair, guid byte) net.HardwareAddr {
 	return net.HardwareAddr{0x80, 0, 0, queuePair, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xb8, 0xce, 0xf6, 0xff, 0xfe, 0, 0, guid}
 }
 
 func TestInfiniBandInterfaceIsKnownByItsGUID(t *testing.T) {
 	at := func(kind, parent string, queuePair, guid byte) *Link {
-		mac := ipoibAddressOf(queuePair, guid)
+		mac := IPoIBAddressOf(queuePair, guid)
 		return &Link{Index: int(queuePair), Name: "ib0", Kind: kind, ParentDev: parent, ParentBus: "pci", MAC: mac, PermMAC: mac}
 	}
 	const function = "0000:3b:00.0"
@@ -31,7 +31,7 @@ func TestInfiniBandInterfaceIsKnownByItsGUID(t *testing.T) {
 		"of another function":       {at(KindIPoIB, "0000:3b:00.1", 1, 0x58), false},
 		"a child":                   {at(KindIPoIB, "", 1, 0x58), false},
 		"of another kind":           {at("device", function, 1, 0x58), false},
-		"in a pod that changed it":  {func() *Link { l := at(KindIPoIB, function, 9, 0x58); l.MAC = ipoibAddressOf(9, 0xee); return l }(), true},
+		"in a pod that changed it":  {func() *Link { l := at(KindIPoIB, function, 9, 0x58); l.MAC = IPoIBAddressOf(9, 0xee); return l }(), true},
 		"without an address at all": {&Link{Index: 1, Name: "ib0", Kind: KindIPoIB, ParentDev: function, ParentBus: "pci"}, false},
 	} {
 		if score := id.score(c.l, nil); score > 0 != c.same {
@@ -45,8 +45,8 @@ func TestInfiniBandInterfaceIsKnownByItsGUID(t *testing.T) {
 	if score := child.score(at(KindIPoIB, "", 1, 0x58), nil); score == 0 {
 		t.Error("a child is not known by its queue pair")
 	}
-	s := &Snapshot{MAC: ipoibAddressOf(1, 0xaa).String(), IPoIB: &IPoIB{}}
-	if got := s.macFor(at(KindIPoIB, function, 9, 0x58)); got != ipoibAddressOf(9, 0xaa).String() {
+	s := &Snapshot{MAC: IPoIBAddressOf(1, 0xaa).String(), IPoIB: &IPoIB{}}
+	if got := s.macFor(at(KindIPoIB, function, 9, 0x58)); got != IPoIBAddressOf(9, 0xaa).String() {
 		t.Errorf("a set GUID is restored as %s", got)
 	}
 	ethernet := at("device", function, 1, 0x58)

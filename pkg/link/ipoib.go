@@ -21,7 +21,7 @@ const KindIPoIB = "ipoib"
 // The address of an InfiniBand interface (RFC 4391, section 9.1.1): a byte of flags, the number of the
 // queue pair, and the GID of the port, whose last half is the GUID.
 const (
-	ipoibAddress = 20
+	IPoIBAddress = 20
 	ipoibGUID    = 12
 )
 
@@ -106,7 +106,7 @@ func (n *Netns) setIPoIB(index int, want *IPoIB) error {
 // HasMAC reports whether mac is the link's address. An InfiniBand interface of a port also has every address with
 // its GUID: the queue pair is another one when the kernel makes the interface anew.
 func (l *Link) HasMAC(mac net.HardwareAddr) bool {
-	if l.IsIPoIB() && len(l.MAC) == ipoibAddress && len(mac) == ipoibAddress {
+	if l.IsIPoIB() && len(l.MAC) == IPoIBAddress && len(mac) == IPoIBAddress {
 		return bytes.Equal(l.MAC[ipoibGUID:], mac[ipoibGUID:])
 	}
 	return bytes.Equal(l.MAC, mac)
@@ -115,7 +115,7 @@ func (l *Link) HasMAC(mac net.HardwareAddr) bool {
 // QueuePair returns the number of the queue pair in the address of an InfiniBand interface:
 // bytes 1 to 3. It is 0 for other links.
 func (l *Link) QueuePair() uint32 {
-	if len(l.MAC) != ipoibAddress {
+	if len(l.MAC) != IPoIBAddress {
 		return 0
 	}
 	return binary.BigEndian.Uint32(l.MAC) & 0xffffff
@@ -134,7 +134,7 @@ func (l *Link) IsIPoIB() bool { return l.Kind == KindIPoIB && l.HasParent() }
 // addressLike returns the address have of an InfiniBand interface with the GUID of want: nobody can change the
 // bytes before it (ipoib_set_mac).
 func addressLike(have, want net.HardwareAddr) net.HardwareAddr {
-	if len(have) != ipoibAddress || len(want) != ipoibAddress {
+	if len(have) != IPoIBAddress || len(want) != IPoIBAddress {
 		return want
 	}
 	return slices.Concat(have[:ipoibGUID], want[ipoibGUID:])

@@ -112,7 +112,7 @@ func macText(m net.HardwareAddr) string {
 // It is "" if the link has no permanent MAC.
 func (id Identity) Hardware() string {
 	// Children of one port, which have no parent device, differ by their queue pairs only.
-	if mac := parseMAC(id.PermMAC); id.Kind == KindIPoIB && id.ParentDev != "" && len(mac) == ipoibAddress {
+	if mac := parseMAC(id.PermMAC); id.Kind == KindIPoIB && id.ParentDev != "" && len(mac) == IPoIBAddress {
 		return macText(mac[ipoibGUID:])
 	}
 	return id.PermMAC

@@ -58,9 +58,9 @@ func (k *PKey) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// maxDatagram is the highest MTU of an InfiniBand interface in datagram mode, in bytes: 4096 without
+// MaxDatagram is the highest MTU of an InfiniBand interface in datagram mode, in bytes: 4096 without
 // the header of IPoIB (IPOIB_UD_MTU).
-const maxDatagram = 4092
+const MaxDatagram = 4092
 
 // ParseIPoIB reads the configuration of ipoib. args are the CNI_ARGS.
 func ParseIPoIB(stdin []byte, args Args) (*IPoIB, error) {
@@ -85,8 +85,8 @@ func (c *IPoIB) check() error {
 		return failure.New(failure.InvalidConfig, "the kernel cannot safely make a child in connected mode").Cure(`use datagram, or lend the port with host-device`)
 	case c.Mode != "" && c.Mode != "datagram":
 		return failure.New(failure.InvalidConfig, "unknown mode: %q", c.Mode).Cure("use datagram")
-	case c.MTU > maxDatagram:
-		return failure.New(failure.InvalidConfig, "invalid MTU %d, must be at most %d", c.MTU, maxDatagram).Cure(`set "mtu" to at most %d`, maxDatagram)
+	case c.MTU > MaxDatagram:
+		return failure.New(failure.InvalidConfig, "invalid MTU %d, must be at most %d", c.MTU, MaxDatagram).Cure(`set "mtu" to at most %d`, MaxDatagram)
 	case c.IPAM.Type == "dhcp":
 		return failure.New(failure.InvalidConfig, "the IPAM plugin dhcp cannot ask for an address on InfiniBand: its requests are Ethernet frames").
 			Cure("use whereabouts, static or host-local")

@@ -107,7 +107,8 @@ func stays(nic, reason, override string) error {
 		Cure(`choose another NIC, or add "allow": [%q] to the config if that is meant`, override)
 }
 
-// GuardFunctions is the guardrail "vfs" for a PCI function that has no netdev.
+// GuardFunctions returns the error of the guardrail "vfs" for a PCI function that has no netdev, unless allow
+// overrides it.
 func (h *Host) GuardFunctions(pci string, allow []string) error {
 	reason := h.functionsIn(filepath.Join(h.Sys, "bus/pci/devices", pci))
 	if reason == "" || slices.Contains(allow, netconf.AllowVFs) {

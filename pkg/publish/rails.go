@@ -37,7 +37,7 @@ type PodRef struct {
 // such as a macvlan on a bond, is there twice.
 type Rail struct {
 	Rail   *int   `json:"rail,omitempty"`   // nil if the NIC has no rail
-	IfName string `json:"ifName,omitempty"` // in the pod; empty under a userspace driver
+	IfName string `json:"ifName,omitempty"` // in the pod; empty if no interface was lent
 	RDMA   string `json:"rdma,omitempty"`   // the RDMA device, by the name that the pod sees
 	Port   uint32 `json:"port,omitempty"`
 	// LinkLayer is "Ethernet" or "InfiniBand".

@@ -198,7 +198,8 @@ func checkLinkType(v string) error {
 }
 
 func checkPKey(v string) error {
-	if key, err := strconv.ParseUint(v, 0, 16); err != nil || key&0x7fff == 0 {
+	digits := strings.TrimPrefix(strings.ToLower(v), "0x")
+	if key, err := strconv.ParseUint(digits, 16, 16); err != nil || digits == v || key&0x7fff == 0 {
 		return fmt.Errorf(`%q is no partition key, as "0x8001"`, v)
 	}
 	return nil

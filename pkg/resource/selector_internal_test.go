@@ -10,7 +10,6 @@ func TestPartitionsSelectInfiniBandNICs(t *testing.T) {
 	}{
 		{0xffff, []string{"0xffff"}, true},
 		{0x8001, []string{"0x8002", "0X8001"}, true},
-		{0x8001, []string{"32769"}, true},
 		{0x0001, []string{"0x8001"}, false}, // a limited member
 		{0, []string{"0x8001"}, false},
 		{0, []string{"", "0"}, false},

@@ -42,7 +42,7 @@ func TestHCAWithoutANetdevIsLent(t *testing.T) {
 			}
 			p := n.pod("pod")
 			_, err := n.Run(p.call("ADD", "net1", with("ipam", at(1)["ipam"])))
-			refused(t, err, cnierr.InvalidConfig, `"ipam" needs a netdev`, "ib_ipoib")
+			refused(t, err, cnierr.InvalidConfig, `"ipam" needs an interface`, "ib_ipoib")
 			_, err = n.Run(p.call("ADD", "net1", with("rdma", "off")))
 			refused(t, err, cnierr.InvalidConfig, "there is nothing to lend")
 			if mode == rdma.Shared { // its netdev may come later, and is the same NIC

@@ -150,7 +150,7 @@ func (c *collector) attachment(a *inventory.Attachment) doctor.Attachment {
 		Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Plugin: a.Plugin, Network: a.Network, NIC: a.NIC, PCI: a.PCI,
 		Phase: string(a.Phase), Alive: a.State == inventory.Alive, InPod: a.Link != "", Addresses: a.Addresses, Created: a.Created,
 	}
-	if a.Driver != "" { // a userspace driver's NIC has no interface
+	if a.Driver != "" { // the NIC has no interface
 		found.InPod = found.Alive
 	}
 	if a.RDMA != nil {

@@ -161,9 +161,7 @@ func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
 			known[l.Name] = true
 			others = append(others, doctor.HostInterface{
 				Name: l.Name, AltNames: l.AltNames, MTU: l.MTU, Kind: l.Kind, AdminUp: l.IsUp(),
-				Attachment: slices.ContainsFunc(records, func(r *ledger.Record) bool {
-					return r.Child != nil && r.Child.PermMAC != "" && r.Child.PermMAC == l.PermMAC.String()
-				}),
+				Attachment: slices.ContainsFunc(records, func(r *ledger.Record) bool { return hasChild(r, l) }),
 			})
 		}
 	}
@@ -174,6 +172,12 @@ func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
 		}
 	}
 	f.others = doctor.From(others, "rtnetlink and the ledger", err)
+}
+
+// hasChild reports whether l, of the host, is the IPoIB child of the attachment. While its ADD makes it, the record
+// does not have it yet.
+func hasChild(r *ledger.Record, l *link.Link) bool {
+	return r.Child != nil && r.Child.LinkKind() == link.KindIPoIB && (r.Child.PermMAC == "" || r.Child.PermMAC == l.PermMAC.String())
 }
 
 // ofNodeFile sets the problems with the node file's rails and pools, the pools, and the fabric.

@@ -166,8 +166,8 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err != nil {
 		return err
 	}
-	if len(l.PermMAC) != ipoibAddress {
-		return failure.New(failure.Kernel, "the child of %s has the permanent address %q, not one of %d bytes", child.Master, l.PermMAC, ipoibAddress).
+	if len(l.PermMAC) != link.IPoIBAddress {
+		return failure.New(failure.Kernel, "the child of %s has the permanent address %q, not one of %d bytes", child.Master, l.PermMAC, link.IPoIBAddress).
 			Cure("see the kernel log")
 	}
 	child.PermMAC, child.Made = l.PermMAC.String(), time.Now().UTC()
@@ -196,9 +196,6 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	tx.Record.MAC = tx.Link.MAC.String()
 	return tx.Step("mtu")
 }
-
-// ipoibAddress is the length of the link-layer address of an IPoIB interface (RFC 4391, section 9.1.1).
-const ipoibAddress = 20
 
 // tempName returns the name that the attachment's child has on the host, until it moves.
 func tempName(r *ledger.Record) string {

@@ -53,9 +53,9 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 }
 
 // unlistedWait is how long a child is looked for whose queue pair the driver does not list. The netns of a process
-// that has just ended may still be on its way out, with the child in it. Releases that may not wait so long
-// leave it to others.
-const unlistedWait = 2 * time.Second
+// that has just ended may still be on its way out, with the child in it. A release with a shorter wait fails, and
+// DEL, a sweep or rail-agent tries again.
+const unlistedWait = time.Second
 
 // search looks for the child of a record.
 type search struct {
@@ -89,7 +89,7 @@ func (s *search) step(ctx context.Context) (gone bool, err error) {
 			s.left = true
 			return false, nil // that took time
 		}
-		s.deleted = in.ns.SetDown(links[at].Index) == nil // otherwise the pod has moved it
+		s.deleted = in.ns.SetDown(links[at].Index) == nil // Delete does not report a link that the pod has moved
 		return false, failure.Wrap(in.ns.Delete(links[at].Index), failure.Kernel, "delete the IPoIB child %s", links[at].Name)
 	}
 	hidden, listed, err := s.hidden()

@@ -173,7 +173,7 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if p.Conf.DPDKMode && found.Link != nil {
 		found = &nic.NIC{PCI: found.PCI, Driver: "DPDKMode"}
 	}
-	if err := p.withoutNetdev(found, s); err != nil {
+	if err := p.checkNoNetdev(found, s); err != nil {
 		return err
 	}
 	lock, err := n.Ledger.LockNIC(ctx, key)
@@ -200,8 +200,9 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// withoutNetdev returns an error if the configuration needs a netdev and the NIC that s selected has none.
-func (p *Part) withoutNetdev(found *nic.NIC, s nic.Selector) error {
+// checkNoNetdev returns an error if the NIC that s selected has no netdev, and the configuration needs one, or leaves
+// nothing to lend.
+func (p *Part) checkNoNetdev(found *nic.NIC, s nic.Selector) error {
 	if found.Link != nil {
 		return nil
 	}
@@ -212,8 +213,8 @@ func (p *Part) withoutNetdev(found *nic.NIC, s nic.Selector) error {
 		return nil
 	}
 	alone := func(key string) error {
-		return failure.New(failure.InvalidConfig, `"%s" needs a netdev, and %s has an RDMA device alone`, key, s).
-			Cure(`remove "%s"; or load the driver that makes its netdev (ib_ipoib for InfiniBand)`, key)
+		return failure.New(failure.InvalidConfig, `"%s" needs an interface, but %s has only an RDMA device`, key, s).
+			Cure(`remove "%s", or load the driver that makes the interface (ib_ipoib for InfiniBand)`, key)
 	}
 	switch key := p.carries(); {
 	case key != "":
@@ -221,7 +222,7 @@ func (p *Part) withoutNetdev(found *nic.NIC, s nic.Selector) error {
 	case p.Conf.IPAM.Type != "":
 		return alone("ipam")
 	case p.Conf.RDMA.RDMA == netconf.RDMAOff:
-		return failure.New(failure.InvalidConfig, `%s has an RDMA device alone, and "rdma" is "off": there is nothing to lend`, s).Cure(`remove "rdma"`)
+		return failure.New(failure.InvalidConfig, `%s has only an RDMA device, and "rdma" is "off": there is nothing to lend`, s).Cure(`remove "rdma"`)
 	}
 	return nil
 }
@@ -363,8 +364,8 @@ func (p *Part) Confirm(tx *attachment.Tx) error {
 	return nil
 }
 
-// confirmAlone returns an error if another attachment has the NIC under another key: as its RDMA device alone, or
-// with the netdev that it had then.
+// confirmAlone returns an error if another attachment has the NIC under another key: one of the two has the RDMA
+// device alone, the other was lent with the netdev.
 func confirmAlone(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	if lent.PCI == "" {

@@ -18,7 +18,7 @@ import (
 )
 
 // Release returns the NIC from any netns, and restores the state of its
-// snapshot. Of a function without a netdev, none was moved.
+// snapshot. Without a lent netdev it does nothing.
 func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
 	if !r.LendsNetdev() {

@@ -32,14 +32,14 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if len(devices) == 0 {
-		return failure.New(failure.NICNotFound, "the RDMA device of %s is in another netns", lent.PCI).
+		return failure.New(failure.NICNotFound, "the RDMA device of %s is not in the host netns", lent.PCI).
 			Cure("find it with `ip -all netns exec rdma dev`; `railctl show` lists what is lent")
 	}
 	r := &ledger.RDMA{Mode: string(mode), RoCETOS: p.TOS}
 	for _, d := range devices {
 		if d.IsInfiniBand() && host.MakesIPoIB() {
-			return failure.New(failure.TryAgain, "the InfiniBand interface of %s (%s) is just being made", lent.PCI, d.Name).
-				Cure("if it never comes, see the kernel log, or unload ib_ipoib to lend RDMA devices alone")
+			return failure.New(failure.TryAgain, "%s (%s) has no InfiniBand interface yet, and ib_ipoib is loaded", lent.PCI, d.Name).
+				Cure("try again; if the interface never comes, see the kernel log, or unload ib_ipoib to lend the RDMA device alone")
 		}
 		ports, err := core.Ports(d)
 		if err == nil && mode == rdma.Exclusive {
