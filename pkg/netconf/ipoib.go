@@ -76,9 +76,9 @@ func ParseIPoIB(stdin []byte, args Args) (*IPoIB, error) {
 	return c, nil
 }
 
-// check refuses connected mode, among others. The kernel gives the RTNL back while it sets that mode, and may
-// then fail without it (ipoib_set_mode, Linux 6.12): what holds the RTNL meanwhile loses it. For children of
-// RTNL there is no other way to set the mode.
+// check returns an error for values that cannot be, and for connected mode. While the kernel sets that mode it
+// releases the RTNL, and it may then fail without it (ipoib_set_mode, Linux 6.12): its caller unlocks the RTNL of
+// another task. A child that was made by netlink has no file in sysfs for the mode.
 func (c *IPoIB) check() error {
 	switch {
 	case c.Mode == "connected":

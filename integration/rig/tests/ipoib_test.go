@@ -136,7 +136,11 @@ func TestPartitionOfAChild(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.eventually("membership", func() bool { return strings.Contains(n.pkeys(0), "0x8002") && strings.Contains(n.pkeys(1), "0x8002") })
-	calls := []testnet.Call{n.child(n.pod("red1"), "ADD", 0, in(1, "0x2")), n.child(n.pod("red2"), "ADD", 1, in(2, "0x8002")), n.child(n.pod("white"), "ADD", 1, at(3))}
+	calls := []testnet.Call{
+		n.child(n.pod("red1"), "ADD", 0, in(1, "0x2")),
+		n.child(n.pod("red2"), "ADD", 1, in(2, "0x8002")),
+		n.child(n.pod("white"), "ADD", 1, at(3)),
+	}
 	for _, call := range calls {
 		n.MustRun(call)
 	}
@@ -233,7 +237,8 @@ func TestWhatAPodDidToItsChild(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p.Batch(nil, "link set net1 down", "link set net1 mtu 1600 address "+l.MAC.String()[:36]+"02:00:00:00:00:00:00:01", "link set net1 name mine", "link set mine up")
+		p.Batch(nil, "link set net1 down", "link set net1 mtu 1600 address "+l.MAC.String()[:36]+"02:00:00:00:00:00:00:01",
+			"link set net1 name mine", "link set mine up")
 	}
 	n.MustRun(call)
 	change()

@@ -174,10 +174,10 @@ func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
 	f.others = doctor.From(others, "rtnetlink and the ledger", err)
 }
 
-// hasChild reports whether l, of the host, is the IPoIB child of the attachment. While its ADD makes it, the record
+// hasChild reports whether l, of the host, may be the IPoIB child of the attachment. While its ADD makes it, the record
 // does not have it yet.
 func hasChild(r *ledger.Record, l *link.Link) bool {
-	return r.Child != nil && r.Child.LinkKind() == link.KindIPoIB && (r.Child.PermMAC == "" || r.Child.PermMAC == l.PermMAC.String())
+	return l.IsIPoIBChild() && r.Child != nil && r.Child.LinkKind() == link.KindIPoIB && (r.Child.PermMAC == "" || r.Child.PermMAC == l.PermMAC.String())
 }
 
 // ofNodeFile sets the problems with the node file's rails and pools, the pools, and the fabric.

@@ -67,7 +67,8 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if !key.IsFull() {
-		err := failure.New(failure.NotAvailable, "%s is a limited member of partition %#04x: its pods reach full members only, and not each other", found.Link.Name, key.Key).
+		err := failure.New(failure.NotAvailable, "%s is a limited member of partition %#04x: its pods reach full members only, and not each other",
+			found.Link.Name, key.Key).
 			Cure("make the port a full member in the subnet manager's partitions")
 		if p.Conf.RDMA.RDMA == netconf.RDMARequired {
 			return err
@@ -204,12 +205,10 @@ func tempName(r *ledger.Record) string {
 
 // refused returns the error for a child that the kernel did not make.
 func refused(child *ledger.Child, err error) error {
-	what := fmt.Sprintf("the kernel refused a child of %s in partition %#04x", child.Master, child.PKey)
-	switch {
-	case errors.Is(err, unix.ENODEV):
+	if errors.Is(err, unix.ENODEV) {
 		return failure.From(err, failure.TryAgain, "master %s was removed or moved while its child was made", child.Master).Cure(`see "ip link"`)
 	}
-	return failure.From(err, failure.Kernel, "%s", what).Cure("see the kernel log")
+	return failure.From(err, failure.Kernel, "the kernel refused a child of %s in partition %#04x", child.Master, child.PKey).Cure("see the kernel log")
 }
 
 // Check fails unless the interface is a child as ADD makes it.

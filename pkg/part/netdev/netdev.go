@@ -335,16 +335,18 @@ func joinHops(tx *attachment.Tx, s *link.Snapshot) {
 	}
 }
 
-// Confirm is the guardrail "children" for links of pods: a macvlan, an IPoIB child or a VLAN in
-// another netns is not visible on the host, but the ledger has it. The ADD of a
-// child writes its record, and then looks for ours.
+// Confirm fails if another attachment has the NIC under another key: one of the two has the RDMA device alone, the
+// other was lent with the netdev. It is also the guardrail "children" for links of pods: a macvlan, an IPoIB child or
+// a VLAN in another netns is not visible on the host, but the ledger has it. The other ADD writes its record, and
+// then looks for the loan. One list of the records serves both, because a node may have hundreds.
 func (p *Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
-	if err := confirmAlone(tx); err != nil || lent.Driver != "" {
-		return err
+	sameNIC := func(r *ledger.Record) bool {
+		return r.Key != tx.Key && r.Loan != nil && lent.PCI != "" && r.Loan.PCI == lent.PCI && (r.Loan.RDMAAlone || lent.RDMAAlone)
 	}
 	kindOn := func(r *ledger.Record) string { // of the link on the NIC
 		switch {
+		case lent.Driver != "":
 		case r.Child != nil && !r.Child.InPod && (r.Child.Master == lent.Name || r.Child.MasterIndex == lent.Identity.Index):
 			return r.Child.LinkKind()
 		case r.Loan != nil && r.Loan.LiesOn == lent.Name:
@@ -352,33 +354,20 @@ func (p *Part) Confirm(tx *attachment.Tx) error {
 		}
 		return ""
 	}
-	records, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool { return kindOn(r) != "" })
+	records, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool { return sameNIC(r) || kindOn(r) != "" })
 	for _, r := range records {
-		if tx.Node.Alive(r) {
-			return nic.GuardPodLink(lent.Name, kindOn(r), r.Holder(), p.Conf.Allow)
+		if sameNIC(r) {
+			return ledger.LentTo(r)
+		}
+		if !tx.Node.Alive(r) {
+			continue
+		}
+		if err := nic.GuardPodLink(lent.Name, kindOn(r), r.Holder(), p.Conf.Allow); err != nil {
+			return err
 		}
 	}
 	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of a link on the NIC", "nic", lent.Name, "err", err)
-	}
-	return nil
-}
-
-// confirmAlone returns an error if another attachment has the NIC under another key: one of the two has the RDMA
-// device alone, the other was lent with the netdev.
-func confirmAlone(tx *attachment.Tx) error {
-	lent := tx.Record.Loan
-	if lent.PCI == "" {
-		return nil
-	}
-	others, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool {
-		return r.Key != tx.Key && r.Loan != nil && r.Loan.PCI == lent.PCI && (r.Loan.RDMAAlone || lent.RDMAAlone)
-	})
-	if len(others) > 0 {
-		return ledger.LentTo(others[0])
-	}
-	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of the same NIC", "pci", lent.PCI, "err", err)
+		tx.Node.Log.Warn("unreadable record, perhaps of the NIC or of a link on it", "nic", tx.Record.NICName(), "err", err)
 	}
 	return nil
 }
