@@ -71,11 +71,18 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 // Carrier waits for the carrier of the interface with this index in the pod, as [For]
 // does, and then announces the addresses, because the kernel's own announcement is lost if
 // there is no carrier, and is not made for addresses of an interface that was up before
-// (inetdev_event). It does not announce if the interface was down and had a carrier before it
-// was set up (tx.Link), as a macvlan has from its parent device: the kernel's own was sent. tx.Link
-// is nil for an interface that another plugin has set up.
+// (inetdev_event). It does not announce if the kernel's own was sent. tx.Link is nil for an
+// interface that another plugin has set up.
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
-	return carrier(ctx, tx, conf, index, tx.Link == nil || tx.Link.IsUp() || !tx.Link.Carrier)
+	return carrier(ctx, tx, conf, index, tx.Link == nil || !kernelAnnounces(tx.Link))
+}
+
+// kernelAnnounces reports whether the kernel announces the address of a link, which is here as it was before
+// it was set up: it was down and had a carrier, as a macvlan has from its parent device. A new IPoIB
+// interface has a carrier too, but loses it when it is set up, until it has joined its broadcast
+// group (ipoib_mcast_carrier_on_task).
+func kernelAnnounces(before *link.Link) bool {
+	return !before.IsUp() && before.Carrier && before.IPoIB == nil
 }
 
 // carrier is [Carrier]. It announces the addresses if announce is true, or if it waited.
