@@ -222,6 +222,7 @@ ifneq ($(PODS),no)
 endif
 ifneq ($(RIG),no)
 	@go build -o '$(TOOLS)/rig' ./integration/rig/exec
+	@go build -C integration/peers/plugins -ldflags '-s -w' -o '$(PEERS)/ipoib-steps' ./ipoib-steps
 	@echo
 	@'$(TOOLS)/bench' -rig '$(TOOLS)/rig' $(BENCHFLAGS)
 endif

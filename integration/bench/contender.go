@@ -215,7 +215,12 @@ func (b *builder) move(c *contender, more ...string) {
 
 func (b *builder) floorChild(id, title string) {
 	c := b.next(groupMacvlan, id, title, "", "", goals{})
-	add := []string{"link", "add", "link", c.nic, "name", ifName, "netns", c.pod, "type", "macvlan", "mode", "bridge"}
+	b.child(c, "type", "macvlan", "mode", "bridge")
+}
+
+// child has ip(8) make a child of the contender's NIC, of this type, in the pod.
+func (b *builder) child(c *contender, kind ...string) {
+	add := append([]string{"link", "add", "link", c.nic, "name", ifName, "netns", c.pod}, kind...)
 	c.add = []step{always(command{path: b.ip, args: add})}
 	c.del = []step{always(command{path: b.ip, args: []string{"link", "delete", ifName}, netns: c.pod})}
 }

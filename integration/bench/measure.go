@@ -142,7 +142,7 @@ func (c *contender) check(added bool) error {
 	}
 	_, err = net.InterfaceByName(c.nic)
 	atHome := err == nil
-	if want := !added || c.group == groupMacvlan || c.group == groupCrowd; atHome != want {
+	if want := !added || slices.Contains([]string{groupMacvlan, groupCrowd, groupIPoIB}, c.group); atHome != want {
 		return fmt.Errorf("%s on the node: %v, want %v", c.nic, atHome, want)
 	}
 	return c.checkDevice(added)

@@ -72,6 +72,7 @@ func benchInRig(o options) error {
 	for _, mode := range []string{modeExclusive, modeShared} {
 		list = append(list, rdmaContenders(places{}, mode)...)
 	}
+	list = append(list, ipoibContenders(places{})...)
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return err
 	}
@@ -99,14 +100,24 @@ func guest(o options) error {
 	}
 	found := outcome{Results: map[string]*result{}, Failures: map[string]string{}}
 	for _, mode := range []string{modeShared, modeExclusive} {
-		m, err := measureMode(s, rdmaContenders(p, mode), mode, pace{o.rounds, o.settle, printsProgress(mode, o.rounds)})
+		err := setMode(mode)
+		if err == nil {
+			err = found.measure(s, rdmaContenders(p, mode), pace{o.rounds, o.settle, printsProgress(mode+" mode", o.rounds)})
+		}
 		if err != nil {
 			return fmt.Errorf("%s mode: %w", mode, err)
 		}
-		maps.Copy(found.Results, m.results)
 	}
 	fmt.Fprintln(os.Stderr, "  RDMA traffic …")
 	found.Traffic = measureTraffic(p, s)
+	manager, err := fabric("/run")
+	if err == nil {
+		defer manager.Kill()
+		err = found.measure(s, ipoibContenders(p), pace{o.rounds, o.settle, printsProgress("InfiniBand", o.rounds)})
+	}
+	if err != nil {
+		return fmt.Errorf("InfiniBand: %w", err)
+	}
 	for id, r := range found.Results {
 		if r.Err != nil {
 			found.Failures[id] = r.Err.Error()
@@ -116,30 +127,27 @@ func guest(o options) error {
 	return json.NewEncoder(os.Stdout).Encode(found)
 }
 
-// measureMode measures all contenders of one mode of the RDMA core.
-func measureMode(s *scratch, list []*contender, mode string, p pace) (*measurement, error) {
-	if err := setMode(mode); err != nil {
-		return nil, err
-	}
+// measure measures contenders that have the rig's NICs as they are now.
+func (o *outcome) measure(s *scratch, list []*contender, p pace) error {
 	names := []string{"default"}
 	for _, c := range list {
 		names = append(names, c.nic)
 	}
 	for _, name := range names { // see enterNode
 		if err := os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_dad"), []byte("0"), 0); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := addPods(list); err != nil {
-		return nil, err
+		return err
 	}
-	m := run(s, list, nil, p)
+	maps.Copy(o.Results, run(s, list, nil, p).results)
 	for _, c := range list {
 		if err := ip("netns", "delete", c.pod); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return m, nil
+	return nil
 }
 
 // setMode changes the mode of the RDMA core. The kernel refuses until the last
@@ -157,10 +165,10 @@ func setMode(mode string) error {
 }
 
 // printsProgress returns a function that prints the progress now and then.
-func printsProgress(mode string, rounds int) func(int) {
+func printsProgress(what string, rounds int) func(int) {
 	return func(round int) {
 		if round%5 == 0 && round > 0 {
-			fmt.Fprintf(os.Stderr, "  %s mode: round %d of %d\n", mode, round, rounds)
+			fmt.Fprintf(os.Stderr, "  %s: round %d of %d\n", what, round, rounds)
 		}
 	}
 }

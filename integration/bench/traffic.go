@@ -76,7 +76,11 @@ func (t *traffic) measure(p places, s *scratch) error {
 			return err
 		}
 	}
-	return nil
+	errs := []error{ip("netns", "delete", farName)} // the mode changes where there is no other namespace
+	for _, c := range pods {
+		errs = append(errs, ip("netns", "delete", c.pod))
+	}
+	return errors.Join(errs...)
 }
 
 // round measures each once.

@@ -14,12 +14,16 @@ tool (
 	github.com/containernetworking/plugins/plugins/meta/tuning
 )
 
-require github.com/containernetworking/plugins v1.10.0 // indirect
+require github.com/containernetworking/plugins v1.10.0
+
+require (
+	github.com/containernetworking/cni v1.3.1
+	github.com/vishvananda/netlink v1.3.1
+)
 
 require (
 	github.com/alexflint/go-filemutex v1.3.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/containernetworking/cni v1.3.1 // indirect
 	github.com/coreos/go-iptables v0.8.0 // indirect
 	github.com/coreos/go-systemd/v22 v22.7.0 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
@@ -34,7 +38,6 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/safchain/ethtool v0.7.0 // indirect
 	github.com/u-root/uio v0.0.0-20240224005618-d2acac8f3701 // indirect
-	github.com/vishvananda/netlink v1.3.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
