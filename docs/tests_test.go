@@ -275,3 +275,8 @@ func TestKubernetesPageHasEveryRelease(t *testing.T) {
 		t.Errorf("the page has %q, the modules pin %q", documented, pinned)
 	}
 }
+
+// TestKindsPageSaysWhatTheRigFound: the table is compared with the plugins in the rig.
+func TestKindsPageSaysWhatTheRigFound(t *testing.T) {
+	Generated(t, "docs/reference/kinds.md", "kinds", Page(t, "integration/rig/tests/testdata/kinds.md"))
+}

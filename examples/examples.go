@@ -71,6 +71,23 @@ func Networks(file string) ([]Network, error) {
 	return found, nil
 }
 
+// Rendered returns the CNI configuration that network-operator renders of a resource of this kind.
+func Rendered(kind string) (config string, err error) {
+	const file = "network-operator-rendered.json"
+	text, err := Files.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var forms map[string]struct{ Config json.RawMessage }
+	if err := json.Unmarshal(text, &forms); err != nil {
+		return "", fmt.Errorf("%s: %w", file, err)
+	}
+	if forms[kind].Config == nil {
+		return "", fmt.Errorf("%s has no config of a %s", file, kind)
+	}
+	return string(forms[kind].Config), nil
+}
+
 // Pods reads the pods of an example file.
 func Pods(file string) ([]Pod, error) {
 	objects, err := read[object](file)

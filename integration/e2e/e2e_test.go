@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -141,19 +140,11 @@ func networkOperatorsForms(t *testing.T, l *lab) {
 // rendered returns the CNI configuration in one of network-operator's NADs.
 func rendered(t *testing.T, kind string) string {
 	t.Helper()
-	text, err := examples.Files.ReadFile("network-operator-rendered.json")
+	config, err := examples.Rendered(kind)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var forms map[string]json.RawMessage
-	if err := json.Unmarshal(text, &forms); err != nil {
-		t.Fatal(err)
-	}
-	var form struct{ Config json.RawMessage }
-	if err := json.Unmarshal(forms[kind], &form); err != nil || form.Config == nil {
-		t.Fatalf("no config of a %s (%v) in %s", kind, err, text)
-	}
-	return string(form.Config)
+	return config
 }
 
 func failuresAreEvents(t *testing.T, l *lab) {

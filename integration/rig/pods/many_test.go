@@ -123,23 +123,11 @@ func (n *node) podsOfRails(prefix string, rails []int) (ready []time.Duration) {
 		_, err := n.api.Create(n.t.Context(), podResource, pod)
 		n.must(err)
 	}
+	pods, since := n.running(names)
 	ready = make([]time.Duration, len(rails))
-	var pods map[string]runningPod
-	n.awaitLong("the pods", len(rails), func() error {
-		pods = n.pods()
-		var waiting []string
-		for i, name := range names {
-			if pod := pods[name]; !pod.ready() {
-				waiting = append(waiting, fmt.Sprintf("%s %+v", name, pod.Status))
-			} else if ready[i] == 0 {
-				ready[i] = time.Since(created[i])
-			}
-		}
-		if len(waiting) > 0 {
-			return errors.New(strings.Join(waiting, "\n"))
-		}
-		return nil
-	})
+	for i := range ready {
+		ready[i] = since[i].Sub(created[i])
+	}
 	processes, lent := n.processes(), n.lentTo()
 	for i, name := range names {
 		rail, pod := rails[i], pods[name]
@@ -157,16 +145,44 @@ func (n *node) podsOfRails(prefix string, rails []int) (ready []time.Duration) {
 			n.t.Errorf("%s: %v", name, inPod.err)
 		}
 	}
+	n.end(names)
+	return ready
+}
+
+// running waits until the pods run. It returns them, and since when each was seen to.
+func (n *node) running(names []string) (pods map[string]runningPod, since []time.Time) {
+	n.t.Helper()
+	since = make([]time.Time, len(names))
+	n.awaitLong("the pods", len(names), func() error {
+		pods = n.pods()
+		var waiting []string
+		for i, name := range names {
+			if pod := pods[name]; !pod.ready() {
+				waiting = append(waiting, fmt.Sprintf("%s %+v", name, pod.Status))
+			} else if since[i].IsZero() {
+				since[i] = time.Now()
+			}
+		}
+		if len(waiting) > 0 {
+			return errors.New(strings.Join(waiting, "\n"))
+		}
+		return nil
+	})
+	return pods, since
+}
+
+// end deletes the pods, and waits until there is none on the node.
+func (n *node) end(names []string) {
+	n.t.Helper()
 	for _, name := range names {
 		n.must(n.api.Delete(n.t.Context(), podResource, name, kube.Preconditions{}))
 	}
-	n.awaitLong("the pods' end", len(rails), func() error {
+	n.awaitLong("the pods' end", len(names), func() error {
 		if left := n.pods(); len(left) > 0 {
 			return fmt.Errorf("%d are left: %+v", len(left), left)
 		}
 		return nil
 	})
-	return ready
 }
 
 // awaitLong waits for something that each of count pods takes its time for. It looks

@@ -36,6 +36,7 @@ type node struct {
 	api     *kube.Client
 	agent   *process.Process
 	daemons map[string]*process.Process
+	pools   int // of addresses, as many as networks that pods have used
 }
 
 // patience bounds each wait. The whole test takes a minute and a half on a
@@ -46,7 +47,7 @@ const patience = 5 * time.Minute
 // onTheNode makes the machine a node, and runs a pod in each mode, in "make test" in one.
 func onTheNode(t *testing.T) {
 	began := time.Now()
-	n := &node{t: t, Netns: testnet.Here(t), daemons: map[string]*process.Process{}}
+	n := &node{t: t, Netns: testnet.Here(t), daemons: map[string]*process.Process{}, pools: 8}
 	n.rails()
 	n.SetRDMAMode(t, rdma.Exclusive)
 	n.reachTheServer()
@@ -70,11 +71,17 @@ func onTheNode(t *testing.T) {
 	}
 	for _, part := range []struct {
 		name string
+		mode rdma.Mode
 		run  func()
-	}{{"devices", n.podOfTwoRails}, {"many pods", n.manyPods}, {"thick Multus", n.podBehindThickMultus}} {
+	}{
+		{"devices", rdma.Exclusive, n.podOfTwoRails},
+		{"many pods", rdma.Exclusive, n.manyPods},
+		{"thick Multus", rdma.Exclusive, n.podBehindThickMultus},
+		{"InfiniBand", rdma.Shared, n.podsOnOnePort},
+	} {
 		ok := t.Run(part.name, func(t *testing.T) {
 			n.t = t
-			n.SetRDMAMode(t, rdma.Exclusive)
+			n.SetRDMAMode(t, part.mode)
 			part.run()
 		})
 		if !ok {
@@ -418,7 +425,7 @@ func (n *node) asBefore(before string, devices []string) {
 		return nil
 	})
 	n.must(err)
-	if count != 8 {
-		n.t.Errorf("%d pools, want one for each rail", count)
+	if count != n.pools {
+		n.t.Errorf("%d pools, want one for each of %d networks", count, n.pools)
 	}
 }

@@ -399,7 +399,7 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 	}
 	t.Setenv(nodefile.PathEnv, file)
 	s := &railNode{node: n, nodeFile: file}
-	only := []string{"--only", "IB-SM,IB-SM-LENT,IB-LID,IB-PKEY,IB-GUID-ZERO"}
+	only := []string{"--only", "IB-SM,IB-SM-LENT,IB-LID,IB-PKEY,IB-GUID-ZERO,IB-ORPHAN-CHILD"}
 	wants := func(want map[string]string) {
 		t.Helper()
 		found, missing := s.judged(want, only...)
@@ -410,6 +410,16 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 	const rule = "IB-SM-LENT"
 	found := "a subnet manager runs on port 1 of " + n.hcaOf(managerRail)
 	wants(map[string]string{rule: found})
+
+	// As ipoib-cni does it; then the pod is killed.
+	p := n.pod("killed")
+	n.IP("link", "add", "link", n.ipoib(0), "name", "orphan", "type", "ipoib")
+	n.IP("link", "set", "orphan", "netns", p.Name, "name", "net1", "up")
+	p.Kill()
+	n.eventually("the child is on the host", func() bool { return len(n.children(n.Netns)) == 1 })
+	wants(map[string]string{rule: found, "IB-ORPHAN-CHILD": "it is a child of an InfiniBand interface, it is down"})
+	n.IP("link", "delete", n.children(n.Netns)[0])
+
 	n.setKnob(0, "pkeys", "0x7fff 0x8001")
 	wants(map[string]string{rule: found, "IB-PKEY": "index 0 of the partition keys of port 1 of " + n.hcaOf(0) + " is 0x7fff"})
 	n.setKnob(0, "guid", "0xffffffffffffffff")

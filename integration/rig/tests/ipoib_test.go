@@ -45,18 +45,27 @@ func newChildren(t *testing.T, m rdma.Mode) (*node, *opensm.Manager) {
 	return n, manager
 }
 
+// children returns the names of the IPoIB children in a namespace.
+func (n *node) children(ns *testnet.Netns) (names []string) {
+	n.t.Helper()
+	links, err := ns.Links()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.IsIPoIBChild() {
+			names = append(names, l.Name)
+		}
+	}
+	return names
+}
+
 // noChildren fails the test if a child is left in a namespace.
 func (n *node) noChildren(in ...*testnet.Netns) {
 	n.t.Helper()
 	for _, ns := range append(in, n.Netns) {
-		links, err := ns.Links()
-		if err != nil {
-			n.t.Fatal(err)
-		}
-		for _, l := range links {
-			if l.IsIPoIBChild() {
-				n.t.Errorf("%s has the child %s", ns.Name, l.Name)
-			}
+		for _, name := range n.children(ns) {
+			n.t.Errorf("%s has the child %s", ns.Name, name)
 		}
 	}
 	if records := n.records(); len(records) > 0 {
