@@ -211,8 +211,7 @@ func (h *hostDemo) show() error {
 		return err
 	}
 	if slices.ContainsFunc(h.nics, func(n hostNIC) bool { return n.infiniband }) {
-		chapter("Not shown: GIDs and RDMA traffic, because a port is InfiniBand")
-		return nil
+		return h.reachByIPoIB()
 	}
 	if err := showGIDs(h.c, h.mode, h.pods); err != nil {
 		return err
@@ -272,13 +271,33 @@ func (h *hostDemo) lend(n hostNIC, p pod, number int) (hostLoan, error) {
 	return l, nil
 }
 
+// reachByIPoIB sends pings between the pods, from port to port of each pair. The programs of [converse] are for RoCE.
+func (h *hostDemo) reachByIPoIB() error {
+	chapter("IP over InfiniBand between the pods (not shown: RDMA traffic)")
+	for i := 0; i+1 < len(h.lent); i += 2 {
+		a, b := h.lent[i], h.lent[i+1]
+		if !reaches(b, a) {
+			printLine("%s and %s do not reach each other by ping", a.name, b.name)
+			continue
+		}
+		printLine("%s %s ⇄ %s %s at %s", b.p.name, b.ifname, a.p.name, a.ifname, a.address)
+	}
+	return nil
+}
+
+// reaches reports whether one NIC gets an answer from the other.
+func reaches(from, to hostLoan) bool {
+	_, err := run(inNetns(from.p.name, "ping", "-q", "-n", "-c", "1", "-W", "3", "-I", from.ifname, to.address)...)
+	return err == nil
+}
+
 // speak sends RDMA between the pods, from NIC to NIC of each pair. It is no
 // error if the NICs of a pair are not connected.
 func (h *hostDemo) speak() error {
 	chapter("RDMA traffic between the pods")
 	for i := 0; i+1 < len(h.lent); i += 2 {
 		a, b := h.lent[i], h.lent[i+1]
-		if _, err := run(inNetns(b.p.name, "ping", "-q", "-n", "-c", "1", "-W", "3", "-I", b.ifname, a.address)...); err != nil {
+		if !reaches(b, a) {
 			printLine("%s and %s do not reach each other by ping, so there is no traffic to show", a.name, b.name)
 			continue
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,9 +10,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
+	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 )
 
 // The RDMA modes of a node.
@@ -47,7 +50,71 @@ func demoRDMA(bin string) error {
 			return fmt.Errorf("%s mode: %w", mode, err)
 		}
 	}
+	if err := infiniBand(c); err != nil {
+		return fmt.Errorf("InfiniBand: %w", err)
+	}
 	return softRoCE(c)
+}
+
+// infiniBand lends two InfiniBand HCAs. In exclusive mode the kernel makes their interfaces anew with each move.
+func infiniBand(c cni) error {
+	if err := setMode(c, exclusive); err != nil {
+		return err
+	}
+	fmt.Printf("\nOnce more on InfiniBand: two HCAs of a fabric with OpenSM, by the kernel's own ib_ipoib, in exclusive mode.\n")
+	ports, end, err := makeFabric()
+	if err != nil {
+		return err
+	}
+	defer end()
+	_, err = lendHostNICs(c, ports)
+	return err
+}
+
+// makeFabric makes the kernel find three NICs, as InfiniBand HCAs, and starts a subnet manager on the last. It returns
+// the interfaces of the others, which are up, and what ends the fabric.
+func makeFabric() (ports []string, end func(), err error) {
+	if err := kmod.ReloadNICs("link_layer=ib slots=11,12,18"); err != nil {
+		return nil, nil, err
+	}
+	guid, err := opensm.PortGUID("0000:00:12.0") // slot 18
+	if err != nil {
+		return nil, nil, err
+	}
+	manager, err := opensm.Start(context.Background(), filepath.Join(workDir, "opensm"), guid, opensm.OpenFabric)
+	if err != nil {
+		return nil, nil, err
+	}
+	ports = []string{"ib0", "ib1"}
+	end = func() {
+		for _, name := range ports {
+			_ = runAll("ip link set " + name + " down") // while the manager answers, which shortens the driver's end
+		}
+		manager.Kill()
+	}
+	for _, name := range ports {
+		if err := comesUp(name); err != nil {
+			end()
+			return nil, nil, err
+		}
+	}
+	return ports, end, nil
+}
+
+// comesUp sets an interface of this host up, and waits for its carrier.
+func comesUp(name string) error {
+	if err := runAll("ip link set " + name + " up"); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(settleTime); ; time.Sleep(50 * time.Millisecond) {
+		state, err := os.ReadFile("/sys/class/net/" + name + "/operstate")
+		if err != nil || strings.TrimSpace(string(state)) == "up" {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s has no carrier after %s", name, settleTime)
+		}
+	}
 }
 
 // softRoCE lends two NICs with a software RDMA device, which has a data path;
