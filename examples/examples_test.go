@@ -39,6 +39,8 @@ func parse(config []byte) error {
 		_, err = netconf.ParseHostDevice(config)
 	case "ipoib":
 		_, err = netconf.ParseIPoIB(config, netconf.Args{})
+	case "sriov":
+		_, err = netconf.ParseSRIOV(config, netconf.Args{})
 	case "macvlan":
 		_, err = netconf.ParseMacvlan(config, netconf.Args{})
 	case "rdma":

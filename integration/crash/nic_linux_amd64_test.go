@@ -123,7 +123,9 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 		conf["mtu"], conf["ipam"] = 4000, map[string]any{"type": "whereabouts", "range": "10.55.0.0/24", "store": "local"}
 		conf["routing"], conf["arp"] = map[string]any{"mode": "source", "table": 1001}, "own"
 	}
-	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}, "ipoib": {"master": nic}}[plugin])
+	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}, "ipoib": {"master": nic}, "sriov": {
+		"device": nic, "vlan": 100, "vlanQoS": 5, "mac": "02:00:00:00:09:09", "spoofchk": "off", "trust": "on", "link_state": "enable", "max_tx_rate": 2000,
+	}}[plugin])
 	text, err := json.Marshal(conf)
 	if err != nil {
 		h.t.Fatal(err)

@@ -38,6 +38,12 @@ const (
 	managerPCI = "0000:00:12.0"
 )
 
+// functions is the plugin that lends virtual functions, of which physical is the physical one.
+const (
+	functions = "sriov"
+	physical  = "enp1s0np0"
+)
+
 // newRail returns the machine's own netns with two NICs, in an RDMA mode. It
 // lives until the end of t.
 func newRail(t *testing.T, plugin string, m rdma.Mode, infiniband bool) *rail {
@@ -70,11 +76,18 @@ func (r *rail) load() {
 		r.node.Sysctl("ipv6/conf/default/"+key, value)
 	}
 	parameters := "slots=12,13"
-	if r.infiniband {
+	switch {
+	case r.plugin == functions:
+		parameters = "slots=0"
+	case r.infiniband:
 		parameters += ",18 link_layer=ib"
 	}
 	r.stopManager()
-	if err := kmod.ReloadNICs(parameters); err != nil {
+	err := kmod.ReloadNICs(parameters)
+	if err == nil && r.plugin == functions {
+		err = os.WriteFile("/sys/bus/pci/devices/0000:01:00.0/sriov_numvfs", []byte("2"), 0)
+	}
+	if err != nil {
 		r.t.Fatal(err)
 	}
 	if !r.infiniband {
@@ -107,7 +120,13 @@ func (r *rail) stopManager() {
 // cable sets the NICs up and records the state.
 func (r *rail) cable() {
 	r.t.Helper()
+	if r.plugin == functions { // both NICs are, and their physical function has settings of the administrator
+		r.node.Batch(nil, "link set "+physical+" up", "link set "+physical+" vf 0 vlan 7 spoofchk on", "link set "+physical+" vf 1 vlan 8 qos 2")
+	}
 	for i, name := range []string{nicName, spareName} {
+		if r.plugin == functions {
+			r.node.IP("link", "set", fmt.Sprintf("enp1s0v%d", i), "name", name)
+		}
 		if r.infiniband {
 			r.node.IP("link", "set", fmt.Sprintf("ib%d", i), "name", name)
 			r.node.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo connected >mode; echo 1 >umcast", name)) // by netlink two tasks may then have the RTNL
@@ -131,7 +150,7 @@ func (r *rail) carrier() {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		links = slices.DeleteFunc(links, func(l *link.Link) bool { return l.ParentDev == managerPCI })
+		links = slices.DeleteFunc(links, func(l *link.Link) bool { return l.ParentDev == managerPCI || l.Name == physical })
 		down := func(l *link.Link) bool { return l.HasParent() && !l.OperUp }
 		if len(links) == 3 && !slices.ContainsFunc(links, down) {
 			return
@@ -245,6 +264,12 @@ func TestNoHCAIsLostWherePluginsAreKilled(t *testing.T) {
 // host, where its queue pair goes on receiving.
 func TestNoIPoIBChildIsLostWherePluginsAreKilled(t *testing.T) {
 	sweepRail(t, "ipoib", true)
+}
+
+// TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled is the sweep of sriov: a virtual function that keeps
+// the VLAN or the trust of a dead pod gives them to the next.
+func TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled(t *testing.T) {
+	sweepRail(t, functions, false)
 }
 
 // sweepRail sweeps ADD and DEL of a plugin in both modes, in "make test" in exclusive mode, in

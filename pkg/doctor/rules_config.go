@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -119,9 +120,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-MODE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan is for RDMA, and the plugin rdma follows sriov.",
+		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan is for RDMA, and the plugin rdma follows sriov of another project.",
 		Consequence: "The pod has an interface and no RDMA device; with \"rdma\": \"required\" each ADD fails.",
-		Cure:        "In exclusive mode lend whole NICs by host-device, and put rdma after sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
+		Cure:        "In exclusive mode lend whole NICs by host-device, and put rdma after sriov-cni's sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
 		Check:       checkNetworkModes,
 	},
 	{
@@ -486,6 +487,7 @@ func checkNetworkModes(f *Facts, r *Report) {
 		return
 	}
 	mode, ok := Read(r, "rdmaMode", f.Host.RDMAMode)
+	movesRDMA := f.isOurs("sriov")
 	eachNetwork(f, r, func(n *network) {
 		follows := slices.ContainsFunc(n.plugins, func(p plugin) bool { return p.kind == "rdma" || p.name == "rdma" })
 		for i := range n.plugins {
@@ -500,11 +502,20 @@ func checkNetworkModes(f *Facts, r *Report) {
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s has \"rdma\": \"required\"", p.name)
 			case rdma == netconf.RDMAAuto && n.config.Resource != "":
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s is with the resource %s", p.name, n.config.Resource)
-			case p.name == "sriov" && !follows:
+			case p.name == "sriov" && !follows && !movesRDMA:
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and rdma does not follow sriov")
 			}
 		}
 	})
+}
+
+// isOurs reports whether the installed plugin of this name is rail-cni's. That of another project may have the same name.
+func (f *Facts) isOurs(plugin string) bool {
+	if f.CNI == nil {
+		return false
+	}
+	// Not Read: without the fact the plugin is judged as another project's.
+	return slices.ContainsFunc(f.CNI.Binaries.Value, func(b Binary) bool { return b.RailCNI && filepath.Base(b.Path) == plugin })
 }
 
 // selected returns what the plugin selects its NIC by on the host, "" for a rail or a device

@@ -127,6 +127,19 @@ func TestTypesOfOthersAreCountedAndNotJudged(t *testing.T) {
 	}
 }
 
+// Ours moves the RDMA device itself.
+func TestOnlyTheSRIOVOfOthersNeedsRDMABehindIt(t *testing.T) {
+	f := nads(`{"type": "sriov", "ipam": {}}`)
+	f.Host = &Host{RDMAMode: Known("exclusive", "netlink")}
+	if got := evidence(t, f, "CNI-MODE"); !strings.Contains(got, "rdma does not follow sriov") {
+		t.Errorf("%q", got)
+	}
+	f.CNI = &CNI{Binaries: Known([]Binary{{Path: "/opt/cni/bin/sriov", RailCNI: true}}, "files")}
+	if got := evidence(t, f, "CNI-MODE"); got != "" {
+		t.Error(got)
+	}
+}
+
 func TestGatewayOfOneSubnetNeedsNoRoutes(t *testing.T) {
 	f := nads(`{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "172.31.1.0/24", "gateway": "172.31.1.1"}}`)
 	if got := evidence(t, f, "IPAM-GWROUTE"); got != "" {

@@ -51,6 +51,7 @@ type Record struct {
 	HostNetns Netns     `json:"hostNetns"`
 	Loan      *Loan     `json:"loan,omitempty"`
 	Child     *Child    `json:"child,omitempty"`
+	VF        *VF       `json:"vf,omitempty"`
 	RDMA      *RDMA     `json:"rdma,omitempty"`
 	MAC       string    `json:"mac,omitempty"`
 	MTU       int       `json:"mtu,omitempty"`
@@ -130,6 +131,16 @@ type Loan struct {
 	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
 	// Hardware is nil if the driver reports none, and for a NIC without a netdev.
 	Hardware *link.Hardware `json:"hardware,omitempty"`
+}
+
+// VF has the settings of the lent virtual function that the attachment changes, all of them made through
+// the physical function.
+type VF struct {
+	PF     string `json:"pf"`     // PCI address
+	Number int    `json:"number"` // of the virtual function there
+	// Before and Want are what link.FunctionChanges returned at ADD.
+	Before []byte `json:"before"`
+	Want   []byte `json:"want"`
 }
 
 // Child is a macvlan or an IPoIB child that was made for the attachment.

@@ -2,7 +2,10 @@ package link
 
 import (
 	"bytes"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"net"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -38,7 +41,7 @@ func (n *Netns) Functions(index int) ([][]byte, error) {
 			var settings nlattr.Attrs
 			for _, a := range all {
 				if functionSettings[a.Type] != "" {
-					settings = append(settings, a)
+					settings = append(settings, withProtocol(a))
 				}
 			}
 			functions = append(functions, nlattr.Marshal(nil, settings))
@@ -68,9 +71,7 @@ func (n *Netns) RestoreFunctions(index int, want [][]byte) []Changed {
 			if now, ok := is.Get(a.Type); !ok || bytes.Equal(now, a.Value) {
 				continue
 			}
-			info := nlattr.Marshal(nil, nlattr.Attrs{a})
-			list := nlattr.Marshal(nil, nlattr.Attrs{{Type: ifVFInfo, Flags: unix.NLA_F_NESTED, Value: info}})
-			if err := n.setLink(index, nlattr.Attr{Type: unix.IFLA_VFINFO_LIST, Flags: unix.NLA_F_NESTED, Value: list}); err != nil {
+			if err := n.setFunction(index, a); err != nil {
 				changed = append(changed, Changed{fmt.Sprintf("virtual function %d, %s", i, functionSettings[a.Type]), err})
 			}
 		}
@@ -80,3 +81,198 @@ func (n *Netns) RestoreFunctions(index int, want [][]byte) []Changed {
 
 // ifVFInfo is IFLA_VF_INFO of linux/if_link.h.
 const ifVFInfo = 1
+
+// FunctionSettings are the settings of a virtual function that somebody wants, made through its physical
+// function (ip-link(8), "vf"). Those that are nil stay as they are.
+type FunctionSettings struct {
+	MAC              net.HardwareAddr
+	VLAN             *FunctionVLAN
+	SpoofCheck       *bool
+	Trust            *bool
+	LinkState        *uint32 // IFLA_VF_LINK_STATE_…: 0 as the physical function's, 1 up, 2 down
+	MinRate, MaxRate *uint32 // Mbit/s, 0 is no limit
+}
+
+// FunctionVLAN is the VLAN that the NIC adds to the packets of a virtual function, which does not see it. An ID
+// of 0 is none.
+type FunctionVLAN struct {
+	ID, QoS uint32
+	Proto   uint16 // ETH_P_8021Q or ETH_P_8021AD
+}
+
+// IsZero reports whether nothing is wanted.
+func (w *FunctionSettings) IsZero() bool {
+	return w.MAC == nil && w.VLAN == nil && w.SpoofCheck == nil && w.Trust == nil && w.LinkState == nil && w.MinRate == nil && w.MaxRate == nil
+}
+
+// The attributes of a virtual function that are set (IFLA_VF_*). Each begins with the number of the function.
+const (
+	vfMAC        = 1
+	vfSpoofCheck = 4
+	vfLinkState  = 5
+	vfRate       = 6
+	vfTrust      = 9
+	vfVLANList   = 12
+)
+
+// unknown is what the kernel reports for a setting that the driver does not (rtnl_fill_vfinfo).
+const unknown = ^uint32(0)
+
+// FunctionChanges compares the settings of a virtual function, from [Netns.Function], with those that are wanted. It
+// returns the settings that differ: as they are, and as wanted, both in the form that [Netns.SetFunction] takes.
+func FunctionChanges(settings []byte, w *FunctionSettings) (before, wanted []byte) {
+	have, _ := nlattr.Parse(settings) // [Netns.Function] has made it
+	var was, is nlattr.Attrs
+	for _, a := range have {
+		to := bytes.Clone(a.Value)
+		w.put(a.Type, to)
+		if bytes.Equal(to, a.Value) {
+			continue
+		}
+		is = append(is, nlattr.Attr{Type: a.Type, Flags: a.Flags, Value: to})
+		if !isUnknown(a) {
+			was = append(was, a)
+		}
+	}
+	return nlattr.Marshal(nil, was), nlattr.Marshal(nil, is)
+}
+
+// FunctionMAC returns the MAC that the physical function has given a virtual one, nil if it has given none.
+// settings are from [Netns.Function].
+func FunctionMAC(settings []byte) net.HardwareAddr {
+	have, _ := nlattr.Parse(settings)
+	value, _ := have.Get(vfMAC)
+	if len(value) < 10 || bytes.Equal(value[4:10], make([]byte, 6)) {
+		return nil
+	}
+	return bytes.Clone(value[4:10])
+}
+
+// withProtocol returns the attribute with the usual protocol of VLANs, if it has a VLAN without one: mlx5 reports
+// 0, and takes no such value (mlx5_eswitch_get_vport_config, mlx5e_set_vf_vlan).
+func withProtocol(a nlattr.Attr) nlattr.Attr {
+	if a.Type == vfVLANList && len(a.Value) >= 18 && a.Value[16] == 0 && a.Value[17] == 0 {
+		a.Value = bytes.Clone(a.Value)
+		binary.BigEndian.PutUint16(a.Value[16:], unix.ETH_P_8021Q)
+	}
+	return a
+}
+
+// put writes what is wanted into a setting of this type, as the kernel reported it.
+func (w *FunctionSettings) put(kind uint16, value []byte) {
+	ne := binary.NativeEndian
+	number := func(at int, to *uint32) {
+		if to != nil && len(value) >= at+4 {
+			ne.PutUint32(value[at:], *to)
+		}
+	}
+	flag := func(to *bool) {
+		if to == nil {
+			return
+		}
+		v := uint32(0)
+		if *to {
+			v = 1
+		}
+		number(4, &v)
+	}
+	switch kind {
+	case vfMAC:
+		if w.MAC != nil && len(value) >= 4+len(w.MAC) {
+			clear(value[4:])
+			copy(value[4:], w.MAC)
+		}
+	case vfSpoofCheck:
+		flag(w.SpoofCheck)
+	case vfTrust:
+		flag(w.Trust)
+	case vfLinkState:
+		number(4, w.LinkState)
+	case vfRate:
+		number(4, w.MinRate)
+		number(8, w.MaxRate)
+	case vfVLANList: // of one VLAN, behind the header of its attribute
+		if w.VLAN != nil && len(value) >= 18 {
+			number(8, &w.VLAN.ID)
+			number(12, &w.VLAN.QoS)
+			binary.BigEndian.PutUint16(value[16:], w.VLAN.Proto)
+		}
+	}
+}
+
+// isUnknown reports whether the driver does not report the setting.
+func isUnknown(a nlattr.Attr) bool {
+	return (a.Type == vfSpoofCheck || a.Type == vfTrust) && len(a.Value) >= 8 && binary.NativeEndian.Uint32(a.Value[4:]) == unknown
+}
+
+// isNone reports whether the setting is what a driver does that cannot set it: no VLAN, no limit, off.
+func isNone(a nlattr.Attr) bool {
+	value := a.Value
+	if a.Type == vfVLANList {
+		if len(value) < 18 {
+			return false
+		}
+		value = value[4:16] // without the protocol
+	}
+	return len(value) >= 4 && len(bytes.Trim(value[4:], "\x00")) == 0
+}
+
+// Function returns the settings of a virtual function, as [Netns.Functions] does those of all. index is that of the
+// physical function. It returns [ErrNotFound] if the link has no such function.
+func (n *Netns) Function(index, number int) (settings []byte, err error) {
+	all, err := n.Functions(index)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range all {
+		attrs, _ := nlattr.Parse(f) // [Netns.Functions] has made it
+		if at, ok := attrs.Get(vfMAC); ok && len(at) >= 4 && binary.NativeEndian.Uint32(at) == uint32(number) {
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("virtual function %d of the link with index %d: %w", number, index, ErrNotFound)
+}
+
+// SetFunction sets settings of [FunctionChanges], all that it can. index is that of the physical function. A
+// driver may lack a setting if that is to have its default.
+func (n *Netns) SetFunction(index int, settings []byte) error {
+	attrs, err := nlattr.Parse(settings)
+	errs := []error{err}
+	for _, a := range attrs {
+		err := n.setFunction(index, a)
+		if errors.Is(err, unix.EOPNOTSUPP) && isNone(a) {
+			err = nil
+		}
+		errs = append(errs, wrap(err, "%s", functionSettings[a.Type]))
+	}
+	return errors.Join(errs...)
+}
+
+// setFunction sets one setting of a virtual function, which names its number.
+func (n *Netns) setFunction(index int, a nlattr.Attr) error {
+	info := nlattr.Marshal(nil, nlattr.Attrs{a})
+	list := nlattr.Marshal(nil, nlattr.Attrs{{Type: ifVFInfo, Flags: unix.NLA_F_NESTED, Value: info}})
+	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_VFINFO_LIST, Flags: unix.NLA_F_NESTED, Value: list})
+}
+
+// CompareFunction returns an error that names the settings of a virtual function that are not as wanted.
+func (n *Netns) CompareFunction(index, number int, wanted []byte) error {
+	attrs, err := nlattr.Parse(wanted)
+	if err != nil {
+		return err
+	}
+	now, err := n.Function(index, number)
+	if err != nil {
+		return err
+	}
+	have, _ := nlattr.Parse(now)
+	var errs []error
+	for _, a := range attrs {
+		value, _ := have.Get(a.Type)
+		if bytes.Equal(value, a.Value) || isNone(a) && isUnknown(nlattr.Attr{Type: a.Type, Value: value}) {
+			continue
+		}
+		errs = append(errs, fmt.Errorf("%s is not what was set", functionSettings[a.Type]))
+	}
+	return errors.Join(errs...)
+}

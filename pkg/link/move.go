@@ -228,6 +228,11 @@ func (n *Netns) SetMTU(index, mtu int) error {
 	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_MTU, Value: nl.Uint32Attr(uint32(mtu))})
 }
 
+// SetMAC sets the link's address. Many drivers take it only while the link is down.
+func (n *Netns) SetMAC(index int, mac net.HardwareAddr) error {
+	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: mac})
+}
+
 // Rename renames the link. Kernels before 6.2 require it to be down; it is up
 // again afterwards.
 func (n *Netns) Rename(index int, name string) error {

@@ -107,7 +107,7 @@ func decode(data []byte, into any, document string) error {
 	key := "the whole"
 	if wrong.Field != "" {
 		key = wrong.Field
-		for _, embedded := range []string{"Common.", "RDMA.", "Link.", "Routing.", "attachments."} { // their names are not the user's
+		for _, embedded := range []string{"HostDevice.", "Common.", "RDMA.", "Link.", "Routing.", "attachments."} { // their names are not the user's
 			key = strings.TrimPrefix(key, embedded)
 		}
 		key = strconv.Quote(key)

@@ -27,6 +27,7 @@ func TestKeysPageHasEveryKey(t *testing.T) {
 	for section, want := range map[string]map[string]bool{
 		"Every plugin": common,
 		"host-device":  without(keysOf(HostDevice{}), common),
+		"sriov":        without(keysOf(SRIOV{}), keysOf(HostDevice{})),
 		"macvlan":      without(keysOf(Macvlan{}), common),
 		"ipoib":        without(keysOf(IPoIB{}), common),
 		"rdma":         without(keysOf(RDMAChained{}), common),

@@ -48,10 +48,16 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	if err := parse(stdin, c, &c.Common); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.Rail.check(), c.checkVariables(), c.checkKeepAddress(), c.RDMA.complete(), c.Link.complete(), c.Routing.complete()); err != nil {
+	if err := c.complete(); err != nil {
 		return nil, err
 	}
 	return c, nil
+}
+
+// complete checks the keys beside those that all plugins have, and applies the defaults.
+func (c *HostDevice) complete() error {
+	return errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.Rail.check(), c.checkVariables(), c.checkKeepAddress(),
+		c.RDMA.complete(), c.Link.complete(), c.Routing.complete())
 }
 
 // checkKeepAddress refuses other keys that give addresses.

@@ -1,6 +1,7 @@
 package netconf
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net"
@@ -45,12 +46,7 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 	default:
 		return nil, failure.New(failure.InvalidConfig, "unknown macvlan mode: %q", c.Mode).Cure("use bridge, private, vepa or passthru")
 	}
-	if args.MAC != "" {
-		c.MAC = args.MAC
-	}
-	if c.RuntimeConfig.MAC != "" {
-		c.MAC = c.RuntimeConfig.MAC
-	}
+	c.MAC = cmp.Or(c.RuntimeConfig.MAC, args.MAC, c.MAC)
 	_, err := c.HardwareAddr()
 	err = errors.Join(err, checkMTU(c.MTU), c.Rail.check(), c.checkVariables(), c.checkRailInPod(),
 		c.refuseKeepAddress("a macvlan"), c.RDMA.complete(), c.Link.complete(), c.Routing.complete())
@@ -120,13 +116,16 @@ func (c *Macvlan) LinkWait() LinkWait {
 }
 
 // HardwareAddr returns the requested MAC of the child, or nil.
-func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) {
-	if c.MAC == "" {
+func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) { return parseMAC(c.MAC) }
+
+// parseMAC returns the MAC of an Ethernet interface, nil for "".
+func parseMAC(text string) (net.HardwareAddr, error) {
+	if text == "" {
 		return nil, nil
 	}
-	mac, err := net.ParseMAC(c.MAC)
+	mac, err := net.ParseMAC(text)
 	if err == nil && len(mac) != 6 {
-		err = &net.AddrError{Err: "not six bytes long", Addr: c.MAC}
+		err = &net.AddrError{Err: "not six bytes long", Addr: text}
 	}
-	return mac, failure.From(err, failure.InvalidConfig, "MAC address %q", c.MAC).Cure("write it as aa:bb:cc:dd:ee:ff")
+	return mac, failure.From(err, failure.InvalidConfig, "MAC address %q", text).Cure("write it as aa:bb:cc:dd:ee:ff")
 }

@@ -176,6 +176,21 @@ func (h *Host) PhysicalFunction(pci string) string {
 	return filepath.Base(target)
 }
 
+// FunctionNumber returns the number of a virtual function among those of its physical function, both by PCI
+// address. ok is false if it is none of them.
+func (h *Host) FunctionNumber(physical, virtual string) (number int, ok bool) {
+	links, _ := filepath.Glob(filepath.Join(h.Sys, "bus/pci/devices", physical, "virtfn*")) // the pattern is well-formed
+	for _, l := range links {
+		target, err := os.Readlink(l)
+		if err != nil || filepath.Base(target) != virtual {
+			continue
+		}
+		number, err = strconv.Atoi(strings.TrimPrefix(filepath.Base(l), "virtfn"))
+		return number, err == nil
+	}
+	return 0, false
+}
+
 // maxLevels bounds a stack of links, as the kernel does (MAX_NEST_DEV).
 const maxLevels = 8
 

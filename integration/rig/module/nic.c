@@ -56,6 +56,14 @@ static uint vf_config_calls;
 module_param(vf_config_calls, uint, 0644);
 MODULE_PARM_DESC(vf_config_calls, "how often somebody asked for a VF (counted)");
 
+static uint vf_sets;
+module_param(vf_sets, uint, 0644);
+MODULE_PARM_DESC(vf_sets, "how often somebody set something of a VF (counted)");
+
+static uint vf_lacks;
+module_param(vf_lacks, uint, 0644);
+MODULE_PARM_DESC(vf_lacks, "settings of VFs that the driver has not, a bit for each IFLA_VF_*");
+
 static uint vf_config_ms;
 module_param(vf_config_ms, uint, 0644);
 MODULE_PARM_DESC(vf_config_ms, "what a question for a VF takes, as with firmware");
@@ -187,22 +195,33 @@ static struct fk_vf *vf_of(struct net_device *nd, int n)
 	return n >= 0 && n < nic->num_vf ? &nic->vf[n] : NULL;
 }
 
-static int fk_vf_mac(struct net_device *nd, int n, u8 *mac)
+/* The VF that is to get a setting. */
+static struct fk_vf *vf_to_set(struct net_device *nd, int n, int attribute)
 {
 	struct fk_vf *vf = vf_of(nd, n);
 
-	if (!vf)
-		return -EINVAL;
+	vf_sets++; /* under the RTNL */
+	if (vf_lacks & BIT(attribute))
+		return ERR_PTR(-EOPNOTSUPP);
+	return vf ?: ERR_PTR(-EINVAL);
+}
+
+static int fk_vf_mac(struct net_device *nd, int n, u8 *mac)
+{
+	struct fk_vf *vf = vf_to_set(nd, n, IFLA_VF_MAC);
+
+	if (IS_ERR(vf))
+		return PTR_ERR(vf);
 	ether_addr_copy(vf->mac, mac);
 	return 0;
 }
 
 static int fk_vf_vlan(struct net_device *nd, int n, u16 vlan, u8 qos, __be16 proto)
 {
-	struct fk_vf *vf = vf_of(nd, n);
+	struct fk_vf *vf = vf_to_set(nd, n, IFLA_VF_VLAN_LIST);
 
-	if (!vf)
-		return -EINVAL;
+	if (IS_ERR(vf))
+		return PTR_ERR(vf);
 	vf->vlan = vlan;
 	vf->qos = qos;
 	vf->proto = proto;
@@ -211,40 +230,40 @@ static int fk_vf_vlan(struct net_device *nd, int n, u16 vlan, u8 qos, __be16 pro
 
 static int fk_vf_spoofchk(struct net_device *nd, int n, bool on)
 {
-	struct fk_vf *vf = vf_of(nd, n);
+	struct fk_vf *vf = vf_to_set(nd, n, IFLA_VF_SPOOFCHK);
 
-	if (!vf)
-		return -EINVAL;
+	if (IS_ERR(vf))
+		return PTR_ERR(vf);
 	vf->spoofchk = on;
 	return 0;
 }
 
 static int fk_vf_trust(struct net_device *nd, int n, bool on)
 {
-	struct fk_vf *vf = vf_of(nd, n);
+	struct fk_vf *vf = vf_to_set(nd, n, IFLA_VF_TRUST);
 
-	if (!vf)
-		return -EINVAL;
+	if (IS_ERR(vf))
+		return PTR_ERR(vf);
 	vf->trust = on;
 	return 0;
 }
 
 static int fk_vf_link(struct net_device *nd, int n, int state)
 {
-	struct fk_vf *vf = vf_of(nd, n);
+	struct fk_vf *vf = vf_to_set(nd, n, IFLA_VF_LINK_STATE);
 
-	if (!vf)
-		return -EINVAL;
+	if (IS_ERR(vf))
+		return PTR_ERR(vf);
 	vf->link = state;
 	return 0;
 }
 
 static int fk_vf_rate(struct net_device *nd, int n, int min, int max)
 {
-	struct fk_vf *vf = vf_of(nd, n);
+	struct fk_vf *vf = vf_to_set(nd, n, IFLA_VF_RATE);
 
-	if (!vf)
-		return -EINVAL;
+	if (IS_ERR(vf))
+		return PTR_ERR(vf);
 	vf->min_rate = min;
 	vf->max_rate = max;
 	return 0;
@@ -273,6 +292,23 @@ static int fk_vf_config(struct net_device *nd, int n, struct ifla_vf_info *i)
 	return 0;
 }
 
+/* A VF keeps a MAC that its PF has set, unless it is trusted, as with igb and mlx5. */
+static int fk_set_mac(struct net_device *nd, void *address)
+{
+	struct fk_nic *nic = fk_nic_of(nd);
+	struct sockaddr *to = address;
+
+	if (nic->pdev->is_virtfn) {
+		struct fk_nic *pf = pci_get_drvdata(pci_physfn(nic->pdev));
+		int n = pci_iov_vf_id(nic->pdev);
+
+		if (pf && n >= 0 && n < FK_MAX_VF && !pf->vf[n].trust && !is_zero_ether_addr(pf->vf[n].mac) &&
+		    !ether_addr_equal(pf->vf[n].mac, to->sa_data))
+			return -EPERM;
+	}
+	return eth_mac_addr(nd, address);
+}
+
 static const struct net_device_ops fk_netdev_ops = {
 	.ndo_init = fk_init,
 	.ndo_uninit = fk_uninit,
@@ -280,7 +316,7 @@ static const struct net_device_ops fk_netdev_ops = {
 	.ndo_stop = fk_stop,
 	.ndo_start_xmit = fk_xmit,
 	.ndo_get_stats64 = fk_stats64,
-	.ndo_set_mac_address = eth_mac_addr,
+	.ndo_set_mac_address = fk_set_mac,
 	.ndo_validate_addr = eth_validate_addr,
 	.ndo_change_mtu = fk_change_mtu,
 	.ndo_change_carrier = fk_change_carrier,

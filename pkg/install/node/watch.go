@@ -23,14 +23,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/notify"
 )
 
-// DefaultPlugins are installed unless a configuration says otherwise. ipoib is not among them:
-// NVIDIA's network operator installs a plugin of that name, which an upgrade of rail-cni must not
-// replace.
+// DefaultPlugins are installed unless a configuration says otherwise. ipoib and sriov are not among them:
+// NVIDIA's network operator and the SR-IOV network operator install plugins of these names, which an
+// upgrade of rail-cni must not replace.
 var DefaultPlugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
 
 // PluginNames are the names of the plugins' programs. Installed ones may have a
 // prefix.
-var PluginNames = append(slices.Clone(DefaultPlugins), "ipoib")
+var PluginNames = append(slices.Clone(DefaultPlugins), "ipoib", "sriov")
 
 // PluginMode is the mode of an installed plugin.
 const PluginMode fs.FileMode = 0o755

@@ -1,6 +1,8 @@
 package all
 
 import (
+	"slices"
+
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
@@ -13,12 +15,28 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 	"github.com/rail-cni/rail-cni/pkg/part/routing"
+	"github.com/rail-cni/rail-cni/pkg/part/vf"
 )
 
 // HostDevicePlan returns the plan of host-device: a NIC moves into the pod.
 func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
+	return nicPlan(c, &netdev.Part{Conf: c})
+}
+
+// SRIOVPlan returns the plan of sriov: a virtual function moves into the pod, with settings of its own.
+func SRIOVPlan(c *netconf.SRIOV) *attachment.Plan {
+	mac, _ := c.HardwareAddr() // of a valid configuration
+	plan := nicPlan(&c.HostDevice, &netdev.Part{Conf: &c.HostDevice, MAC: mac})
+	functions := vf.Part{Conf: c}
+	plan.Claim = slices.Insert(plan.Claim, 1, attachment.Part(functions)) // behind the NIC
+	plan.Apply = slices.Insert(plan.Apply, 0, attachment.Part(functions))
+	return plan
+}
+
+// nicPlan returns the plan in which device is the NIC that moves.
+func nicPlan(c *netconf.HostDevice, device *netdev.Part) *attachment.Plan {
 	ask, await := address.IPAM()
-	rdma, device := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}, &netdev.Part{Conf: c}
+	rdma := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}
 	link, ports := address.Interface{Wait: c.LinkWait()}, rdmadev.Ports{Wait: c.LinkWait()}
 	routes, gids, info := routing.Part{Conf: &c.Routing}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
@@ -75,6 +93,20 @@ func HostDevice() attachment.Plugin {
 				return nil, nil, err
 			}
 			return HostDevicePlan(conf), &conf.Common, nil
+		},
+	}
+}
+
+// SRIOV returns the plugin sriov.
+func SRIOV() attachment.Plugin {
+	return attachment.Plugin{
+		Name: "sriov", Order: ReleaseOrder, Bare: SRIOVPlan(&netconf.SRIOV{}),
+		Parse: func(args *skel.CmdArgs) (*attachment.Plan, *netconf.Common, error) {
+			conf, err := netconf.ParseSRIOV(args.StdinData, netconf.ParseArgs(args.Args))
+			if err != nil {
+				return nil, nil, err
+			}
+			return SRIOVPlan(conf), &conf.Common, nil
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package netdev
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 type Part struct {
 	attachment.Base
 	Conf *netconf.HostDevice
+	MAC  net.HardwareAddr // of the interface in the pod; nil keeps the NIC's
 
 	// What Holder found, for Claim: its selector, and the NIC, if nobody has it.
 	selected nic.Selector
@@ -402,6 +404,9 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 			return err
 		}
 	}
+	if err := p.setMAC(tx); err != nil {
+		return err
+	}
 	if virtual := lent.Snapshot.Virtual(); p.carries() != "" && len(virtual) > 0 {
 		tx.Node.Log.Warn("addresses of VRRP left out: another host may take them", "nic", lent.Name, "addresses", virtual)
 	}
@@ -412,6 +417,19 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		keepAddress(tx)
 	}
 	return nil
+}
+
+// setMAC gives the interface the network's MAC, while it is down.
+func (p *Part) setMAC(tx *attachment.Tx) error {
+	if p.MAC == nil || bytes.Equal(tx.Link.MAC, p.MAC) {
+		return nil
+	}
+	err := tx.Pod.SetMAC(tx.Link.Index, p.MAC)
+	if err != nil {
+		return failure.From(err, failure.NotAvailable, "%s does not take the MAC %s", tx.Record.Loan.Name, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
+	}
+	tx.Link, err = tx.Pod.ByIndex(tx.Link.Index)
+	return err
 }
 
 // move moves the NIC into the pod netns under its name there, and sets tx.Link.

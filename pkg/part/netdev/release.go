@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/vf"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -277,6 +278,9 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	s := r.Loan.Snapshot
 	l, err := reclaim(ctx, releasing, l)
 	if err != nil {
+		return err
+	}
+	if err := vf.Restore(releasing); err != nil {
 		return err
 	}
 	// While the NIC is down: the pod's programs must not see packets of others.

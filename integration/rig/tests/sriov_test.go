@@ -1,0 +1,282 @@
+//go:build rig
+
+package tests
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/examples"
+	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+)
+
+// functionNode is a node with virtual functions.
+type functionNode struct {
+	*node
+	pci []string // of the virtual functions, by number
+}
+
+const (
+	functionsOf = "enp1s0np0" // the physical function
+	functionDir = "/sys/bus/pci/devices/0000:01:00.0/"
+)
+
+// newFunctions returns a node with virtual functions, of which the second one has settings of the
+// administrator.
+func newFunctions(t *testing.T, count int) *functionNode {
+	t.Helper()
+	n := &functionNode{node: newRDMANode(t, rdma.Shared, "")}
+	write(t, functionDir+"sriov_numvfs", strconv.Itoa(count))
+	t.Cleanup(func() { write(t, functionDir+"sriov_numvfs", "0") })
+	n.Batch(nil, "link set "+functionsOf+" up", "link set "+functionsOf+" vf 1 mac 02:00:00:00:00:77 vlan 7 qos 3 rate 500 spoofchk on trust off")
+	n.IP("link", "set", "enp1s0v1", "address", "02:00:00:00:00:77")
+	for i := range count {
+		n.pci = append(n.pci, filepath.Base(readLink(t, fmt.Sprintf("%svirtfn%d", functionDir, i))))
+	}
+	return n
+}
+
+// table returns what the physical function has of its virtual ones, a line for each.
+func (n *functionNode) table() string {
+	n.t.Helper()
+	var lines []string
+	for line := range strings.Lines(n.IP("-d", "link", "show", functionsOf)) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "vf ") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// lend returns the call of sriov that lends a virtual function to the pod.
+func (n *functionNode) lend(p *pod, verb string, number int, more map[string]any) testnet.Call {
+	conf := map[string]any{"type": "sriov", "name": "functions", "device": nil, "deviceID": n.pci[number]}
+	maps.Copy(conf, more)
+	call := p.call(verb, "net1", n.config(0, conf))
+	call.Plugin = "sriov"
+	return call
+}
+
+// counted sets a counter of the driver to 0, and returns what reads it.
+func counted(t *testing.T, name string) (count func() string) {
+	t.Helper()
+	file := "/sys/module/fakerdma/parameters/" + name
+	write(t, file, "0")
+	return func() string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(string(text))
+	}
+}
+
+// allSettings are all that a network may want, each another than the administrator's.
+var allSettings = map[string]any{
+	"vlan": 100, "vlanQoS": 5, "vlanProto": "802.1ad", "mac": "02:AB:CD:00:00:01", "spoofchk": "off", "trust": "on",
+	"link_state": "enable", "min_tx_rate": 10, "max_tx_rate": 2000,
+}
+
+// TestSettingsOfAVirtualFunctionComeHome: the pod has the network's, and what it does with a trusted function ends with it.
+func TestSettingsOfAVirtualFunctionComeHome(t *testing.T) {
+	n := newFunctions(t, 3)
+	before, table := n.State(), n.table()
+	for name, end := range map[string]func(n *functionNode, p *pod, call testnet.Call){
+		"DEL":           func(n *functionNode, _ *pod, call testnet.Call) { n.MustRun(call.With("DEL")) },
+		"dead pod, DEL": func(n *functionNode, p *pod, call testnet.Call) { p.Kill(); n.MustRun(call.With("DEL")) },
+		"dead pod, gc":  func(n *functionNode, p *pod, _ testnet.Call) { p.Kill(); n.gc() },
+		"dead pod, the next pod's ADD": func(n *functionNode, p *pod, call testnet.Call) {
+			p.Kill()
+			next := n.lend(n.pod("next"), "ADD", 1, map[string]any{"vlan": 0})
+			n.MustRun(next)
+			if now := n.table(); !regexp.MustCompile(`vf 1 .*02:00:00:00:00:77.* spoof checking on, .*trust off`).MatchString(now) || strings.Contains(now, "vlan 7") {
+				n.t.Errorf("the next pod has\n%s", now)
+			}
+			// A late DEL of the first pod must not touch it.
+			late := n.table()
+			n.MustRun(call.With("DEL"))
+			if now := n.table(); now != late {
+				n.t.Errorf("after a late DEL:\n%s\nbefore:\n%s", now, late)
+			}
+			n.MustRun(next.With("DEL"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &functionNode{n.in(t), n.pci}
+			sets, p := counted(t, "vf_sets"), n.pod("pod")
+			call := n.lend(p, "ADD", 1, allSettings)
+			result := n.MustRun(call)
+			if got := sets(); got != "6" {
+				t.Errorf("ADD made %s settings, want 6", got)
+			}
+			const want = `vf 1 .*02:ab:cd:00:00:01.* vlan 100, qos 5, vlan protocol 802.1ad, tx rate 2000 \(Mbps\), max_tx_rate 2000Mbps, min_tx_rate 10Mbps, spoof checking off, link-state enable, trust on`
+			if now := n.table(); !regexp.MustCompile(want).MatchString(now) {
+				t.Errorf("the functions are\n%s\nwant\n%s", now, want)
+			}
+			l, err := p.ByName("net1")
+			if err != nil || l.MAC.String() != "02:ab:cd:00:00:01" || !strings.Contains(string(result), "02:ab:cd:00:00:01") {
+				t.Errorf("net1 is %+v, %v, the result %s", l, err, result)
+			}
+			more := maps.Clone(allSettings)
+			more["prevResult"] = json.RawMessage(result)
+			n.MustRun(n.lend(p, "CHECK", 1, more))
+			// As it is trusted, the pod may have another MAC, all packets, and VLANs of its own.
+			p.Batch(nil, "link set net1 down", "link set net1 address 02:00:00:00:66:66", "link set net1 up promisc on allmulticast on",
+				"link add link net1 name stray type vlan id 66", "link set stray up")
+			end(n, p, call)
+			n.untouched(before)
+			if now := n.table(); now != table {
+				t.Errorf("the functions are\n%s\nbefore:\n%s", now, table)
+			}
+		})
+	}
+}
+
+// TestFunctionIsReadOnceAndSetOnlyWhereItDiffers counts what the driver is asked. Each question is for all functions.
+func TestFunctionIsReadOnceAndSetOnlyWhereItDiffers(t *testing.T) {
+	const functions = 3
+	n := newFunctions(t, functions)
+	before, table := n.State(), n.table()
+	for name, c := range map[string]struct {
+		number      int
+		settings    map[string]any
+		sets, reads int // of ADD
+		back        int // sets of DEL
+	}{
+		"nothing":                          {0, nil, 0, 0, 0},
+		"SriovNetwork's, which is so":      {0, map[string]any{"vlan": 0}, 0, 1, 0},
+		"SriovNetwork's, another VLAN":     {1, map[string]any{"vlan": 0}, 1, 2, 1},
+		"the administrator's, upper case":  {1, map[string]any{"mac": "02:00:00:00:00:77", "vlan": 7, "vlanQoS": 3, "trust": "off", "link_state": "auto"}, 0, 1, 0},
+		"all":                              {1, allSettings, 6, 2, 6},
+		"one of two rates keeps the other": {1, map[string]any{"min_tx_rate": 100}, 1, 2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := &functionNode{n.in(t), n.pci}
+			call := n.lend(n.pod("pod"), "ADD", c.number, c.settings)
+			sets, reads := counted(t, "vf_sets"), counted(t, "vf_config_calls")
+			n.MustRun(call)
+			if got := [2]string{sets(), reads()}; got != [2]string{strconv.Itoa(c.sets), strconv.Itoa(c.reads * functions)} {
+				t.Errorf("ADD made %s settings and %s questions, want %d and %d for each of %d functions", got[0], got[1], c.sets, c.reads, functions)
+			}
+			if name == "one of two rates keeps the other" && !strings.Contains(n.table(), "max_tx_rate 500Mbps, min_tx_rate 100Mbps") {
+				t.Errorf("the functions are\n%s", n.table())
+			}
+			sets, reads = counted(t, "vf_sets"), counted(t, "vf_config_calls")
+			n.MustRun(call.With("DEL"))
+			if got := [2]string{sets(), reads()}; got != [2]string{strconv.Itoa(c.back), "0"} {
+				t.Errorf("DEL made %s settings and %s questions, want %d and none", got[0], got[1], c.back)
+			}
+			n.untouched(before)
+			if now := n.table(); now != table {
+				t.Errorf("the functions are\n%s\nbefore:\n%s", now, table)
+			}
+		})
+	}
+}
+
+// TestSriovNetworksOfTheOperator: as sriov-network-operator writes them, with the function that a device plugin chose.
+func TestSriovNetworksOfTheOperator(t *testing.T) {
+	n := newFunctions(t, 2)
+	before := n.State()
+	for kind, want := range map[string]string{"SriovNetwork": "spoof checking on", "SriovNetwork_with_all": "vlan 100, qos 5"} {
+		text, err := examples.Rendered(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var conf map[string]any
+		if err := json.Unmarshal([]byte(text), &conf); err != nil {
+			t.Fatal(err)
+		}
+		p := n.pod("pod")
+		call := n.lend(p, "ADD", 1, conf)
+		n.MustRun(call)
+		if now := n.table(); !strings.Contains(now, want) || kind == "SriovNetwork" && strings.Contains(now, "vlan") {
+			t.Errorf("%s: the functions are\n%s", kind, now)
+		}
+		n.MustRun(call.With("DEL"))
+		n.untouched(before)
+	}
+}
+
+// TestSettingThatADriverLacks: igb has no link state, for example.
+func TestSettingThatADriverLacks(t *testing.T) {
+	n := newFunctions(t, 2)
+	before, table := n.State(), n.table()
+	lacks := func(bits string) { write(t, "/sys/module/fakerdma/parameters/vf_lacks", bits) }
+	lacks("32") // IFLA_VF_LINK_STATE is 5
+	t.Cleanup(func() { lacks("0") })
+	_, err := n.Run(n.lend(n.pod("pod"), "ADD", 1, allSettings))
+	refused(t, err, cnierr.NotAvailable, "virtual function 1 of "+functionsOf, "link state", "not every driver")
+	n.untouched(before)
+	if now := n.table(); now != table {
+		t.Errorf("the functions are\n%s\nbefore:\n%s", now, table)
+	}
+	// What the function is anyway is no error.
+	call := n.lend(n.pod("pod2"), "ADD", 1, map[string]any{"link_state": "auto", "trust": "on"})
+	n.MustRun(call)
+	n.MustRun(call.With("DEL"))
+	n.untouched(before)
+
+	// Its own MAC could not be restored.
+	n.IP("link", "set", functionsOf, "vf", "0", "mac", "02:00:00:00:00:55")
+	before = n.State()
+	_, err = n.Run(n.lend(n.pod("pod3"), "ADD", 0, map[string]any{"mac": "02:00:00:00:00:56"}))
+	refused(t, err, cnierr.NotAvailable, "has given it 02:00:00:00:00:55")
+	n.untouched(before)
+
+	for config, text := range map[string]string{
+		n.config(0, map[string]any{"type": "sriov", "vlan": 5}):    "is no virtual function",
+		n.config(0, map[string]any{"type": "sriov"}):               "is no virtual function",
+		n.config(0, map[string]any{"type": "sriov", "vlan": 5000}): `"vlan" is 5000`,
+	} {
+		other := n.pod("other").call("ADD", "net1", config)
+		other.Plugin = "sriov"
+		_, err := n.Run(other)
+		refused(t, err, cnierr.InvalidConfig, text)
+	}
+	n.untouched(before)
+}
+
+// TestPodsOfVirtualFunctionsAtOnce: each pod has its own VLAN.
+func TestPodsOfVirtualFunctionsAtOnce(t *testing.T) {
+	count := 7 // what QEMU's device has at most
+	n := newFunctions(t, count)
+	before, table := n.State(), n.table()
+	calls := make([]testnet.Call, count)
+	for i := range calls {
+		calls[i] = n.lend(n.pod(fmt.Sprint("pod", i)), "ADD", i, map[string]any{"vlan": 100 + i, "trust": "on"})
+	}
+	for _, verb := range []string{"ADD", "DEL"} {
+		errs := make([]error, count)
+		var wait sync.WaitGroup
+		for i, call := range calls {
+			wait.Go(func() { _, errs[i] = n.Run(call.With(verb)) })
+		}
+		wait.Wait()
+		if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+			t.Fatalf("%s of pod %d: %v", verb, i, errs[i])
+		}
+		if verb == "ADD" {
+			for i := range count {
+				if !regexp.MustCompile(fmt.Sprintf(`vf %d .* vlan %d, .*trust on`, i, 100+i)).MatchString(n.table()) {
+					t.Errorf("function %d:\n%s", i, n.table())
+				}
+			}
+		}
+	}
+	n.untouched(before)
+	if now := n.table(); now != table {
+		t.Errorf("the functions are\n%s\nbefore:\n%s", now, table)
+	}
+}

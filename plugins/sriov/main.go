@@ -1,0 +1,20 @@
+// sriov lends a virtual function to a pod, as host-device lends a NIC, with settings that its physical function
+// makes: VLAN, MAC, spoof check, trust, link state and rates. It takes the place of sriov-cni.
+//
+//	{"cniVersion": "0.3.1", "name": "storage", "type": "sriov", "vlan": 100, "ipam": {"type": "whereabouts", "range": "192.168.6.0/24"}}
+package main
+
+import (
+	"runtime"
+
+	"github.com/rail-cni/rail-cni/pkg/part/all"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+// The process's first thread must never be parked in another namespace: that
+// would keep the namespace alive.
+func init() { runtime.LockOSThread() }
+
+func main() { all.SRIOV().Main(version) }
