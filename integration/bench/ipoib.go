@@ -52,9 +52,5 @@ func fabric(dir string) (*opensm.Manager, error) {
 	}
 	const spare = 7 // no contender has this NIC
 	_, pci, _ := rigNIC(spare)
-	guid, err := opensm.PortGUID(pci)
-	if err != nil {
-		return nil, err
-	}
-	return opensm.Start(context.Background(), filepath.Join(dir, "opensm"), guid, opensm.OpenFabric)
+	return opensm.StartOn(context.Background(), filepath.Join(dir, "opensm"), pci, opensm.OpenFabric)
 }

@@ -76,7 +76,7 @@ func (t *traffic) measure(p places, s *scratch) error {
 			return err
 		}
 	}
-	errs := []error{ip("netns", "delete", farName)} // the mode changes where there is no other namespace
+	errs := []error{ip("netns", "delete", farName)} // setMode needs that no other namespace is left
 	for _, c := range pods {
 		errs = append(errs, ip("netns", "delete", c.pod))
 	}

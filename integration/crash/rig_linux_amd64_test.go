@@ -3,7 +3,6 @@
 package crash
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -38,10 +37,10 @@ const (
 	managerPCI = "0000:00:12.0"
 )
 
-// functions is the plugin that lends virtual functions, of which physical is the physical one.
+// sriov is the plugin whose two NICs are virtual functions of physical.
 const (
-	functions = "sriov"
-	physical  = "enp1s0np0"
+	sriov    = "sriov"
+	physical = "enp1s0np0"
 )
 
 // newRail returns the machine's own netns with two NICs, in an RDMA mode. It
@@ -77,14 +76,14 @@ func (r *rail) load() {
 	}
 	parameters := "slots=12,13"
 	switch {
-	case r.plugin == functions:
+	case r.plugin == sriov:
 		parameters = "slots=0"
 	case r.infiniband:
 		parameters += ",18 link_layer=ib"
 	}
 	r.stopManager()
 	err := kmod.ReloadNICs(parameters)
-	if err == nil && r.plugin == functions {
+	if err == nil && r.plugin == sriov {
 		err = os.WriteFile("/sys/bus/pci/devices/0000:01:00.0/sriov_numvfs", []byte("2"), 0)
 	}
 	if err != nil {
@@ -93,10 +92,9 @@ func (r *rail) load() {
 	if !r.infiniband {
 		return
 	}
-	guid, err := opensm.PortGUID(managerPCI)
-	dir, tempErr := os.MkdirTemp("", "opensm") // of the machine, as the manager outlives a subtest
-	if err = errors.Join(err, tempErr); err == nil {
-		r.manager, err = opensm.Start(r.t.Context(), dir, guid, opensm.OpenFabric)
+	dir, err := os.MkdirTemp("", "opensm") // of the machine, as the manager outlives a subtest
+	if err == nil {
+		r.manager, err = opensm.StartOn(r.t.Context(), dir, managerPCI, opensm.OpenFabric)
 	}
 	if err != nil {
 		r.t.Fatal(err)
@@ -120,11 +118,11 @@ func (r *rail) stopManager() {
 // cable sets the NICs up and records the state.
 func (r *rail) cable() {
 	r.t.Helper()
-	if r.plugin == functions { // both NICs are, and their physical function has settings of the administrator
+	if r.plugin == sriov { // both NICs are virtual functions, and the administrator has set something of each
 		r.node.Batch(nil, "link set "+physical+" up", "link set "+physical+" vf 0 vlan 7 spoofchk on", "link set "+physical+" vf 1 vlan 8 qos 2")
 	}
 	for i, name := range []string{nicName, spareName} {
-		if r.plugin == functions {
+		if r.plugin == sriov {
 			r.node.IP("link", "set", fmt.Sprintf("enp1s0v%d", i), "name", name)
 		}
 		if r.infiniband {
@@ -269,7 +267,7 @@ func TestNoIPoIBChildIsLostWherePluginsAreKilled(t *testing.T) {
 // TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled is the sweep of sriov: a virtual function that keeps
 // the VLAN or the trust of a dead pod gives them to the next.
 func TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled(t *testing.T) {
-	sweepRail(t, functions, false)
+	sweepRail(t, sriov, false)
 }
 
 // sweepRail sweeps ADD and DEL of a plugin in both modes, in "make test" in exclusive mode, in

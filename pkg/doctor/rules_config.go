@@ -487,7 +487,6 @@ func checkNetworkModes(f *Facts, r *Report) {
 		return
 	}
 	mode, ok := Read(r, "rdmaMode", f.Host.RDMAMode)
-	movesRDMA := f.isOurs("sriov")
 	eachNetwork(f, r, func(n *network) {
 		follows := slices.ContainsFunc(n.plugins, func(p plugin) bool { return p.kind == "rdma" || p.name == "rdma" })
 		for i := range n.plugins {
@@ -502,19 +501,19 @@ func checkNetworkModes(f *Facts, r *Report) {
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s has \"rdma\": \"required\"", p.name)
 			case rdma == netconf.RDMAAuto && n.config.Resource != "":
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s is with the resource %s", p.name, n.config.Resource)
-			case p.name == "sriov" && !follows && !movesRDMA:
+			case p.name == "sriov" && !follows && !f.isOurs(p.name):
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and rdma does not follow sriov")
 			}
 		}
 	})
 }
 
-// isOurs reports whether the installed plugin of this name is rail-cni's. That of another project may have the same name.
+// isOurs reports whether the plugin installed under this name is rail-cni's and not another project's.
 func (f *Facts) isOurs(plugin string) bool {
 	if f.CNI == nil {
 		return false
 	}
-	// Not Read: without the fact the plugin is judged as another project's.
+	// Without the fact the plugin is taken for another project's, so Read, which reports a missing fact, is not used.
 	return slices.ContainsFunc(f.CNI.Binaries.Value, func(b Binary) bool { return b.RailCNI && filepath.Base(b.Path) == plugin })
 }
 

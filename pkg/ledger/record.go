@@ -133,8 +133,8 @@ type Loan struct {
 	Hardware *link.Hardware `json:"hardware,omitempty"`
 }
 
-// VF has the settings of the lent virtual function that the attachment changes, all of them made through
-// the physical function.
+// VF records the settings of the lent virtual function that the attachment changes, through the physical
+// function.
 type VF struct {
 	PF     string `json:"pf"`     // PCI address
 	Number int    `json:"number"` // of the virtual function there
@@ -303,6 +303,8 @@ func Decode(data []byte) (*Record, error) {
 		return nil, errors.New("no container id or interface name")
 	case !r.HasInterface() && (r.RDMA == nil || len(r.RDMA.Devices) == 0):
 		return nil, errors.New("neither a loan nor a child nor RDMA devices")
+	case r.VF != nil && r.Loan == nil:
+		return nil, errors.New("settings of a virtual function without a loan")
 	case r.Child != nil && r.Child.Kind != "" && r.Child.Kind != link.KindIPoIB:
 		return nil, failure.From(errNewer, failure.BadRecord, "a child of kind %q", r.Child.Kind).Cure("use that version, or let it end the attachment")
 	case r.LendsNetdev() && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):

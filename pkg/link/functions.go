@@ -68,6 +68,7 @@ func (n *Netns) RestoreFunctions(index int, want [][]byte) []Changed {
 		was, _ := nlattr.Parse(want[i])
 		is, _ := nlattr.Parse(have[i])
 		for _, a := range was {
+			a = withProtocol(a) // older snapshots have 0
 			if now, ok := is.Get(a.Type); !ok || bytes.Equal(now, a.Value) {
 				continue
 			}
@@ -82,8 +83,8 @@ func (n *Netns) RestoreFunctions(index int, want [][]byte) []Changed {
 // ifVFInfo is IFLA_VF_INFO of linux/if_link.h.
 const ifVFInfo = 1
 
-// FunctionSettings are the settings of a virtual function that somebody wants, made through its physical
-// function (ip-link(8), "vf"). Those that are nil stay as they are.
+// FunctionSettings are settings of a virtual function, which are set through its physical function (ip-link(8),
+// "vf"). A nil one stays as it is.
 type FunctionSettings struct {
 	MAC              net.HardwareAddr
 	VLAN             *FunctionVLAN
@@ -115,7 +116,7 @@ const (
 	vfVLANList   = 12
 )
 
-// unknown is what the kernel reports for a setting that the driver does not (rtnl_fill_vfinfo).
+// unknown is what the kernel reports for a setting that the driver does not report (rtnl_fill_vfinfo).
 const unknown = ^uint32(0)
 
 // FunctionChanges compares the settings of a virtual function, from [Netns.Function], with those that are wanted. It
@@ -126,13 +127,15 @@ func FunctionChanges(settings []byte, w *FunctionSettings) (before, wanted []byt
 	for _, a := range have {
 		to := bytes.Clone(a.Value)
 		w.put(a.Type, to)
-		if bytes.Equal(to, a.Value) {
+		if to := (nlattr.Attr{Type: a.Type, Value: to}); bytes.Equal(to.Value, a.Value) || isUnknown(a) && isNone(to) {
 			continue
 		}
 		is = append(is, nlattr.Attr{Type: a.Type, Flags: a.Flags, Value: to})
-		if !isUnknown(a) {
-			was = append(was, a)
+		if isUnknown(a) { // off, as drivers have it by default
+			a.Value = bytes.Clone(a.Value)
+			clear(a.Value[4:])
 		}
+		was = append(was, a)
 	}
 	return nlattr.Marshal(nil, was), nlattr.Marshal(nil, is)
 }
@@ -148,8 +151,8 @@ func FunctionMAC(settings []byte) net.HardwareAddr {
 	return bytes.Clone(value[4:10])
 }
 
-// withProtocol returns the attribute with the usual protocol of VLANs, if it has a VLAN without one: mlx5 reports
-// 0, and takes no such value (mlx5_eswitch_get_vport_config, mlx5e_set_vf_vlan).
+// withProtocol replaces the protocol 0 of a VLAN by 802.1Q: mlx5 reports 0, and refuses it
+// (mlx5_eswitch_get_vport_config, mlx5e_set_vf_vlan).
 func withProtocol(a nlattr.Attr) nlattr.Attr {
 	if a.Type == vfVLANList && len(a.Value) >= 18 && a.Value[16] == 0 && a.Value[17] == 0 {
 		a.Value = bytes.Clone(a.Value)
@@ -205,7 +208,7 @@ func isUnknown(a nlattr.Attr) bool {
 	return (a.Type == vfSpoofCheck || a.Type == vfTrust) && len(a.Value) >= 8 && binary.NativeEndian.Uint32(a.Value[4:]) == unknown
 }
 
-// isNone reports whether the setting is what a driver does that cannot set it: no VLAN, no limit, off.
+// isNone reports whether the value is off, none or 0, as it is with a driver that cannot set it.
 func isNone(a nlattr.Attr) bool {
 	value := a.Value
 	if a.Type == vfVLANList {
@@ -233,8 +236,8 @@ func (n *Netns) Function(index, number int) (settings []byte, err error) {
 	return nil, fmt.Errorf("virtual function %d of the link with index %d: %w", number, index, ErrNotFound)
 }
 
-// SetFunction sets settings of [FunctionChanges], all that it can. index is that of the physical function. A
-// driver may lack a setting if that is to have its default.
+// SetFunction sets settings of [FunctionChanges]. index is that of the physical function. It sets all that it can, and
+// returns the errors of the others. EOPNOTSUPP is no error if the wanted value is off, none or 0.
 func (n *Netns) SetFunction(index int, settings []byte) error {
 	attrs, err := nlattr.Parse(settings)
 	errs := []error{err}
@@ -255,24 +258,30 @@ func (n *Netns) setFunction(index int, a nlattr.Attr) error {
 	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_VFINFO_LIST, Flags: unix.NLA_F_NESTED, Value: list})
 }
 
-// CompareFunction returns an error that names the settings of a virtual function that are not as wanted.
-func (n *Netns) CompareFunction(index, number int, wanted []byte) error {
+// CompareFunction returns the names of the settings that differ from wanted, settings of [FunctionChanges]. One that the
+// driver does not report counts as equal. It returns [ErrNotFound] if the physical function, the link with this index,
+// has no virtual function with this number, or its driver has no answer while it resets the function.
+func (n *Netns) CompareFunction(index, number int, wanted []byte) (differ []string, err error) {
 	attrs, err := nlattr.Parse(wanted)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	now, err := n.Function(index, number)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	have, _ := nlattr.Parse(now)
-	var errs []error
 	for _, a := range attrs {
 		value, _ := have.Get(a.Type)
-		if bytes.Equal(value, a.Value) || isNone(a) && isUnknown(nlattr.Attr{Type: a.Type, Value: value}) {
-			continue
+		if !bytes.Equal(value, a.Value) && !isUnknown(nlattr.Attr{Type: a.Type, Value: value}) {
+			differ = append(differ, functionSettings[a.Type])
 		}
-		errs = append(errs, fmt.Errorf("%s is not what was set", functionSettings[a.Type]))
 	}
-	return errors.Join(errs...)
+	return differ, nil
+}
+
+// Isolates reports whether the setting with this name, from [Netns.CompareFunction], keeps a virtual function apart from
+// others: one that keeps it from a former pod must not be lent.
+func Isolates(setting string) bool {
+	return setting == functionSettings[vfVLANList] || setting == functionSettings[vfTrust] || setting == functionSettings[vfSpoofCheck]
 }

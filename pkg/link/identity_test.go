@@ -100,3 +100,21 @@ func TestScoreTellsTheNetdevsOfOneFunctionApart(t *testing.T) {
 		})
 	}
 }
+
+func TestIdentityWithAnyMAC(t *testing.T) {
+	l := &Link{Name: "ens1v0", Index: 7, ParentDev: "0000:01:10.0", ParentBus: "pci", PermMAC: parseMAC("02:00:00:00:00:01")}
+	id := l.Identity()
+	other := *l
+	other.PermMAC = parseMAC("02:00:00:00:00:02")
+	if id.Is(&other) || id.score(&other, nil) > 0 {
+		t.Error("another permanent MAC is another NIC")
+	}
+	id.AnyMAC = true
+	if !id.Is(&other) || id.score(&other, nil) == 0 {
+		t.Error("of a virtual function it is not")
+	}
+	other.ParentDev = "0000:01:10.2"
+	if id.Is(&other) || id.score(&other, nil) > 0 {
+		t.Error("another function is another NIC")
+	}
+}

@@ -90,6 +90,22 @@ type Identity struct {
 	// Lower is the ifindex (IFLA_LINK) of the link below it, or of a veth's peer.
 	// It changes only if that link moves. It is 0 if there is none.
 	Lower int `json:"lower,omitempty"`
+	// AnyMAC is set for the only netdev of its device, if it may get another permanent MAC: that of a virtual
+	// function follows what its physical function sets, or what a trusted function asks for
+	// (iavf_virtchnl_completion, ixgbevf_reset).
+	AnyMAC bool `json:"anyMAC,omitempty"`
+}
+
+// sameHardware reports whether l can be the link of id by its parent device and [Identity.Hardware].
+func (id Identity) sameHardware(l *Link) bool {
+	now := l.Identity()
+	return now.ParentDev == id.ParentDev && now.ParentBus == id.ParentBus && (id.AnyMAC || now.Hardware() == id.Hardware())
+}
+
+// Is reports whether l can be the netdev of id, in the namespace of its index: by its parent device and permanent MAC, and a
+// link without a parent device by its index.
+func (id Identity) Is(l *Link) bool {
+	return id.sameHardware(l) && (l.HasParent() || l.Index == id.Index)
 }
 
 // Identity returns the link's identity.
@@ -171,7 +187,7 @@ func (id Identity) sameLower(l *Link) bool {
 // score returns the certainty that l is the link of id: 0 = it is not.
 func (id Identity) score(l *Link, hints []string) int {
 	now := l.Identity()
-	if now.ParentDev != id.ParentDev || now.ParentBus != id.ParentBus || now.Hardware() != id.Hardware() || now.Kind != id.Kind {
+	if !id.sameHardware(l) || now.Kind != id.Kind {
 		return 0
 	}
 	known := 0
@@ -226,6 +242,11 @@ func (n *Netns) SetDown(index int) error { return n.changeFlags(index, unix.IFF_
 // SetMTU sets the MTU in bytes.
 func (n *Netns) SetMTU(index, mtu int) error {
 	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_MTU, Value: nl.Uint32Attr(uint32(mtu))})
+}
+
+// SetAlias sets the link's alias.
+func (n *Netns) SetAlias(index int, alias string) error {
+	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_IFALIAS, Value: []byte(alias)})
 }
 
 // SetMAC sets the link's address. Many drivers take it only while the link is down.

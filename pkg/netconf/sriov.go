@@ -69,7 +69,7 @@ func (c *SRIOV) checkVLAN() error {
 	}
 	switch {
 	case c.VLAN == nil && (c.VLANQoS != nil || c.VLANProto != nil):
-		return failure.New(failure.InvalidConfig, `"vlanQoS" and "vlanProto" are of a VLAN, and there is no "vlan"`).Cure(`add "vlan"`)
+		return failure.New(failure.InvalidConfig, `"vlanQoS" and "vlanProto" need a VLAN, and "vlan" is missing`).Cure(`set "vlan", or remove the two keys`)
 	case c.VLAN == nil:
 		return nil
 	case *c.VLAN < 0 || *c.VLAN > 4094:
@@ -79,7 +79,7 @@ func (c *SRIOV) checkVLAN() error {
 	case proto != "802.1q" && proto != "802.1ad":
 		return failure.New(failure.InvalidConfig, `"vlanProto" is %q`, proto).Cure(`use "802.1q" or "802.1ad"`)
 	case *c.VLAN == 0 && (qos != 0 || proto != "802.1q"):
-		return failure.New(failure.InvalidConfig, `"vlan" is 0, which is none, and "vlanQoS" or "vlanProto" is of a VLAN`).Cure("give the VLAN, or remove the two keys")
+		return failure.New(failure.InvalidConfig, `"vlanQoS" and "vlanProto" need a VLAN, and "vlan" is 0`).Cure(`set "vlan", or remove the two keys`)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func (c *SRIOV) checkRates() error {
 		}
 	}
 	if highest != 0 && lowest > highest {
-		return failure.New(failure.InvalidConfig, `"min_tx_rate" is %d, and "max_tx_rate" only %d`, lowest, highest).Cure("exchange them")
+		return failure.New(failure.InvalidConfig, `"min_tx_rate" is %d, and "max_tx_rate" only %d`, lowest, highest).Cure(`lower "min_tx_rate", or raise "max_tx_rate"`)
 	}
 	return nil
 }

@@ -18,10 +18,10 @@ func TestSRIOVRefusesSettingsThatNoDriverTakes(t *testing.T) {
 	for text, more := range map[string]map[string]any{
 		`"vlan" is 4095`:           {"vlan": 4095},
 		`"vlan" is -1`:             {"vlan": -1},
-		`there is no "vlan"`:       {"vlanQoS": 3},
+		`"vlan" is missing`:        {"vlanQoS": 3},
 		`"vlanQoS" is 8`:           {"vlan": 5, "vlanQoS": 8},
 		`"vlanProto" is "802.1x"`:  {"vlan": 5, "vlanProto": "802.1x"},
-		`"vlan" is 0, which`:       {"vlan": 0, "vlanProto": "802.1ad"},
+		`and "vlan" is 0`:          {"vlan": 0, "vlanProto": "802.1ad"},
 		`"spoofchk" is "yes"`:      {"spoofchk": "yes"},
 		`"trust" is "true"`:        {"trust": "true"},
 		`"link_state" is "up"`:     {"link_state": "up"},

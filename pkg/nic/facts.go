@@ -177,7 +177,7 @@ func (h *Host) PhysicalFunction(pci string) string {
 }
 
 // FunctionNumber returns the number of a virtual function among those of its physical function, both by PCI
-// address. ok is false if it is none of them.
+// address. ok reports whether it is one of them.
 func (h *Host) FunctionNumber(physical, virtual string) (number int, ok bool) {
 	links, _ := filepath.Glob(filepath.Join(h.Sys, "bus/pci/devices", physical, "virtfn*")) // the pattern is well-formed
 	for _, l := range links {

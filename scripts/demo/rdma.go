@@ -71,17 +71,14 @@ func infiniBand(c cni) error {
 	return err
 }
 
-// makeFabric makes the kernel find three NICs, as InfiniBand HCAs, and starts a subnet manager on the last. It returns
+// makeFabric loads three NICs as InfiniBand HCAs, and starts a subnet manager on the last. It returns
 // the interfaces of the others, which are up, and what ends the fabric.
 func makeFabric() (ports []string, end func(), err error) {
 	if err := kmod.ReloadNICs("link_layer=ib slots=11,12,18"); err != nil {
 		return nil, nil, err
 	}
-	guid, err := opensm.PortGUID("0000:00:12.0") // slot 18
-	if err != nil {
-		return nil, nil, err
-	}
-	manager, err := opensm.Start(context.Background(), filepath.Join(workDir, "opensm"), guid, opensm.OpenFabric)
+	const slot18 = "0000:00:12.0"
+	manager, err := opensm.StartOn(context.Background(), filepath.Join(workDir, "opensm"), slot18, opensm.OpenFabric)
 	if err != nil {
 		return nil, nil, err
 	}

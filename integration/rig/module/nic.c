@@ -62,7 +62,11 @@ MODULE_PARM_DESC(vf_sets, "how often somebody set something of a VF (counted)");
 
 static uint vf_lacks;
 module_param(vf_lacks, uint, 0644);
-MODULE_PARM_DESC(vf_lacks, "settings of VFs that the driver has not, a bit for each IFLA_VF_*");
+MODULE_PARM_DESC(vf_lacks, "settings of VFs that the driver refuses, a bit for each IFLA_VF_*");
+
+static bool vf_resets;
+module_param(vf_resets, bool, 0644);
+MODULE_PARM_DESC(vf_resets, "a VF takes the MAC that its PF sets, also as the permanent one, as iavf and ixgbevf do");
 
 static uint vf_config_ms;
 module_param(vf_config_ms, uint, 0644);
@@ -206,6 +210,24 @@ static struct fk_vf *vf_to_set(struct net_device *nd, int n, int attribute)
 	return vf ?: ERR_PTR(-EINVAL);
 }
 
+static void reset_vf(struct pci_dev *pf, int n, const u8 *mac)
+{
+	struct pci_dev *v = NULL;
+	struct fk_nic *nic;
+
+	for_each_pci_dev(v) {
+		if (!v->is_virtfn || pci_physfn(v) != pf || pci_iov_vf_id(v) != n)
+			continue;
+		nic = pci_get_drvdata(v);
+		if (nic && nic->ndev && !is_zero_ether_addr(mac)) {
+			eth_hw_addr_set(nic->ndev, mac);
+			ether_addr_copy(nic->ndev->perm_addr, mac);
+		}
+		pci_dev_put(v);
+		break;
+	}
+}
+
 static int fk_vf_mac(struct net_device *nd, int n, u8 *mac)
 {
 	struct fk_vf *vf = vf_to_set(nd, n, IFLA_VF_MAC);
@@ -213,6 +235,8 @@ static int fk_vf_mac(struct net_device *nd, int n, u8 *mac)
 	if (IS_ERR(vf))
 		return PTR_ERR(vf);
 	ether_addr_copy(vf->mac, mac);
+	if (vf_resets)
+		reset_vf(fk_nic_of(nd)->pdev, n, mac);
 	return 0;
 }
 

@@ -98,6 +98,15 @@ func Start(ctx context.Context, dir, guid, partitions string) (*Manager, error) 
 	return m, nil
 }
 
+// StartOn starts the manager, as [Start] does, on the first port of the HCA that is a PCI function.
+func StartOn(ctx context.Context, dir, pci, partitions string) (*Manager, error) {
+	guid, err := PortGUID(pci)
+	if err != nil {
+		return nil, err
+	}
+	return Start(ctx, dir, guid, partitions)
+}
+
 // SetPartitions has the manager read another partitions.conf, and returns when a sweep has ended
 // after that: a sweep that was under way may end first, so wait for what the partitions change.
 func (m *Manager) SetPartitions(ctx context.Context, partitions string) error {

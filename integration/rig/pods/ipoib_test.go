@@ -61,9 +61,7 @@ func (n *node) fabric(master string) {
 	n.t.Helper()
 	nics := n.inSlots("0x0200")
 	n.must(kmod.ReloadNICs("link_layer=ib slots=11,18"))
-	guid, err := opensm.PortGUID(nics[len(nics)-1])
-	n.must(err)
-	manager, err := opensm.Start(n.t.Context(), n.t.TempDir(), guid, opensm.OpenFabric)
+	manager, err := opensm.StartOn(n.t.Context(), n.t.TempDir(), nics[len(nics)-1], opensm.OpenFabric)
 	n.must(err)
 	n.t.Cleanup(func() {
 		n.IP("link", "set", master, "down") // while the manager answers

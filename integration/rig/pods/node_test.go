@@ -36,7 +36,7 @@ type node struct {
 	api     *kube.Client
 	agent   *process.Process
 	daemons map[string]*process.Process
-	pools   int // of addresses, as many as networks that pods have used
+	pools   int // of addresses: one for each network that pods have used
 }
 
 // patience bounds each wait. The whole test takes a minute and a half on a

@@ -37,10 +37,8 @@ func kinds() []kind {
 	first := func(n *node) string { return nicName(0) }
 	port := func(n *node) string { return n.ipoib(0) }
 	functions := func(n *node, interfaceOf string) string {
-		const physical = "/sys/bus/pci/devices/0000:01:00.0/"
-		write(n.t, physical+"sriov_numvfs", "2")
-		n.t.Cleanup(func() { write(n.t, physical+"sriov_numvfs", "0") })
-		names, err := filepath.Glob(physical + interfaceOf)
+		n.makeFunctions(2)
+		names, err := filepath.Glob(functionDir + interfaceOf)
 		if err != nil || len(names) != 1 {
 			n.t.Fatalf("%s: %v, %v", interfaceOf, names, err)
 		}

@@ -23,10 +23,8 @@ import (
 // its other functions stay on the host.
 func TestVirtualFunctionsTakeTheirRDMADevicesAlong(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
-	const physical, pf = "/sys/bus/pci/devices/0000:01:00.0/", "enp1s0np0"
-	write(t, physical+"sriov_numvfs", "4")
-	t.Cleanup(func() { write(t, physical+"sriov_numvfs", "0") })
-	n.Batch(nil, "link set "+pf+" mtu 9000 up", "link set "+pf+" vf 1 vlan 0 spoofchk off trust on")
+	n.makeFunctions(4)
+	n.Batch(nil, "link set "+functionsOf+" mtu 9000 up", "link set "+functionsOf+" vf 1 vlan 0 spoofchk off trust on")
 	before, devices := n.State(), n.allRDMA()
 	if len(devices) != rails+2+4 {
 		t.Fatalf("RDMA devices of eight rails, a spare, a NIC and its 4 functions: %v", devices)
@@ -35,7 +33,7 @@ func TestVirtualFunctionsTakeTheirRDMADevicesAlong(t *testing.T) {
 	var configs []string
 	var lent []string
 	for i, function := range []int{1, 3} {
-		target := readLink(t, fmt.Sprintf("%svirtfn%d", physical, function))
+		target := readLink(t, fmt.Sprintf("%svirtfn%d", functionDir, function))
 		pci := filepath.Base(target)
 		// The device plugin has left its information, for Multus and the pod.
 		info := filepath.Join("/var/run/k8s.cni.cncf.io/devinfo/dp", "rig-"+pci+"-device.json")

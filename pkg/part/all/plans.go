@@ -7,6 +7,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/migrate/rdmacni"
+	"github.com/rail-cni/rail-cni/pkg/migrate/sriovcni"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/part/address"
 	"github.com/rail-cni/rail-cni/pkg/part/devinfo"
@@ -23,17 +24,19 @@ func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
 	return nicPlan(c, &netdev.Part{Conf: c})
 }
 
-// SRIOVPlan returns the plan of sriov: a virtual function moves into the pod, with settings of its own.
-func SRIOVPlan(c *netconf.SRIOV) *attachment.Plan {
+// SRIOVPlan returns the plan of sriov: a virtual function moves into the pod, with settings of its own. files is
+// sriov-cni's directory.
+func SRIOVPlan(c *netconf.SRIOV, files string) *attachment.Plan {
 	mac, _ := c.HardwareAddr() // of a valid configuration
 	plan := nicPlan(&c.HostDevice, &netdev.Part{Conf: &c.HostDevice, MAC: mac})
 	functions := vf.Part{Conf: c}
-	plan.Claim = slices.Insert(plan.Claim, 1, attachment.Part(functions)) // behind the NIC
+	first, last := sriovcni.Parts(files)
+	plan.Claim = slices.Concat([]attachment.Part{first, plan.Claim[0], functions, last}, plan.Claim[1:]) // around the NIC
 	plan.Apply = slices.Insert(plan.Apply, 0, attachment.Part(functions))
 	return plan
 }
 
-// nicPlan returns the plan in which device is the NIC that moves.
+// nicPlan returns the plan that moves a NIC by device.
 func nicPlan(c *netconf.HostDevice, device *netdev.Part) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}
@@ -100,13 +103,13 @@ func HostDevice() attachment.Plugin {
 // SRIOV returns the plugin sriov.
 func SRIOV() attachment.Plugin {
 	return attachment.Plugin{
-		Name: "sriov", Order: ReleaseOrder, Bare: SRIOVPlan(&netconf.SRIOV{}),
+		Name: "sriov", Order: ReleaseOrder, Bare: SRIOVPlan(&netconf.SRIOV{}, sriovcni.Dir),
 		Parse: func(args *skel.CmdArgs) (*attachment.Plan, *netconf.Common, error) {
 			conf, err := netconf.ParseSRIOV(args.StdinData, netconf.ParseArgs(args.Args))
 			if err != nil {
 				return nil, nil, err
 			}
-			return SRIOVPlan(conf), &conf.Common, nil
+			return SRIOVPlan(conf, sriovcni.Dir), &conf.Common, nil
 		},
 	}
 }

@@ -71,16 +71,16 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 // Carrier waits for the carrier of the interface with this index in the pod, as [For]
 // does, and then announces the addresses, because the kernel's own announcement is lost if
 // there is no carrier, and is not made for addresses of an interface that was up before
-// (inetdev_event). It does not announce if the kernel's own was sent. tx.Link is nil for an
+// (inetdev_event). It does not repeat an announcement of the kernel's that was sent. tx.Link is nil for an
 // interface that another plugin has set up.
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
 	return carrier(ctx, tx, conf, index, tx.Link == nil || !kernelAnnounces(tx.Link))
 }
 
-// kernelAnnounces reports whether the kernel announces the address of a link, which is here as it was before
-// it was set up: it was down and had a carrier, as a macvlan has from its parent device. A new IPoIB
-// interface has a carrier too, but loses it when it is set up, until it has joined its broadcast
-// group (ipoib_mcast_carrier_on_task).
+// kernelAnnounces reports whether the kernel's own announcement is sent when a link is set up (inetdev_event). before
+// is the link as it was: it must be down and have a carrier, as a macvlan has from its parent device. A
+// new IPoIB interface loses its carrier when it is set up, until it has joined its broadcast group
+// (ipoib_mcast_carrier_on_task).
 func kernelAnnounces(before *link.Link) bool {
 	return !before.IsUp() && before.Carrier && before.IPoIB == nil
 }

@@ -26,7 +26,7 @@ import (
 type Part struct {
 	attachment.Base
 	Conf *netconf.HostDevice
-	MAC  net.HardwareAddr // of the interface in the pod; nil keeps the NIC's
+	MAC  net.HardwareAddr // in the pod; nil keeps the NIC's own
 
 	// What Holder found, for Claim: its selector, and the NIC, if nobody has it.
 	selected nic.Selector
@@ -468,7 +468,7 @@ func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *link
 	if err != nil {
 		return nil, nil, err
 	}
-	if now, was := l.Identity(), lent.Identity; now.ParentDev != was.ParentDev || now.Hardware() != was.Hardware() || !l.HasParent() && now.Index != was.Index {
+	if !lent.Identity.Is(l) {
 		return nil, nil, failure.New(failure.TryAgain, "another NIC has taken the name %s meanwhile", lent.Name)
 	}
 	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {

@@ -280,7 +280,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err != nil {
 		return err
 	}
-	if err := vf.Restore(releasing); err != nil {
+	if err := vf.Restore(ctx, releasing); err != nil {
 		return err
 	}
 	// While the NIC is down: the pod's programs must not see packets of others.

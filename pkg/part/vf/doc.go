@@ -1,10 +1,10 @@
-// Package vf has the part of an attachment that sets what a network wants of the lent virtual function: VLAN,
-// MAC, spoof check, trust, link state and rates, through the physical function, which stays on the host.
+// Package vf has the part of an attachment that sets VLAN, MAC, spoof check, trust, link state and rates of
+// the lent virtual function, as the network wants, through the physical function, which stays on the host.
 //
 // The settings that differ are recorded as they were before the first change. They are set before the
-// interface is in the pod, and set back once it has left (see [Restore]).
+// interface is in the pod, and restored once it has left (see [Restore]).
 //
 // In a plan:
 //
-//	functions := &vf.Part{Conf: conf}
+//	functions := vf.Part{Conf: conf}
 package vf

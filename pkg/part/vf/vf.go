@@ -1,10 +1,14 @@
 package vf
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Part sets the settings of the lent virtual function. Its zero value releases those of a record.
@@ -25,9 +30,39 @@ type Part struct {
 // Name implements [attachment.Part].
 func (Part) Name() string { return "vf" }
 
+// Holder returns the record of another attachment that has the function, which the part of the NIC may not
+// recognize: the function has another permanent MAC, or another driver.
+func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
+	for _, id := range p.Conf.IDs() {
+		if r := holder(tx, id); r != nil {
+			return r, nil
+		}
+	}
+	return nil, nil
+}
+
+// holder returns the record of another attachment that has the PCI function, or nil.
+func holder(tx *attachment.Tx, pci string) *ledger.Record {
+	records, _ := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool { // the part of the NIC reports unreadable ones
+		return r.Key != tx.Key && r.Loan != nil && r.Loan.PCI != "" && r.Loan.PCI == pci
+	})
+	if len(records) == 0 {
+		return nil
+	}
+	return records[0]
+}
+
+// Confirm fails if another attachment has the function.
+func (Part) Confirm(tx *attachment.Tx) error {
+	if r := holder(tx, tx.Record.Loan.PCI); r != nil {
+		return ledger.LentTo(r)
+	}
+	return nil
+}
+
 // Claim reads the virtual function that was claimed before, and records those settings that the network
 // wants otherwise.
-func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
+func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	host, lent := tx.Node.Host(), tx.Record.Loan
 	physical := host.PhysicalFunction(lent.PCI)
 	number, ok := host.FunctionNumber(physical, lent.PCI)
@@ -39,31 +74,52 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	if w.IsZero() {
 		return nil
 	}
-	of, err := physicalLink(host, physical, number)
+	of, err := physicalLink(host, physical)
 	if err != nil {
 		return err
 	}
-	now, err := host.Netns.Function(of.Index, number)
-	if err != nil {
-		return err
+	var now []byte
+	if err := answered(ctx, func() error { now, err = host.Netns.Function(of.Index, number); return err }); err != nil {
+		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, of.Name).Cure("its driver may be resetting it")
 	}
 	if err := checkMAC(lent, link.FunctionMAC(now), w); err != nil {
 		return err
 	}
+	// With its MAC the permanent one may change, and a trusted function may ask for another.
+	lent.Identity.AnyMAC = lent.Snapshot != nil && (w.MAC != nil || isTrusted(w))
 	if before, want := link.FunctionChanges(now, w); len(want) > 0 {
 		tx.Record.VF = &ledger.VF{PF: physical, Number: number, Before: before, Want: want}
 	}
 	return nil
 }
 
-// checkMAC refuses another MAC for a function whose interface has not the MAC that the physical function has given: it
-// could not get its own again, because a driver refuses all but the given one.
+func isTrusted(w *link.FunctionSettings) bool { return w.Trust != nil && *w.Trust }
+
+// answerWait bounds the wait for a driver that resets a virtual function. The kernel leaves the function out of its answer
+// meanwhile (rtnl_fill_vfinfo).
+const answerWait = time.Second
+
+// answered calls do until it returns another error than [link.ErrNotFound].
+func answered(ctx context.Context, do func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	var err error
+	_ = wait.Until(ctx, 20*time.Millisecond, func() (bool, error) { // err is the reason
+		err = do()
+		return !errors.Is(err, link.ErrNotFound), nil
+	})
+	return err
+}
+
+// checkMAC refuses the network's MAC if the interface's own differs from the one that the physical function has given. A
+// driver accepts only the given MAC, so the interface's own could not be restored. It refuses a trusted function
+// too, whose pod may set another MAC.
 func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *link.FunctionSettings) error {
-	if w.MAC == nil || given == nil || lent.Snapshot == nil || lent.Snapshot.MAC == given.String() {
+	if w.MAC == nil && !isTrusted(w) || given == nil || lent.Snapshot == nil || lent.Snapshot.MAC == given.String() {
 		return nil
 	}
-	return failure.New(failure.NotAvailable, "%s has the MAC %s, and its physical function has given it %s: its own MAC could not be restored", lent.Name, lent.Snapshot.MAC, given).
-		Cure("unbind its driver and bind it again, which gives the interface that MAC")
+	return failure.New(failure.NotAvailable, "the MAC %s of %s could not be restored: its physical function has given it %s", lent.Snapshot.MAC, lent.Name, given).
+		Cure(`bind its driver anew, which gives the interface that MAC; or remove "mac" and "trust"`)
 }
 
 // wanted returns the settings that the network wants. The configuration is valid.
@@ -102,9 +158,9 @@ func unsigned(v *int) *uint32 {
 	return &u
 }
 
-// physicalLink returns the interface of a physical function that has the virtual function with this number. Beside it
-// the representors of a switchdev NIC have the same parent device.
-func physicalLink(host *nic.Host, physical string, number int) (*link.Link, error) {
+// physicalLink returns the interface of a physical function on the host, and no representor, which has the same parent
+// device.
+func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 	links, err := host.Netns.Links()
 	if err != nil {
 		return nil, err
@@ -114,24 +170,57 @@ func physicalLink(host *nic.Host, physical string, number int) (*link.Link, erro
 			return l, nil
 		}
 	}
-	return nil, failure.From(link.ErrNotFound, failure.NotAvailable, "the physical function %s has no interface on the host, by which its virtual function %d is set", physical, number).
+	return nil, failure.From(link.ErrNotFound, failure.NotAvailable, "the physical function %s has no interface on the host: its virtual functions cannot be set", physical).
 		Cure("load its driver, and keep its interface in the host's network namespace")
 }
 
-// Apply sets what is recorded, and reads it back.
-func (Part) Apply(_ context.Context, tx *attachment.Tx) error {
-	v := tx.Record.VF
+// Set gives a virtual function, by its PCI address, settings that differ from its own. It returns [link.ErrNotFound] if
+// there is no such function, or no interface of its physical function.
+func Set(host *nic.Host, pci string, w *link.FunctionSettings) error {
+	physical := host.PhysicalFunction(pci)
+	number, ok := host.FunctionNumber(physical, pci)
+	if !ok {
+		return fmt.Errorf("virtual function %s: %w", pci, link.ErrNotFound)
+	}
+	of, err := physicalLink(host, physical)
+	if err != nil {
+		return err
+	}
+	now, err := host.Netns.Function(of.Index, number)
+	if err != nil {
+		return err
+	}
+	_, want := link.FunctionChanges(now, w)
+	return host.Netns.SetFunction(of.Index, want)
+}
+
+// Apply sets what is recorded, and reads it back. The interface is down meanwhile, as after the move: the host must not
+// send into the network's VLAN.
+func (Part) Apply(ctx context.Context, tx *attachment.Tx) error {
+	v, lent := tx.Record.VF, tx.Record.Loan
 	if v == nil {
 		return nil
 	}
 	host := tx.Node.Host()
-	of, err := physicalLink(host, v.PF, v.Number)
+	of, err := physicalLink(host, v.PF)
 	if err != nil {
 		return err
 	}
+	if lent.Snapshot != nil {
+		tx.Begin("netdev") // a rollback sets it up again, with its routes
+		if l, err := host.Netns.ByIndex(lent.Identity.Index); err == nil && lent.Identity.Is(l) && l.IsUp() {
+			if err := host.Netns.SetDown(l.Index); err != nil {
+				return err
+			}
+		}
+	}
 	err = host.Netns.SetFunction(of.Index, v.Want)
+	var differ []string
 	if err == nil {
-		err = host.Netns.CompareFunction(of.Index, v.Number, v.Want)
+		err = answered(ctx, func() error { differ, err = host.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
+	}
+	if err == nil && len(differ) > 0 {
+		err = fmt.Errorf("%s: the driver has another value than was set", strings.Join(differ, ", "))
 	}
 	if err != nil {
 		return failure.From(err, failure.NotAvailable, "virtual function %d of %s (%s)", v.Number, of.Name, v.PF).
@@ -141,60 +230,103 @@ func (Part) Apply(_ context.Context, tx *attachment.Tx) error {
 }
 
 // Check compares the virtual function with what was set.
-func (Part) Check(_ context.Context, c *attachment.Checking) error {
+func (Part) Check(ctx context.Context, c *attachment.Checking) error {
 	if c.Record == nil || c.Record.VF == nil {
 		return nil
 	}
 	v := c.Record.VF
-	of, err := physicalLink(c.Node.Host(), v.PF, v.Number)
+	of, err := physicalLink(c.Node.Host(), v.PF)
 	if err != nil {
 		return err
 	}
-	if err := c.Node.Netns.CompareFunction(of.Index, v.Number, v.Want); err != nil {
-		return attachment.Mismatch("virtual function %d of %s: %v", v.Number, of.Name, err)
+	var differ []string
+	err = answered(ctx, func() error { differ, err = c.Node.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
+	if err == nil && len(differ) > 0 {
+		err = attachment.Mismatch("virtual function %d of %s is not as it was set: %s", v.Number, of.Name, strings.Join(differ, ", "))
 	}
-	return nil
+	return err
 }
 
 // Recorded implements [attachment.Part].
 func (Part) Recorded(r *ledger.Record) bool { return r.VF != nil }
 
-// Release sets back the settings of a virtual function whose interface the pod no longer has, or that had
-// none: see [Restore].
-func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
+// Release restores the settings, where no interface was returned that does so: see [Restore].
+func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	if releasing.Failed {
-		return nil // the interface may be in the pod, which must not get another VLAN
+		return nil // the interface or the RDMA device may be in the pod, which must not get another VLAN
 	}
-	return Restore(releasing)
+	return Restore(ctx, releasing)
 }
 
-// Restore sets back the settings of the record's virtual function, if it has some: once the interface has left the
-// pod, and before the interface gets its own MAC again, which a driver refuses while the physical function
-// has set another one. It does so once for each release.
-func Restore(releasing *attachment.Releasing) error {
-	r := releasing.Record
+// Restore restores the settings that the attachment changed, if there are any. Call it when the interface has left the
+// pod, and before the interface gets its own MAC again: a driver refuses that while the physical function gives
+// another. A second call in a release does nothing. Restore returns a [failure.NotReturned] error if a setting that
+// isolates could not be restored, or if a part before has failed; others are reported.
+func Restore(ctx context.Context, releasing *attachment.Releasing) error {
+	r, n := releasing.Record, releasing.Node
 	v := r.VF
 	if v == nil {
 		return nil
 	}
-	host := *releasing.Node.Host()
+	if releasing.Failed {
+		return failure.New(failure.NotReturned, "virtual function %d of %s keeps the pod's settings, as long as the pod has its RDMA device", v.Number, v.PF).
+			Cure("a DEL, a sweep or `railctl gc` tries again")
+	}
+	host := *n.Host()
 	host.Netns = releasing.Home
 	if number, ok := host.FunctionNumber(v.PF, r.Loan.PCI); !ok || number != v.Number {
-		releasing.Node.LogOf(r).Warn("virtual function no longer exists, its settings are not restored", "pf", v.PF, "number", v.Number)
+		n.LogOf(r).Warn("virtual function no longer exists, its settings are not restored", "pf", v.PF, "number", v.Number)
 		r.VF = nil
 		return nil
 	}
-	of, err := physicalLink(&host, v.PF, v.Number)
-	if err == nil {
-		err = host.Netns.SetFunction(of.Index, v.Before)
+	if n.AnotherHas(r, func(o *ledger.Record) bool { return n.Ledger.Holds(o) && o.Loan != nil && o.Loan.PCI == r.Loan.PCI }) {
+		n.LogOf(r).Warn("another attachment has the virtual function, its settings are left", "pf", v.PF, "number", v.Number)
+		r.VF = nil
+		return nil
 	}
-	if errors.Is(err, link.ErrNotFound) {
-		return failure.From(err, failure.NotReturned, "settings of virtual function %d of %s", v.Number, v.PF).
-			Cure("bring the interface of the physical function back to the host; a sweep or `railctl gc` tries again")
-	}
-	if err != nil {
-		return failure.From(err, failure.NotReturned, "settings of virtual function %d of %s", v.Number, of.Name).Cure("a DEL, a sweep or `railctl gc` tries again")
+	if err := restore(ctx, releasing, &host); err != nil {
+		return failure.From(err, failure.NotReturned, "restore the settings of virtual function %d of %s", v.Number, v.PF).Cure("a DEL, a sweep or `railctl gc` tries again")
 	}
 	r.VF = nil
 	return nil
+}
+
+// restore sets the recorded settings. If a driver refuses one, it looks which of them are not as they were.
+func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
+	r := releasing.Record
+	v := r.VF
+	of, err := physicalLink(host, v.PF)
+	if err != nil {
+		return err
+	}
+	refused := host.Netns.SetFunction(of.Index, v.Before)
+	if refused == nil {
+		return nil
+	}
+	var differ []string
+	if err := answered(ctx, func() error { differ, err = host.Netns.CompareFunction(of.Index, v.Number, v.Before); return err }); err != nil {
+		return errors.Join(refused, err)
+	}
+	if slices.ContainsFunc(differ, link.Isolates) {
+		return refused
+	}
+	if len(differ) > 0 {
+		releasing.Node.LogOf(r).Warn("settings of the virtual function not restored: its driver refuses them", "pf", v.PF, "number", v.Number, "settings", differ, "err", refused)
+	}
+	return keepMAC(host, of, v.Number, r.Loan.Snapshot)
+}
+
+// keepMAC has the physical function give the MAC that the interface had, if it still gives another: a driver that refuses
+// to give none (be2net, octeontx2) would refuse the interface its own MAC.
+func keepMAC(host *nic.Host, of *link.Link, number int, was *link.Snapshot) error {
+	now, err := host.Netns.Function(of.Index, number)
+	if err != nil || was == nil {
+		return err
+	}
+	mac, err := net.ParseMAC(was.MAC)
+	if given := link.FunctionMAC(now); err != nil || given == nil || bytes.Equal(given, mac) {
+		return err
+	}
+	_, want := link.FunctionChanges(now, &link.FunctionSettings{MAC: mac})
+	return host.Netns.SetFunction(of.Index, want)
 }

@@ -1,0 +1,237 @@
+package sriovcni
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/vf"
+	"github.com/rail-cni/rail-cni/pkg/wait"
+)
+
+// Dir is sriov-cni's directory: a file for each attachment, named <container id>-<ifname>, and in "pci" one for each
+// virtual function in use (pkg/config and pkg/utils of sriov-cni v2.10).
+const Dir = "/var/lib/cni/sriov"
+
+// kept is the content of an attachment's file: its configuration, and the virtual function as it was.
+type kept struct {
+	DeviceID    string
+	MAC         string
+	VLAN        *int `json:"vlan"`
+	SpoofChk    string
+	Trust       string
+	LinkState   string `json:"link_state"`
+	MinTxRate   *int   `json:"min_tx_rate"`
+	MaxTxRate   *int   `json:"max_tx_rate"`
+	OrigVfState struct {
+		HostIFName             string
+		SpoofChk, Trust        bool // without Trust, of old versions, it was off
+		AdminMAC, EffectiveMAC string
+		Vlan, VlanQoS          int
+		VlanProto              int
+		MinTxRate, MaxTxRate   int
+		LinkState              uint32
+	}
+}
+
+// Parts returns the parts: first marks the interface with the name that it had on the host, by which the part
+// of the NIC returns it. last then restores the settings. dir is [Dir] but for tests.
+func Parts(dir string) (first, last attachment.Part) { return name{dir: dir}, settings{dir: dir} }
+
+type name struct {
+	attachment.Base
+	dir string
+}
+
+// Name implements [attachment.Part].
+func (name) Name() string { return "sriov-cni" }
+
+// TakeOver gives the interface the alias that the reference plugin host-device gives one. sriov-cni gives none. If the
+// pod is dead it waits for the kernel to bring the interface to the host.
+func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
+	k := read(p.dir, u)
+	if k == nil || held(u, k) {
+		return nil
+	}
+	if u.Pod != nil {
+		_, err := k.mark(u.Pod, u.IfName)
+		return err
+	}
+	places := []*link.Netns{u.Node.Netns}
+	if first, err := link.OpenNetns(link.InitNetns); err == nil { // where the kernel brings it
+		defer first.Close()
+		places = append(places, first)
+	}
+	ctx, cancel := context.WithTimeout(ctx, returnWait)
+	defer cancel()
+	err := wait.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
+		for _, ns := range places {
+			if done, err = k.mark(ns, u.IfName); done || err != nil {
+				return true, err
+			}
+		}
+		return !u.Node.Host().HasNetdev(k.DeviceID), nil
+	})
+	if wait.Ended(ctx, err) {
+		return nil // another pod may have it
+	}
+	return err
+}
+
+// returnWait bounds the wait for an interface that the kernel brings to the host.
+const returnWait = 5 * time.Second
+
+// mark gives the virtual function's interface its alias if the interface is in ns with its name in the pod, or the
+// one that the kernel gives it if that is taken. It reports whether the interface is there.
+func (k *kept) mark(ns *link.Netns, inPod string) (found bool, err error) {
+	links, err := ns.Links()
+	for _, l := range links {
+		if l.ParentDev != k.DeviceID {
+			continue
+		}
+		if l.Name == inPod || l.Name == fmt.Sprintf("dev%d", l.Index) {
+			err = ns.SetAlias(l.Index, k.OrigVfState.HostIFName)
+		}
+		return true, err
+	}
+	return false, err
+}
+
+type settings struct {
+	attachment.Base
+	dir string
+}
+
+// Name implements [attachment.Part].
+func (settings) Name() string { return "sriov-cni's settings" }
+
+// TakeOver restores the settings of the virtual function once its interface is on the host, and removes sriov-cni's files.
+func (p settings) TakeOver(_ context.Context, u *attachment.Upstream) error {
+	k := read(p.dir, u)
+	if k == nil {
+		return nil
+	}
+	if held(u, k) {
+		return p.forget(u, k, false)
+	}
+	host := u.Node.Host()
+	if host.HasNetdev(k.DeviceID) {
+		l, err := onHost(u, k.DeviceID)
+		if l == nil || err != nil {
+			return err // its interface is elsewhere: another pod may have it
+		}
+		if err := vf.Set(host, k.DeviceID, k.original()); err != nil {
+			return failure.From(err, failure.NotReturned, "settings of the virtual function %s of sriov-cni", k.DeviceID).Cure("a DEL tries again")
+		}
+		if mac, err := net.ParseMAC(k.OrigVfState.EffectiveMAC); k.MAC != "" && err == nil {
+			if err := u.Node.Netns.SetMAC(l.Index, mac); err != nil {
+				return failure.From(err, failure.NotReturned, "MAC of the virtual function %s of sriov-cni", k.DeviceID).Cure("a DEL tries again")
+			}
+		}
+	} else if err := vf.Set(host, k.DeviceID, k.original()); err != nil && !errors.Is(err, link.ErrNotFound) {
+		return failure.From(err, failure.NotReturned, "settings of the virtual function %s of sriov-cni", k.DeviceID).Cure("a DEL tries again")
+	}
+	return p.forget(u, k, true)
+}
+
+// onHost returns the interface of the device on the host, nil if it is not there.
+func onHost(u *attachment.Upstream, device string) (*link.Link, error) {
+	links, err := u.Node.Netns.Links()
+	for _, l := range links {
+		if l.ParentDev == device {
+			return l, nil
+		}
+	}
+	return nil, err
+}
+
+// held reports whether an attachment of ours has the virtual function: this DEL comes late.
+func held(u *attachment.Upstream, k *kept) bool {
+	return u.Node.AnotherHas(&ledger.Record{Key: u.Key}, func(r *ledger.Record) bool { return r.Loan != nil && r.Loan.PCI == k.DeviceID })
+}
+
+// original returns the settings that sriov-cni has changed, as they were.
+func (k *kept) original() *link.FunctionSettings {
+	was := &k.OrigVfState
+	w := &link.FunctionSettings{}
+	if k.VLAN != nil {
+		w.VLAN = &link.FunctionVLAN{ID: uint32(was.Vlan), QoS: uint32(was.VlanQoS), Proto: unix.ETH_P_8021Q}
+		if was.VlanProto == unix.ETH_P_8021AD {
+			w.VLAN.Proto = unix.ETH_P_8021AD
+		}
+	}
+	if mac, err := net.ParseMAC(was.AdminMAC); k.MAC != "" && err == nil {
+		w.MAC = mac
+	}
+	if k.SpoofChk != "" {
+		w.SpoofCheck = &was.SpoofChk
+	}
+	if k.Trust != "" {
+		w.Trust = &was.Trust
+	}
+	if k.LinkState != "" {
+		w.LinkState = &was.LinkState
+	}
+	if k.MinTxRate != nil || k.MaxTxRate != nil {
+		lowest, highest := uint32(was.MinTxRate), uint32(was.MaxTxRate)
+		w.MinRate, w.MaxRate = &lowest, &highest
+	}
+	return w
+}
+
+// read returns what sriov-cni has kept of the attachment, nil if that is nothing that can be used.
+func read(dir string, u *attachment.Upstream) *kept {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil // sriov-cni was never used here
+	}
+	defer root.Close()
+	data, err := root.ReadFile(file(u))
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			u.Node.Log.Warn("unreadable file of sriov-cni", "file", file(u), "err", err)
+		}
+		return nil
+	}
+	k := &kept{}
+	if err := json.Unmarshal(data, k); err != nil || !u.Node.Host().IsPCI(k.DeviceID) || k.OrigVfState.HostIFName == "" && u.Node.Host().HasNetdev(k.DeviceID) {
+		u.Node.Log.Warn("unusable file of sriov-cni", "file", file(u), "content", string(data))
+		return nil
+	}
+	return k
+}
+
+// file returns the name of the attachment's file.
+func file(u *attachment.Upstream) string { return u.ContainerID + "-" + u.IfName }
+
+// forget removes the attachment's file and, if released is set, the mark that the virtual function is in use.
+func (p settings) forget(u *attachment.Upstream, k *kept, released bool) error {
+	root, err := os.OpenRoot(p.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	names := []string{file(u)}
+	if released {
+		names = append(names, filepath.Join("pci", k.DeviceID))
+	}
+	var errs []error
+	for _, name := range names {
+		if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
