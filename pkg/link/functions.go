@@ -237,8 +237,8 @@ func (n *Netns) Function(index, number int) (settings []byte, err error) {
 }
 
 // SetFunction sets settings of [FunctionChanges]. index is that of the physical function. It sets all that it can, and
-// returns the errors of the others. EOPNOTSUPP is no error if the wanted value is off, none or 0.
-func (n *Netns) SetFunction(index int, settings []byte) error {
+// returns the names of the others, and their errors. EOPNOTSUPP is no error if the wanted value is off, none or 0.
+func (n *Netns) SetFunction(index int, settings []byte) (refused []string, err error) {
 	attrs, err := nlattr.Parse(settings)
 	errs := []error{err}
 	for _, a := range attrs {
@@ -246,9 +246,12 @@ func (n *Netns) SetFunction(index int, settings []byte) error {
 		if errors.Is(err, unix.EOPNOTSUPP) && isNone(a) {
 			err = nil
 		}
-		errs = append(errs, wrap(err, "%s", functionSettings[a.Type]))
+		if err != nil {
+			refused = append(refused, functionSettings[a.Type])
+			errs = append(errs, fmt.Errorf("%s: %w", functionSettings[a.Type], err))
+		}
 	}
-	return errors.Join(errs...)
+	return refused, errors.Join(errs...)
 }
 
 // setFunction sets one setting of a virtual function, which names its number.
@@ -258,26 +261,28 @@ func (n *Netns) setFunction(index int, a nlattr.Attr) error {
 	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_VFINFO_LIST, Flags: unix.NLA_F_NESTED, Value: list})
 }
 
-// CompareFunction returns the names of the settings that differ from wanted, settings of [FunctionChanges]. One that the
-// driver does not report counts as equal. It returns [ErrNotFound] if the physical function, the link with this index,
+// CompareFunction returns the names of the settings that differ from wanted, settings of [FunctionChanges], and of those
+// that the driver does not report. It returns [ErrNotFound] if the physical function, the link with this index,
 // has no virtual function with this number, or its driver has no answer while it resets the function.
-func (n *Netns) CompareFunction(index, number int, wanted []byte) (differ []string, err error) {
+func (n *Netns) CompareFunction(index, number int, wanted []byte) (differ, unreported []string, err error) {
 	attrs, err := nlattr.Parse(wanted)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	now, err := n.Function(index, number)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	have, _ := nlattr.Parse(now)
 	for _, a := range attrs {
-		value, _ := have.Get(a.Type)
-		if !bytes.Equal(value, a.Value) && !isUnknown(nlattr.Attr{Type: a.Type, Value: value}) {
+		switch value, _ := have.Get(a.Type); {
+		case isUnknown(nlattr.Attr{Type: a.Type, Value: value}):
+			unreported = append(unreported, functionSettings[a.Type])
+		case !bytes.Equal(value, a.Value):
 			differ = append(differ, functionSettings[a.Type])
 		}
 	}
-	return differ, nil
+	return differ, unreported, nil
 }
 
 // Isolates reports whether the setting with this name, from [Netns.CompareFunction], keeps a virtual function apart from

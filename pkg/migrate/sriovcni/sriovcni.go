@@ -66,8 +66,7 @@ func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return nil
 	}
 	if u.Pod != nil {
-		_, err := k.mark(u.Pod, u.IfName)
-		return err
+		return k.markInPod(u)
 	}
 	places := []*link.Netns{u.Node.Netns}
 	if first, err := link.OpenNetns(link.InitNetns); err == nil { // where the kernel brings it
@@ -109,6 +108,20 @@ func (k *kept) mark(ns *link.Netns, inPod string) (found bool, err error) {
 	return false, err
 }
 
+// markInPod marks the interface in the pod, which may have renamed it.
+func (k *kept) markInPod(u *attachment.Upstream) error {
+	l, err := interfaceIn(u.Pod, k.DeviceID)
+	if l == nil || err != nil {
+		return err
+	}
+	if l.Name != u.IfName {
+		if err := u.Pod.Rename(l.Index, u.IfName); err != nil {
+			return failure.From(err, failure.NotReturned, "the interface of sriov-cni's virtual function %s is %s in the pod", k.DeviceID, l.Name).Cure("a DEL tries again")
+		}
+	}
+	return u.Pod.SetAlias(l.Index, k.OrigVfState.HostIFName)
+}
+
 type settings struct {
 	attachment.Base
 	dir string
@@ -118,37 +131,60 @@ type settings struct {
 func (settings) Name() string { return "sriov-cni's settings" }
 
 // TakeOver restores the settings of the virtual function once its interface is on the host, and removes sriov-cni's files.
-func (p settings) TakeOver(_ context.Context, u *attachment.Upstream) error {
+func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	k := read(p.dir, u)
 	if k == nil {
 		return nil
 	}
-	if held(u, k) {
-		return p.forget(u, k, false)
-	}
 	host := u.Node.Host()
-	if host.HasNetdev(k.DeviceID) {
-		l, err := onHost(u, k.DeviceID)
-		if l == nil || err != nil {
-			return err // its interface is elsewhere: another pod may have it
-		}
-		if err := vf.Set(host, k.DeviceID, k.original()); err != nil {
-			return failure.From(err, failure.NotReturned, "settings of the virtual function %s of sriov-cni", k.DeviceID).Cure("a DEL tries again")
-		}
-		if mac, err := net.ParseMAC(k.OrigVfState.EffectiveMAC); k.MAC != "" && err == nil {
-			if err := u.Node.Netns.SetMAC(l.Index, mac); err != nil {
-				return failure.From(err, failure.NotReturned, "MAC of the virtual function %s of sriov-cni", k.DeviceID).Cure("a DEL tries again")
-			}
-		}
-	} else if err := vf.Set(host, k.DeviceID, k.original()); err != nil && !errors.Is(err, link.ErrNotFound) {
-		return failure.From(err, failure.NotReturned, "settings of the virtual function %s of sriov-cni", k.DeviceID).Cure("a DEL tries again")
+	if _, exists := host.FunctionNumber(host.PhysicalFunction(k.DeviceID), k.DeviceID); !exists || held(u, k) || p.usedByAnother(u, k) {
+		return p.forget(u, "")
 	}
-	return p.forget(u, k, true)
+	l, err := k.returned(u)
+	if err != nil {
+		return err
+	}
+	if l == nil && host.HasNetdev(k.DeviceID) {
+		return p.forget(u, "") // another pod has it
+	}
+	err = vf.Set(ctx, host, k.DeviceID, k.original())
+	if mac, macErr := net.ParseMAC(k.OrigVfState.EffectiveMAC); err == nil && l != nil && k.MAC != "" && macErr == nil {
+		err = u.Node.Netns.SetMAC(l.Index, mac)
+	}
+	if err != nil {
+		return failure.From(err, failure.NotReturned, "restore the settings of sriov-cni's virtual function %s", k.DeviceID).Cure("a DEL tries again")
+	}
+	return p.forget(u, k.DeviceID)
 }
 
-// onHost returns the interface of the device on the host, nil if it is not there.
-func onHost(u *attachment.Upstream, device string) (*link.Link, error) {
-	links, err := u.Node.Netns.Links()
+// returned returns the interface on the host, nil if it is not there, and an error while it is in the pod of this DEL.
+func (k *kept) returned(u *attachment.Upstream) (*link.Link, error) {
+	if u.Pod != nil {
+		l, err := interfaceIn(u.Pod, k.DeviceID)
+		if l != nil && err == nil {
+			err = failure.New(failure.NotReturned, "sriov-cni's virtual function %s is still in the pod, as %s", k.DeviceID, l.Name).
+				Cure("name it by the deviceID in the network, and open it in the node file; a DEL tries again")
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return interfaceIn(u.Node.Netns, k.DeviceID)
+}
+
+// usedByAnother reports whether sriov-cni has given the virtual function to another pod, which exists.
+func (p settings) usedByAnother(u *attachment.Upstream, k *kept) bool {
+	netns, err := os.ReadFile(filepath.Join(p.dir, "pci", k.DeviceID)) // [read] has checked the name
+	if err != nil || string(netns) == u.Netns {
+		return false
+	}
+	_, err = os.Stat(string(netns))
+	return err == nil
+}
+
+// interfaceIn returns the interface of the device in ns, nil if it is not there.
+func interfaceIn(ns *link.Netns, device string) (*link.Link, error) {
+	links, err := ns.Links()
 	for _, l := range links {
 		if l.ParentDev == device {
 			return l, nil
@@ -216,16 +252,16 @@ func read(dir string, u *attachment.Upstream) *kept {
 // file returns the name of the attachment's file.
 func file(u *attachment.Upstream) string { return u.ContainerID + "-" + u.IfName }
 
-// forget removes the attachment's file and, if released is set, the mark that the virtual function is in use.
-func (p settings) forget(u *attachment.Upstream, k *kept, released bool) error {
+// forget removes the attachment's file and, if released names one, the mark that a virtual function is in use.
+func (p settings) forget(u *attachment.Upstream, released string) error {
 	root, err := os.OpenRoot(p.dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
 	names := []string{file(u)}
-	if released {
-		names = append(names, filepath.Join("pci", k.DeviceID))
+	if released != "" {
+		names = append(names, filepath.Join("pci", released))
 	}
 	var errs []error
 	for _, name := range names {

@@ -137,10 +137,7 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	p.selected = s
 	switch found, err := host.Select(s); {
 	case err == nil:
-		holder, err := tx.Node.Ledger.HolderOf(found.Key(tx.Node.Netns.ID))
-		if holder == nil && err == nil && found.RDMAAlone { // it had a netdev when it was lent
-			holder, err = tx.Node.HolderOf(nic.Selector{PCI: found.PCI})
-		}
+		holder, err := holderOf(tx.Node, found)
 		if holder == nil && err == nil {
 			p.chosen = found
 		}
@@ -150,6 +147,20 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 		return holder, nil
 	}
 	return nil, nil
+}
+
+// holderOf returns the record of the attachment that has the NIC, or nil. A function that had a netdev when it was lent, or
+// another permanent MAC, has its holder by its PCI address.
+func holderOf(n *attachment.Node, found *nic.NIC) (*ledger.Record, error) {
+	holder, err := n.Ledger.HolderOf(found.Key(n.Netns.ID))
+	if holder != nil || err != nil || found.PCI == "" {
+		return holder, err
+	}
+	holder, err = n.HolderOf(nic.Selector{PCI: found.PCI})
+	if holder != nil && !found.RDMAAlone && !holder.Loan.Identity.AnyMAC {
+		return nil, nil
+	}
+	return holder, err
 }
 
 // Claim chooses the NIC, makes sure that no other attachment has it and that
@@ -183,7 +194,7 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	tx.UntilRecorded(func() { _ = lock.UnlockAndRemove() })
-	if holder, err := n.Ledger.HolderOf(key); err != nil || holder != nil && holder.Key != tx.Key {
+	if holder, err := holderOf(n, found); err != nil || holder != nil && holder.Key != tx.Key {
 		if err == nil {
 			err = ledger.LentTo(holder)
 		}
@@ -338,13 +349,13 @@ func joinHops(tx *attachment.Tx, s *link.Snapshot) {
 }
 
 // Confirm fails if another attachment has the NIC under another key: one of the two has the RDMA device alone, the
-// other was lent with the netdev. It is also the guardrail "children" for links of pods: a macvlan, an IPoIB child or
+// other was lent with the netdev; or a virtual function has got another permanent MAC. It is also the guardrail "children" for links of pods: a macvlan, an IPoIB child or
 // a VLAN in another netns is not visible on the host, but the ledger has it. The other ADD writes its record, and
 // then looks for the loan. One list of the records serves both, because a node may have hundreds.
 func (p *Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	sameNIC := func(r *ledger.Record) bool {
-		return r.Key != tx.Key && r.Loan != nil && lent.PCI != "" && r.Loan.PCI == lent.PCI && (r.Loan.RDMAAlone || lent.RDMAAlone)
+		return r.Key != tx.Key && r.Loan != nil && lent.PCI != "" && r.Loan.PCI == lent.PCI && (r.Loan.RDMAAlone || lent.RDMAAlone || r.Loan.Identity.AnyMAC || lent.Identity.AnyMAC)
 	}
 	kindOn := func(r *ledger.Record) string { // of the link on the NIC
 		switch {

@@ -280,13 +280,13 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err != nil {
 		return err
 	}
-	if err := vf.Restore(ctx, releasing); err != nil {
-		return err
-	}
 	// While the NIC is down: the pod's programs must not see packets of others.
 	missing, err := detachPrograms(n, r, home, l)
 	if err != nil {
 		return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
+	}
+	if err := vf.Restore(ctx, releasing); err != nil {
+		return err
 	}
 	lent := sync.OnceValue(func() []*ledger.Record {
 		records, _ := nicsLent(n) // of one that cannot be read nothing is known

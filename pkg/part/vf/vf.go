@@ -30,36 +30,6 @@ type Part struct {
 // Name implements [attachment.Part].
 func (Part) Name() string { return "vf" }
 
-// Holder returns the record of another attachment that has the function, which the part of the NIC may not
-// recognize: the function has another permanent MAC, or another driver.
-func (p Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
-	for _, id := range p.Conf.IDs() {
-		if r := holder(tx, id); r != nil {
-			return r, nil
-		}
-	}
-	return nil, nil
-}
-
-// holder returns the record of another attachment that has the PCI function, or nil.
-func holder(tx *attachment.Tx, pci string) *ledger.Record {
-	records, _ := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool { // the part of the NIC reports unreadable ones
-		return r.Key != tx.Key && r.Loan != nil && r.Loan.PCI != "" && r.Loan.PCI == pci
-	})
-	if len(records) == 0 {
-		return nil
-	}
-	return records[0]
-}
-
-// Confirm fails if another attachment has the function.
-func (Part) Confirm(tx *attachment.Tx) error {
-	if r := holder(tx, tx.Record.Loan.PCI); r != nil {
-		return ledger.LentTo(r)
-	}
-	return nil
-}
-
 // Claim reads the virtual function that was claimed before, and records those settings that the network
 // wants otherwise.
 func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
@@ -69,6 +39,10 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if !ok {
 		return failure.New(failure.InvalidConfig, "%s is no virtual function", tx.Record.NICName()).
 			Cure(`give the PCI address of one by "deviceID", or lend the NIC with host-device`)
+	}
+	var err error
+	if lent.Identity.AnyMAC, err = isAlone(host, lent); err != nil {
+		return err
 	}
 	w := wanted(p.Conf)
 	if w.IsZero() {
@@ -85,12 +59,22 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if err := checkMAC(lent, link.FunctionMAC(now), w); err != nil {
 		return err
 	}
-	// With its MAC the permanent one may change, and a trusted function may ask for another.
-	lent.Identity.AnyMAC = lent.Snapshot != nil && (w.MAC != nil || isTrusted(w))
 	if before, want := link.FunctionChanges(now, w); len(want) > 0 {
 		tx.Record.VF = &ledger.VF{PF: physical, Number: number, Before: before, Want: want}
 	}
 	return nil
+}
+
+// isAlone reports whether the lent interface is the only one of its function. Those of mlx4 have one for each port.
+func isAlone(host *nic.Host, lent *ledger.Loan) (bool, error) {
+	if lent.Snapshot == nil {
+		return false, nil
+	}
+	links, err := host.Netns.Links()
+	others := slices.ContainsFunc(links, func(l *link.Link) bool {
+		return l.ParentDev == lent.Identity.ParentDev && l.Index != lent.Identity.Index
+	})
+	return !others, err
 }
 
 func isTrusted(w *link.FunctionSettings) bool { return w.Trust != nil && *w.Trust }
@@ -176,7 +160,7 @@ func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 
 // Set gives a virtual function, by its PCI address, settings that differ from its own. It returns [link.ErrNotFound] if
 // there is no such function, or no interface of its physical function.
-func Set(host *nic.Host, pci string, w *link.FunctionSettings) error {
+func Set(ctx context.Context, host *nic.Host, pci string, w *link.FunctionSettings) error {
 	physical := host.PhysicalFunction(pci)
 	number, ok := host.FunctionNumber(physical, pci)
 	if !ok {
@@ -186,12 +170,13 @@ func Set(host *nic.Host, pci string, w *link.FunctionSettings) error {
 	if err != nil {
 		return err
 	}
-	now, err := host.Netns.Function(of.Index, number)
-	if err != nil {
+	var now []byte
+	if err := answered(ctx, func() error { now, err = host.Netns.Function(of.Index, number); return err }); err != nil {
 		return err
 	}
 	_, want := link.FunctionChanges(now, w)
-	return host.Netns.SetFunction(of.Index, want)
+	_, err = host.Netns.SetFunction(of.Index, want)
+	return err
 }
 
 // Apply sets what is recorded, and reads it back. The interface is down meanwhile, as after the move: the host must not
@@ -214,10 +199,10 @@ func (Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 			}
 		}
 	}
-	err = host.Netns.SetFunction(of.Index, v.Want)
+	_, err = host.Netns.SetFunction(of.Index, v.Want)
 	var differ []string
 	if err == nil {
-		err = answered(ctx, func() error { differ, err = host.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
+		err = answered(ctx, func() error { differ, _, err = host.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
 	}
 	if err == nil && len(differ) > 0 {
 		err = fmt.Errorf("%s: the driver has another value than was set", strings.Join(differ, ", "))
@@ -240,7 +225,7 @@ func (Part) Check(ctx context.Context, c *attachment.Checking) error {
 		return err
 	}
 	var differ []string
-	err = answered(ctx, func() error { differ, err = c.Node.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
+	err = answered(ctx, func() error { differ, _, err = c.Node.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
 	if err == nil && len(differ) > 0 {
 		err = attachment.Mismatch("virtual function %d of %s is not as it was set: %s", v.Number, of.Name, strings.Join(differ, ", "))
 	}
@@ -279,10 +264,18 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 		r.VF = nil
 		return nil
 	}
-	if n.AnotherHas(r, func(o *ledger.Record) bool { return n.Ledger.Holds(o) && o.Loan != nil && o.Loan.PCI == r.Loan.PCI }) {
+	others, _ := n.Ledger.Held(ledger.Anywhere, func(o *ledger.Record) bool { // of one that cannot be read nothing is known
+		return o.Key != r.Key && o.Loan != nil && o.Loan.PCI == r.Loan.PCI
+	})
+	switch {
+	case len(others) == 0:
+	case slices.ContainsFunc(others, func(o *ledger.Record) bool { return o.Phase == ledger.Lent }):
 		n.LogOf(r).Warn("another attachment has the virtual function, its settings are left", "pf", v.PF, "number", v.Number)
 		r.VF = nil
 		return nil
+	default: // an ADD that has not confirmed yet, or that fails: it must not take these settings for the function's own
+		return failure.New(failure.NotReturned, "virtual function %d of %s is being lent to another attachment", v.Number, v.PF).
+			Cure("a DEL, a sweep or `railctl gc` tries again")
 	}
 	if err := restore(ctx, releasing, &host); err != nil {
 		return failure.From(err, failure.NotReturned, "restore the settings of virtual function %d of %s", v.Number, v.PF).Cure("a DEL, a sweep or `railctl gc` tries again")
@@ -299,19 +292,35 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	if err != nil {
 		return err
 	}
-	refused := host.Netns.SetFunction(of.Index, v.Before)
-	if refused == nil {
+	var refused []string
+	var why error
+	waiting, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	_ = wait.Until(waiting, 50*time.Millisecond, func() (bool, error) { // a driver may be resetting the function; why is the reason
+		refused, why = host.Netns.SetFunction(of.Index, v.Before)
+		return why == nil, nil
+	})
+	if why == nil {
 		return nil
 	}
-	var differ []string
-	if err := answered(ctx, func() error { differ, err = host.Netns.CompareFunction(of.Index, v.Number, v.Before); return err }); err != nil {
-		return errors.Join(refused, err)
+	var differ, unreported []string
+	err = answered(ctx, func() error {
+		differ, unreported, err = host.Netns.CompareFunction(of.Index, v.Number, v.Before)
+		return err
+	})
+	if err != nil {
+		return errors.Join(why, err)
+	}
+	for _, setting := range refused {
+		if slices.Contains(unreported, setting) {
+			differ = append(differ, setting)
+		}
 	}
 	if slices.ContainsFunc(differ, link.Isolates) {
-		return refused
+		return why
 	}
 	if len(differ) > 0 {
-		releasing.Node.LogOf(r).Warn("settings of the virtual function not restored: its driver refuses them", "pf", v.PF, "number", v.Number, "settings", differ, "err", refused)
+		releasing.Node.LogOf(r).Warn("settings of the virtual function not restored: its driver refuses them", "pf", v.PF, "number", v.Number, "settings", differ, "err", why)
 	}
 	return keepMAC(host, of, v.Number, r.Loan.Snapshot)
 }
@@ -328,5 +337,6 @@ func keepMAC(host *nic.Host, of *link.Link, number int, was *link.Snapshot) erro
 		return err
 	}
 	_, want := link.FunctionChanges(now, &link.FunctionSettings{MAC: mac})
-	return host.Netns.SetFunction(of.Index, want)
+	_, err = host.Netns.SetFunction(of.Index, want)
+	return err
 }

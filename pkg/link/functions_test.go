@@ -1,0 +1,76 @@
+package link
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+)
+
+// numbers returns numbers in the kernel's byte order, as in struct ifla_vf_*.
+func numbers(all ...uint32) (b []byte) {
+	for _, v := range all {
+		b = binary.NativeEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+// vlanOf returns a list of one VLAN, as the kernel reports it.
+func vlanOf(id, qos uint32, proto uint16) []byte {
+	info := append(numbers(3, id, qos), byte(proto>>8), byte(proto), 0, 0)
+	return nlattr.Marshal(nil, nlattr.Attrs{{Type: 1, Value: info}})
+}
+
+// What a driver reports of function 3: mlx5 has no protocol of a VLAN that is none, and others do not report whether
+// a function is trusted.
+func reported() []byte {
+	attrs := nlattr.Attrs{
+		{Type: vfMAC, Value: append(numbers(3), make([]byte, 32)...)},
+		withProtocol(nlattr.Attr{Type: vfVLANList, Value: vlanOf(0, 0, 0)}),
+		{Type: vfSpoofCheck, Value: numbers(3, 1)},
+		{Type: vfLinkState, Value: numbers(3, 0)},
+		{Type: vfRate, Value: numbers(3, 10, 500)},
+		{Type: vfTrust, Value: numbers(3, unknown)},
+	}
+	return nlattr.Marshal(nil, attrs)
+}
+
+func TestOnlySettingsThatDifferAreChanged(t *testing.T) {
+	yes, no, none, down, rate := true, false, uint32(0), uint32(2), uint32(900)
+	for name, c := range map[string]struct {
+		w    FunctionSettings
+		was  nlattr.Attrs
+		want nlattr.Attrs
+	}{
+		"nothing":    {},
+		"as it is":   {w: FunctionSettings{VLAN: &FunctionVLAN{Proto: unix.ETH_P_8021Q}, SpoofCheck: &yes, LinkState: &none}},
+		"no trust":   {w: FunctionSettings{Trust: &no}},
+		"trust":      {FunctionSettings{Trust: &yes}, nlattr.Attrs{{Type: vfTrust, Value: numbers(3, 0)}}, nlattr.Attrs{{Type: vfTrust, Value: numbers(3, 1)}}},
+		"link state": {FunctionSettings{LinkState: &down}, nlattr.Attrs{{Type: vfLinkState, Value: numbers(3, 0)}}, nlattr.Attrs{{Type: vfLinkState, Value: numbers(3, 2)}}},
+		"one rate":   {FunctionSettings{MaxRate: &rate}, nlattr.Attrs{{Type: vfRate, Value: numbers(3, 10, 500)}}, nlattr.Attrs{{Type: vfRate, Value: numbers(3, 10, 900)}}},
+		"VLAN": {
+			FunctionSettings{VLAN: &FunctionVLAN{ID: 7, QoS: 5, Proto: unix.ETH_P_8021AD}},
+			nlattr.Attrs{{Type: vfVLANList, Value: vlanOf(0, 0, unix.ETH_P_8021Q)}}, nlattr.Attrs{{Type: vfVLANList, Value: vlanOf(7, 5, unix.ETH_P_8021AD)}},
+		},
+	} {
+		was, want := FunctionChanges(reported(), &c.w)
+		if !bytes.Equal(was, nlattr.Marshal(nil, c.was)) || !bytes.Equal(want, nlattr.Marshal(nil, c.want)) {
+			t.Errorf("%s: %x to %x", name, was, want)
+		}
+	}
+}
+
+func TestShortAttributesOfAFunctionAreLeft(t *testing.T) {
+	yes := true
+	for kind := range functionSettings {
+		for length := range 20 {
+			text := nlattr.Marshal(nil, nlattr.Attrs{{Type: kind, Value: make([]byte, length)}})
+			w := FunctionSettings{MAC: []byte{2, 0, 0, 0, 0, 1}, VLAN: &FunctionVLAN{ID: 1}, SpoofCheck: &yes, Trust: &yes, LinkState: new(uint32), MinRate: new(uint32), MaxRate: new(uint32)}
+			FunctionChanges(text, &w)
+			FunctionMAC(text)
+		}
+	}
+}
