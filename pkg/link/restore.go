@@ -178,7 +178,7 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	if want := s.macFor(l); want != "" && macText(l.MAC) != want {
 		mac, err := net.ParseMAC(want)
 		if err == nil {
-			err = n.handle.LinkSetHardwareAddr(r, mac)
+			err = n.restoreMAC(l, mac)
 		}
 		errs = append(errs, wrap(err, "MAC of %s", s.Name))
 	}
@@ -198,6 +198,19 @@ func (n *Netns) restoreAttributes(l *Link, s *Snapshot) error {
 	}
 	errs = append(errs, wrap(n.restoreSettings(l.Index, attrs, s.Settings), "settings of %s", s.Name))
 	return errors.Join(errs...)
+}
+
+// restoreMAC sets the MAC. Most drivers take one only while the link is down (eth_prepare_mac_addr_change), and an earlier
+// try, or a manager of the host, may have set it up.
+func (n *Netns) restoreMAC(l *Link, mac net.HardwareAddr) error {
+	err := n.SetMAC(l.Index, mac)
+	if !l.IsUp() || !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	if err := n.SetDown(l.Index); err != nil {
+		return err
+	}
+	return errors.Join(n.SetMAC(l.Index, mac), n.SetUp(l.Index))
 }
 
 // macFor returns the MAC that l is to have: the snapshot's, and for an InfiniBand interface with another

@@ -188,3 +188,28 @@ func (n *node) returned() string {
 	}
 	return strings.Join(said, "\n")
 }
+
+// TestNICThatIsSetUpTooEarlyGetsItsMACBack: a manager of the host may set the NIC of a dead pod up before it is
+// restored, and the driver then refuses another MAC.
+func TestNICThatIsSetUpTooEarlyGetsItsMACBack(t *testing.T) {
+	n := newNode(t)
+	n.up(1)
+	before := n.State()
+	p := n.pod("pod1")
+	n.MustRun(p.call("ADD", "net1", n.config(0, nil)))
+	p.Batch(nil, "link set net1 down", "link set net1 address 02:00:00:00:66:66")
+	p.Kill()
+	name := ""
+	n.eventually("the NIC on the host", func() bool {
+		links, err := n.Links()
+		for _, l := range links {
+			if l.ParentDev == nicPCI(0) {
+				name = l.Name
+			}
+		}
+		return err == nil && name != ""
+	})
+	n.IP("link", "set", name, "up")
+	n.gc()
+	n.untouched(before)
+}
