@@ -53,7 +53,8 @@ func TestOnlySettingsThatDifferAreChanged(t *testing.T) {
 		"one rate":   {FunctionSettings{MaxRate: &rate}, nlattr.Attrs{{Type: vfRate, Value: numbers(3, 10, 500)}}, nlattr.Attrs{{Type: vfRate, Value: numbers(3, 10, 900)}}},
 		"VLAN": {
 			FunctionSettings{VLAN: &FunctionVLAN{ID: 7, QoS: 5, Proto: unix.ETH_P_8021AD}},
-			nlattr.Attrs{{Type: vfVLANList, Value: vlanOf(0, 0, unix.ETH_P_8021Q)}}, nlattr.Attrs{{Type: vfVLANList, Value: vlanOf(7, 5, unix.ETH_P_8021AD)}},
+			nlattr.Attrs{{Type: vfVLANList, Value: vlanOf(0, 0, unix.ETH_P_8021Q)}},
+			nlattr.Attrs{{Type: vfVLANList, Value: vlanOf(7, 5, unix.ETH_P_8021AD)}},
 		},
 	} {
 		was, want := FunctionChanges(reported(), &c.w)

@@ -58,7 +58,7 @@ type name struct {
 // Name implements [attachment.Part].
 func (name) Name() string { return "sriov-cni" }
 
-// TakeOver gives the interface the alias that the reference plugin host-device gives one. sriov-cni gives none. If the
+// TakeOver sets the alias that the reference plugin host-device sets, and sriov-cni does not. If the
 // pod is dead it waits for the kernel to bring the interface to the host.
 func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	k := read(p.dir, u)
@@ -92,8 +92,8 @@ func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 // returnWait bounds the wait for an interface that the kernel brings to the host.
 const returnWait = 5 * time.Second
 
-// mark gives the virtual function's interface its alias if the interface is in ns with its name in the pod, or the
-// one that the kernel gives it if that is taken. It reports whether the interface is there.
+// mark sets the alias if the virtual function's interface is in ns with its name in the pod, or with the
+// kernel's if that was taken. It reports whether the interface is there.
 func (k *kept) mark(ns *link.Netns, inPod string) (found bool, err error) {
 	links, err := ns.Links()
 	for _, l := range links {

@@ -430,7 +430,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// setMAC gives the interface the network's MAC, while it is down.
+// setMAC sets the network's MAC, if it has one, while the interface is down.
 func (p *Part) setMAC(tx *attachment.Tx) error {
 	if p.MAC == nil || bytes.Equal(tx.Link.MAC, p.MAC) {
 		return nil

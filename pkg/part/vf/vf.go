@@ -158,7 +158,7 @@ func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 		Cure("load its driver, and keep its interface in the host's network namespace")
 }
 
-// Set gives a virtual function, by its PCI address, settings that differ from its own. It returns [link.ErrNotFound] if
+// Set sets what differs from w of a virtual function, by its PCI address. It returns [link.ErrNotFound] if
 // there is no such function, or no interface of its physical function.
 func Set(ctx context.Context, host *nic.Host, pci string, w *link.FunctionSettings) error {
 	physical := host.PhysicalFunction(pci)
