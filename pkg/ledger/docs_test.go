@@ -21,7 +21,7 @@ func TestRecordFormatPageHasEveryKey(t *testing.T) {
 		sections []string
 		value    any
 	}{
-		{"record", []string{"The attachment", "loan: a NIC that is lent", "loan.snapshot: how the NIC was", "child: a macvlan or an IPoIB child that was made", "rdma: RDMA devices"}, Record{}},
+		{"record", []string{"The attachment", "loan: a NIC that is lent", "loan.snapshot: how the NIC was", "child: a macvlan or an IPoIB child that was made", "vf: settings of a virtual function", "rdma: RDMA devices"}, Record{}},
 		{"note", []string{"Notes of returned NICs"}, Returned{}},
 	} {
 		documented := map[string]bool{}
