@@ -264,8 +264,8 @@ func TestNoIPoIBChildIsLostWherePluginsAreKilled(t *testing.T) {
 	sweepRail(t, "ipoib", true)
 }
 
-// TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled is the sweep of sriov: a virtual function that keeps
-// the VLAN or the trust of a dead pod gives them to the next.
+// TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled is the sweep of sriov: the next pod would have
+// the VLAN and the trust of a dead one.
 func TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled(t *testing.T) {
 	sweepRail(t, sriov, false)
 }

@@ -126,7 +126,8 @@ func TestSettingsOfAVirtualFunctionComeHome(t *testing.T) {
 			if got := sets(); got != "6" {
 				t.Errorf("ADD made %s settings, want 6", got)
 			}
-			const want = `vf 1 .*02:ab:cd:00:00:01.* vlan 100, qos 5, vlan protocol 802.1ad, tx rate 2000 \(Mbps\), max_tx_rate 2000Mbps, min_tx_rate 10Mbps, spoof checking off, link-state enable, trust on`
+			const want = `vf 1 .*02:ab:cd:00:00:01.* vlan 100, qos 5, vlan protocol 802.1ad, ` +
+				`tx rate 2000 \(Mbps\), max_tx_rate 2000Mbps, min_tx_rate 10Mbps, spoof checking off, link-state enable, trust on`
 			if now := n.table(); !regexp.MustCompile(want).MatchString(now) {
 				t.Errorf("the functions are\n%s\nwant\n%s", now, want)
 			}

@@ -153,8 +153,8 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 // another permanent MAC, has its holder by its PCI address.
 func holderOf(n *attachment.Node, found *nic.NIC) (*ledger.Record, error) {
 	holder, err := n.Ledger.HolderOf(found.Key(n.Netns.ID))
-	if holder != nil || err != nil || found.PCI == "" {
-		return holder, err
+	if holder != nil || err != nil || !found.RDMAAlone && !n.Host().HasOneNIC(found.PCI) {
+		return holder, err // without a look at every record
 	}
 	holder, err = n.HolderOf(nic.Selector{PCI: found.PCI})
 	if holder != nil && !found.RDMAAlone && !holder.Loan.Identity.AnyMAC {

@@ -325,8 +325,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	return keepMAC(host, of, v.Number, r.Loan.Snapshot)
 }
 
-// keepMAC has the physical function give the MAC that the interface had, if it still gives another: a driver that refuses
-// to give none (be2net, octeontx2) would refuse the interface its own MAC.
+// keepMAC sets, through the physical function, the MAC that the interface had, if another is still set there: a driver that
+// does not take the zero MAC (be2net, octeontx2) would refuse the interface its own.
 func keepMAC(host *nic.Host, of *link.Link, number int, was *link.Snapshot) error {
 	now, err := host.Netns.Function(of.Index, number)
 	if err != nil || was == nil {

@@ -1,6 +1,6 @@
 // Command ipoib-steps is a CNI plugin that takes the steps of ipoib-cni v1.2.2 (commit bc0726f), whose
 // module the registries refuse: it adds a child of a port on the host, moves it into the
-// pod, names it, sets it up and gives it the addresses of an IPAM plugin. It does not wait for the
+// pod, names it, sets it up and adds the addresses of an IPAM plugin. It does not wait for the
 // carrier, announces no address, and keeps no record. It is for measurements beside our plugin
 // ipoib, and uses the libraries that ipoib-cni uses.
 package main
