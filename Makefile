@@ -20,7 +20,7 @@ RUNTIME2 := $(TOOLS)/runtime2
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 
 # The main packages that "make build" builds into bin/.
-MAINS ?= ./plugins/host-device ./plugins/ipoib ./plugins/macvlan ./plugins/rdma ./plugins/sriov ./plugins/whereabouts ./cmd/railctl ./cmd/rail-agent \
+MAINS ?= ./plugins/host-device ./plugins/ib-sriov ./plugins/ipoib ./plugins/macvlan ./plugins/rdma ./plugins/sriov ./plugins/whereabouts ./cmd/railctl ./cmd/rail-agent \
          github.com/containernetworking/cni/cnitool
 
 # The programs of "make image", and its architectures.

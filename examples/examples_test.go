@@ -41,6 +41,8 @@ func parse(config []byte) error {
 		_, err = netconf.ParseIPoIB(config, netconf.Args{})
 	case "sriov":
 		_, err = netconf.ParseSRIOV(config, netconf.Args{})
+	case "ib-sriov":
+		_, err = netconf.ParseIBSRIOV(config)
 	case "macvlan":
 		_, err = netconf.ParseMacvlan(config, netconf.Args{})
 	case "rdma":

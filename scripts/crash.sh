@@ -59,7 +59,7 @@ if [[ $rig != no ]]; then
 		for variant in plain userns; do
 			printf '%s\0%s\0' "rig-hostile-$variant" "^TestHostilePodsHarmNobodyOnNICsWithRDMA\$/^$variant\$"
 		done
-		for test in NoRDMADeviceIsLostWherePlugins NoRDMADeviceIsLostWhereTheChained NoHCAIsLostWherePlugins NoIPoIBChildIsLostWherePlugins NoSettingOfAVirtualFunctionIsLost; do
+		for test in NoRDMADeviceIsLostWherePlugins NoRDMADeviceIsLostWhereTheChained NoHCAIsLostWherePlugins NoIPoIBChildIsLostWherePlugins NoSettingOfAVirtualFunctionIsLost NoGUIDIsLost; do
 			for mode in exclusive shared; do
 				printf '%s\0%s\0' "rig-$test-$mode" "^Test$test/^$mode\$"
 			done

@@ -25,7 +25,7 @@ for module in $(scripts/modules.sh all); do
 done
 
 # depguard checks the imports of a file; this checks those of a whole binary.
-for plugin in plugins/host-device plugins/macvlan plugins/rdma plugins/ipoib plugins/sriov; do
+for plugin in plugins/host-device plugins/macvlan plugins/rdma plugins/ipoib plugins/sriov plugins/ib-sriov; do
 	[[ -d $plugin ]] || continue
 	if heavy=$(go list -deps "./$plugin" | grep -E '^(sigs\.)?k8s\.io/'); then
 		echo "lint: ./$plugin must not hold a Kubernetes client, but is built with:"

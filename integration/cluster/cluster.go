@@ -109,7 +109,7 @@ func Start(t testing.TB, o Options) *Cluster {
 // OurPlugins returns the paths of the project's plugins in a directory such as
 // bin/, for [Options].Plugins.
 func OurPlugins(dir string) (paths []string) {
-	for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts", "ipoib", "sriov"} {
+	for _, name := range []string{"host-device", "macvlan", "rdma", "whereabouts", "ipoib", "sriov", "ib-sriov"} {
 		paths = append(paths, filepath.Join(dir, name))
 	}
 	return paths

@@ -125,6 +125,8 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 	}
 	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}, "ipoib": {"master": nic}, "sriov": {
 		"device": nic, "vlan": 100, "vlanQoS": 5, "mac": "02:00:00:00:09:09", "spoofchk": "off", "trust": "on", "link_state": "enable", "max_tx_rate": 2000,
+	}, "ib-sriov": {
+		"device": nic, "link_state": "enable", "runtimeConfig": map[string]any{"infinibandGUID": fmt.Sprintf("02:00:00:00:00:00:0b:%02x", nic[4])},
 	}}[plugin])
 	text, err := json.Marshal(conf)
 	if err != nil {

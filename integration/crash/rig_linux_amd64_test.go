@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,11 +38,18 @@ const (
 	managerPCI = "0000:00:12.0"
 )
 
-// sriov is the plugin whose two NICs are virtual functions of physical.
+// sriov and ibSRIOV are the plugins whose two NICs are virtual functions of physical.
 const (
 	sriov    = "sriov"
+	ibSRIOV  = "ib-sriov"
 	physical = "enp1s0np0"
+
+	physicalPCI = "0000:01:00.0"
+	driverOfPCI = "/sys/bus/pci/drivers/mlx5_core/"
 )
+
+// functions reports whether the NICs are virtual functions.
+func (r *rail) functions() bool { return r.plugin == sriov || r.plugin == ibSRIOV }
 
 // newRail returns the machine's own netns with two NICs, in an RDMA mode. It
 // lives until the end of t.
@@ -78,13 +86,15 @@ func (r *rail) load() {
 	switch {
 	case r.plugin == sriov:
 		parameters = "slots=0"
+	case r.plugin == ibSRIOV:
+		parameters = "slots=0,18 link_layer=ib"
 	case r.infiniband:
 		parameters += ",18 link_layer=ib"
 	}
 	r.stopManager()
 	err := kmod.ReloadNICs(parameters)
-	if err == nil && r.plugin == sriov {
-		err = os.WriteFile("/sys/bus/pci/devices/0000:01:00.0/sriov_numvfs", []byte("2"), 0)
+	if err == nil && r.functions() {
+		err = os.WriteFile("/sys/bus/pci/devices/"+physicalPCI+"/sriov_numvfs", []byte("2"), 0)
 	}
 	if err != nil {
 		r.t.Fatal(err)
@@ -121,12 +131,29 @@ func (r *rail) cable() {
 	if r.plugin == sriov { // both NICs are virtual functions, and the administrator has set something of each
 		r.node.Batch(nil, "link set "+physical+" up", "link set "+physical+" vf 0 vlan 7 spoofchk on", "link set "+physical+" vf 1 vlan 8 qos 2")
 	}
+	if r.plugin == ibSRIOV { // each has a GUID of the administrator
+		r.node.IP("link", "set", r.interfaceOf(physicalPCI), "name", physical)
+		for i := range 2 {
+			guid := fmt.Sprintf("02:00:00:00:00:00:00:7%d", i)
+			r.node.Batch(nil, fmt.Sprintf("link set %s vf %d node_guid %s", physical, i, guid), fmt.Sprintf("link set %s vf %d port_guid %s", physical, i, guid))
+			for _, file := range []string{"unbind", "bind"} {
+				if err := os.WriteFile(driverOfPCI+file, []byte(r.function(i)), 0); err != nil {
+					r.t.Fatal(err)
+				}
+			}
+		}
+		r.node.IP("link", "set", physical, "up")
+	}
 	for i, name := range []string{nicName, spareName} {
 		if r.plugin == sriov {
 			r.node.IP("link", "set", fmt.Sprintf("enp1s0v%d", i), "name", name)
 		}
 		if r.infiniband {
-			r.node.IP("link", "set", fmt.Sprintf("ib%d", i), "name", name)
+			own := fmt.Sprintf("ib%d", i)
+			if r.plugin == ibSRIOV {
+				own = r.interfaceOf(r.function(i))
+			}
+			r.node.IP("link", "set", own, "name", name)
 			r.node.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo connected >mode; echo 1 >umcast", name)) // by netlink two tasks may then have the RTNL
 		}
 		r.node.Batch(nil, "link set "+name+" mtu 9000 up")
@@ -137,6 +164,32 @@ func (r *rail) cable() {
 	r.carrier()
 	r.before = r.node.State()
 	r.devices = r.state()
+}
+
+// function returns the PCI address of a virtual function.
+func (r *rail) function(number int) string {
+	r.t.Helper()
+	target, err := os.Readlink(fmt.Sprintf("/sys/bus/pci/devices/%s/virtfn%d", physicalPCI, number))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return filepath.Base(target)
+}
+
+// interfaceOf returns the name of the InfiniBand interface of a PCI function.
+func (r *rail) interfaceOf(pci string) string {
+	r.t.Helper()
+	links, err := r.node.Links()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, l := range links {
+		if l.IsIPoIB() && l.ParentDev == pci {
+			return l.Name
+		}
+	}
+	r.t.Fatalf("no InfiniBand interface of %s", pci)
+	return ""
 }
 
 // carrier waits until both NICs have one; the kernel reports it late when it is
@@ -268,6 +321,12 @@ func TestNoIPoIBChildIsLostWherePluginsAreKilled(t *testing.T) {
 // the VLAN and the trust of a dead one.
 func TestNoSettingOfAVirtualFunctionIsLostWherePluginsAreKilled(t *testing.T) {
 	sweepRail(t, sriov, false)
+}
+
+// TestNoGUIDIsLostWherePluginsAreKilled is the sweep of ib-sriov: the driver of a virtual function is bound anew twice, and a
+// kill in between leaves a function without a driver.
+func TestNoGUIDIsLostWherePluginsAreKilled(t *testing.T) {
+	sweepRail(t, ibSRIOV, true)
 }
 
 // sweepRail sweeps ADD and DEL of a plugin in both modes, in "make test" in exclusive mode, in

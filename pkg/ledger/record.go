@@ -141,6 +141,9 @@ type VF struct {
 	// Before and Want are what link.FunctionChanges returned at ADD.
 	Before []byte `json:"before"`
 	Want   []byte `json:"want"`
+	// Driver is bound to the function anew after each change, as the GUIDs among the settings need it. It is "" if they
+	// do not.
+	Driver string `json:"driver,omitempty"`
 }
 
 // Child is a macvlan or an IPoIB child that was made for the attachment.
@@ -266,13 +269,18 @@ func (r *Record) NICName() string {
 	return ""
 }
 
-// MadeAnew reports whether the lent NIC is an InfiniBand interface whose RDMA device moves. With each move
-// the kernel destroys the interface, and makes another one in init_net (rdma_dev_change_netns,
-// ipoib_add_one).
+// MadeAnew reports whether the lent NIC is an InfiniBand interface that the attachment destroys: its RDMA device moves, or
+// its driver is bound anew. Both times the kernel makes another one in init_net (rdma_dev_change_netns, ipoib_add_one).
 func (r *Record) MadeAnew() bool {
-	return r.LendsNetdev() && r.Loan.Snapshot != nil && r.Loan.Snapshot.IPoIB != nil && r.RDMA != nil &&
-		slices.ContainsFunc(r.RDMA.Devices, func(d RDMADevice) bool { return d.Lent })
+	if !r.LendsNetdev() || r.Loan.Snapshot == nil || r.Loan.Snapshot.IPoIB == nil {
+		return false
+	}
+	return r.Rebinds() || r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d RDMADevice) bool { return d.Lent })
 }
+
+// Rebinds reports whether the attachment binds the driver of its virtual function anew. Its RDMA device and its interface
+// are others from then on.
+func (r *Record) Rebinds() bool { return r.VF != nil && r.VF.Driver != "" }
 
 // errNewer marks a record of a newer version, which is not corrupt.
 var errNewer = errors.New("written by a newer version of rail-cni")

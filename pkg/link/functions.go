@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -92,6 +93,8 @@ type FunctionSettings struct {
 	Trust            *bool
 	LinkState        *uint32 // IFLA_VF_LINK_STATE_…: 0 as the physical function's, 1 up, 2 down
 	MinRate, MaxRate *uint32 // Mbit/s, 0 is no limit
+	// GUID is the node and port GUID of an InfiniBand function, which it has when its driver is bound the next time.
+	GUID *uint64
 }
 
 // FunctionVLAN is the VLAN that the NIC adds to the packets of a virtual function, which does not see it. An ID
@@ -103,7 +106,7 @@ type FunctionVLAN struct {
 
 // IsZero reports whether nothing is wanted.
 func (w *FunctionSettings) IsZero() bool {
-	return w.MAC == nil && w.VLAN == nil && w.SpoofCheck == nil && w.Trust == nil && w.LinkState == nil && w.MinRate == nil && w.MaxRate == nil
+	return w.MAC == nil && w.VLAN == nil && w.SpoofCheck == nil && w.Trust == nil && w.LinkState == nil && w.MinRate == nil && w.MaxRate == nil && w.GUID == nil
 }
 
 // The attributes of a virtual function that are set (IFLA_VF_*). Each begins with the number of the function.
@@ -113,6 +116,8 @@ const (
 	vfLinkState  = 5
 	vfRate       = 6
 	vfTrust      = 9
+	vfNodeGUID   = 10
+	vfPortGUID   = 11
 	vfVLANList   = 12
 )
 
@@ -135,9 +140,35 @@ func FunctionChanges(settings []byte, w *FunctionSettings) (before, wanted []byt
 			a.Value = bytes.Clone(a.Value)
 			clear(a.Value[4:])
 		}
+		if isGUID(a.Type) && isNone(a) {
+			a.Value = bytes.Clone(a.Value)
+			binary.NativeEndian.PutUint64(a.Value[8:], NoGUID)
+		}
 		was = append(was, a)
 	}
 	return nlattr.Marshal(nil, was), nlattr.Marshal(nil, is)
+}
+
+// NoGUID is the GUID that a virtual function gets back which had none: 0 is no GUID that can be set.
+const NoGUID = ^uint64(0)
+
+// IsGUID reports whether a port can have this GUID: not 0, which a new virtual function has, and not [NoGUID].
+func IsGUID(guid uint64) bool { return guid != 0 && guid != NoGUID }
+
+func isGUID(kind uint16) bool { return kind == vfNodeGUID || kind == vfPortGUID }
+
+// FunctionGUIDs returns the node and the port GUID in settings of [FunctionChanges]. ok is false if they lack one.
+func FunctionGUIDs(settings []byte) (node, port uint64, ok bool) {
+	attrs, _ := nlattr.Parse(settings)
+	read := func(kind uint16) uint64 {
+		value, _ := attrs.Get(kind)
+		if len(value) < 16 {
+			return 0
+		}
+		return binary.NativeEndian.Uint64(value[8:])
+	}
+	node, port = read(vfNodeGUID), read(vfPortGUID)
+	return node, port, node != 0 && port != 0
 }
 
 // FunctionMAC returns the MAC that the physical function has given a virtual one, nil if it has given none.
@@ -191,6 +222,10 @@ func (w *FunctionSettings) put(kind uint16, value []byte) {
 		flag(w.Trust)
 	case vfLinkState:
 		number(4, w.LinkState)
+	case vfNodeGUID, vfPortGUID: // aligned to 8 bytes
+		if w.GUID != nil && len(value) >= 16 {
+			ne.PutUint64(value[8:], *w.GUID)
+		}
 	case vfRate:
 		number(4, w.MinRate)
 		number(8, w.MaxRate)
@@ -286,7 +321,7 @@ func (n *Netns) CompareFunction(index, number int, wanted []byte) (differ, unrep
 }
 
 // Isolates reports whether the setting with this name, from [Netns.CompareFunction], keeps a virtual function apart from
-// others: one that keeps it from a former pod must not be lent.
+// others, by its GUID too, by which a fabric knows it: one that keeps it from a former pod must not be lent.
 func Isolates(setting string) bool {
-	return setting == functionSettings[vfVLANList] || setting == functionSettings[vfTrust] || setting == functionSettings[vfSpoofCheck]
+	return slices.ContainsFunc([]uint16{vfVLANList, vfTrust, vfSpoofCheck, vfNodeGUID, vfPortGUID}, func(kind uint16) bool { return setting == functionSettings[kind] })
 }

@@ -75,3 +75,35 @@ func TestShortAttributesOfAFunctionAreLeft(t *testing.T) {
 		}
 	}
 }
+
+// TestGUIDsOfAFunction: the kernel reports them, aligned to 8 bytes, for InfiniBand only. Zero cannot be set back.
+func TestGUIDsOfAFunction(t *testing.T) {
+	guidOf := func(guid uint64) []byte { return binary.NativeEndian.AppendUint64(numbers(3, 0), guid) }
+	settings := func(node, port uint64) []byte {
+		return nlattr.Marshal(nil, nlattr.Attrs{{Type: vfNodeGUID, Value: guidOf(node)}, {Type: vfPortGUID, Value: guidOf(port)}})
+	}
+	const pods, admins = uint64(0x0200000000000b01), uint64(0x0200000000000077)
+	want := pods
+	for name, c := range map[string]struct{ now, was, wanted []byte }{
+		"another":  {settings(admins, admins+1), settings(admins, admins+1), settings(pods, pods)},
+		"none":     {settings(0, 0), settings(NoGUID, NoGUID), settings(pods, pods)},
+		"the same": {settings(pods, pods), nil, nil},
+		"RoCE":     {reported(), nil, nil},
+	} {
+		was, wanted := FunctionChanges(c.now, &FunctionSettings{GUID: &want})
+		if !bytes.Equal(was, c.was) || !bytes.Equal(wanted, c.wanted) {
+			t.Errorf("%s: from %x to %x, want %x to %x", name, was, wanted, c.was, c.wanted)
+		}
+	}
+	if node, port, ok := FunctionGUIDs(settings(admins, pods)); node != admins || port != pods || !ok {
+		t.Errorf("%x, %x, %v", node, port, ok)
+	}
+	for _, broken := range [][]byte{nil, {1}, settings(0, pods), reported(), settings(admins, pods)[:20]} {
+		if node, port, ok := FunctionGUIDs(broken); ok {
+			t.Errorf("%x: %x, %x", broken, node, port)
+		}
+	}
+	if !Isolates("node GUID") || !Isolates("VLAN") || Isolates("rate") {
+		t.Error("Isolates")
+	}
+}

@@ -112,6 +112,14 @@ func (l *Link) HasMAC(mac net.HardwareAddr) bool {
 	return bytes.Equal(l.MAC, mac)
 }
 
+// PortGUID returns the GUID of the port of an InfiniBand interface, 0 for another link.
+func (l *Link) PortGUID() uint64 {
+	if !l.IsIPoIB() || len(l.PermMAC) != IPoIBAddress {
+		return 0
+	}
+	return binary.BigEndian.Uint64(l.PermMAC[ipoibGUID:])
+}
+
 // QueuePair returns the number of the queue pair in the address of an InfiniBand interface:
 // bytes 1 to 3. It is 0 for other links.
 func (l *Link) QueuePair() uint32 {

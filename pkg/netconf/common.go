@@ -53,6 +53,7 @@ type RuntimeConfig struct {
 	CNIDeviceInfoFile string   `json:"CNIDeviceInfoFile"`
 	MAC               string   `json:"mac"`
 	IPs               []string `json:"ips"`
+	InfinibandGUID    string   `json:"infinibandGUID"` // of ib-sriov
 }
 
 // attachments are the attachments that GC must keep.

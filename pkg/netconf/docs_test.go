@@ -28,6 +28,7 @@ func TestKeysPageHasEveryKey(t *testing.T) {
 		"Every plugin": common,
 		"host-device":  without(keysOf(HostDevice{}), common),
 		"sriov":        without(keysOf(SRIOV{}), keysOf(HostDevice{})),
+		"ib-sriov":     without(keysOf(IBSRIOV{}), keysOf(HostDevice{})),
 		"macvlan":      without(keysOf(Macvlan{}), common),
 		"ipoib":        without(keysOf(IPoIB{}), common),
 		"rdma":         without(keysOf(RDMAChained{}), common),

@@ -87,11 +87,16 @@ func (c *IPoIB) check() error {
 		return failure.New(failure.InvalidConfig, "unknown mode: %q", c.Mode).Cure("use datagram")
 	case c.MTU > MaxDatagram:
 		return failure.New(failure.InvalidConfig, "invalid MTU %d, must be at most %d", c.MTU, MaxDatagram).Cure(`set "mtu" to at most %d`, MaxDatagram)
-	case c.IPAM.Type == "dhcp":
-		return failure.New(failure.InvalidConfig, "the IPAM plugin dhcp cannot ask for an address on InfiniBand: its requests are Ethernet frames").
-			Cure("use whereabouts, static or host-local")
 	}
-	return nil
+	return refuseDHCP(&c.Common)
+}
+
+func refuseDHCP(c *Common) error {
+	if c.IPAM.Type != "dhcp" {
+		return nil
+	}
+	return failure.New(failure.InvalidConfig, "the IPAM plugin dhcp cannot ask for an address on InfiniBand: its requests are Ethernet frames").
+		Cure("use whereabouts, static or host-local")
 }
 
 // checkAddress refuses a MAC: the kernel chooses the number of the queue pair in it.

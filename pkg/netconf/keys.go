@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Keys returns the keys of the configuration of host-device, sriov, macvlan, ipoib or rdma, or those of the
+// Keys returns the keys of the configuration of host-device, sriov, ib-sriov, macvlan, ipoib or rdma, or those of the
 // "ipam" object of whereabouts, sorted; nil for another plugin. A key of a nested object is
 // "object.key", one of a list's objects "list[].key".
 func Keys(plugin string) []string {
@@ -17,6 +17,8 @@ func Keys(plugin string) []string {
 		conf = HostDevice{}
 	case "sriov":
 		conf = SRIOV{}
+	case "ib-sriov":
+		conf = IBSRIOV{}
 	case "macvlan":
 		conf = Macvlan{}
 	case "ipoib":

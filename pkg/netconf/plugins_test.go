@@ -34,7 +34,7 @@ const everyHostDevice = `{
 	"useInterfaceNetwork": true, "mtu": 9000, "allow": ["uplink"],
 	"ipam": {"type": "whereabouts", "range": "10.0.0.0/8"}, "dns": {"nameservers": ["10.0.0.1"]},
 	"prevResult": {"cniVersion": "1.0.0"},
-	"runtimeConfig": {"deviceID": "f", "CNIDeviceInfoFile": "/run/x", "mac": "02:00:00:00:00:01", "ips": ["10.0.0.2/8"], "infinibandGUID": "unknown"},
+	"runtimeConfig": {"deviceID": "f", "CNIDeviceInfoFile": "/run/x", "mac": "02:00:00:00:00:01", "ips": ["10.0.0.2/8"], "infinibandGUID": "for ib-sriov"},
 	"capabilities": {"mac": true}, "unknown": {"keys": ["are", "tolerated"]}
 }`
 
@@ -43,7 +43,7 @@ func TestHostDeviceKeys(t *testing.T) {
 		Common: Common{
 			CNIVersion: "1.0.0", Name: "n", Type: "host-device", IPAM: IPAM{Type: "whereabouts"},
 			DNS: types.DNS{Nameservers: []string{"10.0.0.1"}}, StateDir: "/var/lib/rail-cni", PrevResult: json.RawMessage(`{"cniVersion": "1.0.0"}`),
-			RuntimeConfig: RuntimeConfig{DeviceID: "f", CNIDeviceInfoFile: "/run/x", MAC: "02:00:00:00:00:01", IPs: []string{"10.0.0.2/8"}},
+			RuntimeConfig: RuntimeConfig{DeviceID: "f", CNIDeviceInfoFile: "/run/x", MAC: "02:00:00:00:00:01", IPs: []string{"10.0.0.2/8"}, InfinibandGUID: "for ib-sriov"},
 		},
 		RDMA: RDMA{RDMA: RDMAAuto}, Device: "a", HWAddr: "b", KernelPath: "c", PCIBusID: "d", DeviceID: "e", DPDKMode: true,
 		UseInterfaceNetwork: true, MTU: 9000, Allow: []string{"uplink"},

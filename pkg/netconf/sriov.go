@@ -36,6 +36,9 @@ type SRIOV struct {
 	LogFile  string `json:"logFile"`
 }
 
+// linkStates are the values of "link_state".
+var linkStates = []string{"auto", "enable", "disable"}
+
 // ParseSRIOV reads the configuration of sriov. args are the CNI_ARGS.
 func ParseSRIOV(stdin []byte, args Args) (*SRIOV, error) {
 	c := &SRIOV{}
@@ -56,7 +59,7 @@ func (c *SRIOV) HardwareAddr() (net.HardwareAddr, error) { return parseMAC(c.MAC
 func (c *SRIOV) check() error {
 	_, err := c.HardwareAddr()
 	return errors.Join(err, c.checkVLAN(), oneOf("spoofchk", c.SpoofChk, "on", "off"), oneOf("trust", c.Trust, "on", "off"),
-		oneOf("link_state", c.LinkState, "auto", "enable", "disable"), c.checkRates())
+		oneOf("link_state", c.LinkState, linkStates...), c.checkRates())
 }
 
 func (c *SRIOV) checkVLAN() error {

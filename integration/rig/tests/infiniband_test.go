@@ -24,16 +24,22 @@ import (
 // ipoib returns the name of the InfiniBand interface of a rail.
 func (n *node) ipoib(rail int) string {
 	n.t.Helper()
+	return n.ipoibOf(nicPCI(rail))
+}
+
+// ipoibOf returns the name of the InfiniBand interface of a PCI function.
+func (n *node) ipoibOf(pci string) string {
+	n.t.Helper()
 	links, err := n.Links()
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	for _, l := range links {
-		if l.Encap == "infiniband" && l.ParentDev == nicPCI(rail) {
+		if l.Encap == "infiniband" && l.ParentDev == pci {
 			return l.Name
 		}
 	}
-	n.t.Fatalf("no InfiniBand interface of %s:\n%s", nicPCI(rail), n.IP("-d", "link"))
+	n.t.Fatalf("no InfiniBand interface of %s:\n%s", pci, n.IP("-d", "link"))
 	return ""
 }
 

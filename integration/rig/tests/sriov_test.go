@@ -25,6 +25,7 @@ import (
 type functionNode struct {
 	*node
 	pci []string // of the virtual functions, by number
+	pf  string   // the interface of their physical function
 }
 
 const (
@@ -36,7 +37,7 @@ const (
 // administrator.
 func newFunctions(t *testing.T, count int) *functionNode {
 	t.Helper()
-	n := &functionNode{node: newRDMANode(t, rdma.Shared, "")}
+	n := &functionNode{node: newRDMANode(t, rdma.Shared, ""), pf: functionsOf}
 	n.makeFunctions(count)
 	n.Batch(nil, "link set "+functionsOf+" up", "link set "+functionsOf+" vf 1 mac 02:00:00:00:00:77 vlan 7 qos 3 rate 500 spoofchk on trust off")
 	n.IP("link", "set", "enp1s0v1", "address", "02:00:00:00:00:77")
@@ -57,7 +58,7 @@ func (n *node) makeFunctions(count int) {
 func (n *functionNode) table() string {
 	n.t.Helper()
 	var lines []string
-	for line := range strings.Lines(n.IP("-d", "link", "show", functionsOf)) {
+	for line := range strings.Lines(n.IP("-d", "link", "show", n.pf)) {
 		if line = strings.TrimSpace(line); strings.HasPrefix(line, "vf ") {
 			lines = append(lines, line)
 		}
@@ -88,6 +89,31 @@ func counted(t *testing.T, name string) (count func() string) {
 	}
 }
 
+// endings are the ways in which an attachment of the second virtual function ends. lend attaches it to the next pod, with
+// more keys, and next looks at what that pod has.
+func endings(lend func(n *functionNode, p *pod, verb string, number int, more map[string]any) testnet.Call, more map[string]any,
+	next func(n *functionNode, p *pod),
+) map[string]func(n *functionNode, p *pod, call testnet.Call) {
+	return map[string]func(n *functionNode, p *pod, call testnet.Call){
+		"DEL":           func(n *functionNode, _ *pod, call testnet.Call) { n.MustRun(call.With("DEL")) },
+		"dead pod, DEL": func(n *functionNode, p *pod, call testnet.Call) { p.Kill(); n.MustRun(call.With("DEL")) },
+		"dead pod, gc":  func(n *functionNode, p *pod, _ testnet.Call) { p.Kill(); n.gc() },
+		"dead pod, the next pod's ADD": func(n *functionNode, p *pod, call testnet.Call) {
+			p.Kill()
+			other := n.pod("next")
+			add := lend(n, other, "ADD", 1, more)
+			n.MustRun(add)
+			next(n, other)
+			late := n.table()
+			n.MustRun(call.With("DEL")) // too late: it must not touch what the next pod has
+			if now := n.table(); now != late {
+				n.t.Errorf("after a late DEL:\n%s\nbefore:\n%s", now, late)
+			}
+			n.MustRun(add.With("DEL"))
+		},
+	}
+}
+
 // allSettings are all that a network may want, each another than the administrator's.
 var allSettings = map[string]any{
 	"vlan": 100, "vlanQoS": 5, "vlanProto": "802.1ad", "mac": "02:AB:CD:00:00:01", "spoofchk": "off", "trust": "on",
@@ -98,28 +124,14 @@ var allSettings = map[string]any{
 func TestSettingsOfAVirtualFunctionComeHome(t *testing.T) {
 	n := newFunctions(t, 3)
 	before := n.State() // with the physical function's table
-	for name, end := range map[string]func(n *functionNode, p *pod, call testnet.Call){
-		"DEL":           func(n *functionNode, _ *pod, call testnet.Call) { n.MustRun(call.With("DEL")) },
-		"dead pod, DEL": func(n *functionNode, p *pod, call testnet.Call) { p.Kill(); n.MustRun(call.With("DEL")) },
-		"dead pod, gc":  func(n *functionNode, p *pod, _ testnet.Call) { p.Kill(); n.gc() },
-		"dead pod, the next pod's ADD": func(n *functionNode, p *pod, call testnet.Call) {
-			p.Kill()
-			next := n.lend(n.pod("next"), "ADD", 1, map[string]any{"vlan": 0})
-			n.MustRun(next)
-			if now := n.table(); !regexp.MustCompile(`vf 1 .*02:00:00:00:00:77.* spoof checking on, .*trust off`).MatchString(now) || strings.Contains(now, "vlan 7") {
-				n.t.Errorf("the next pod has\n%s", now)
-			}
-			// A late DEL of the first pod must not touch it.
-			late := n.table()
-			n.MustRun(call.With("DEL"))
-			if now := n.table(); now != late {
-				n.t.Errorf("after a late DEL:\n%s\nbefore:\n%s", now, late)
-			}
-			n.MustRun(next.With("DEL"))
-		},
-	} {
+	ends := endings((*functionNode).lend, map[string]any{"vlan": 0}, func(n *functionNode, _ *pod) {
+		if now := n.table(); !regexp.MustCompile(`vf 1 .*02:00:00:00:00:77.* spoof checking on, .*trust off`).MatchString(now) || strings.Contains(now, "vlan 7") {
+			n.t.Errorf("the next pod has\n%s", now)
+		}
+	})
+	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
-			n := &functionNode{n.in(t), n.pci}
+			n := &functionNode{n.in(t), n.pci, n.pf}
 			sets, p := counted(t, "vf_sets"), n.pod("pod")
 			call := n.lend(p, "ADD", 1, allSettings)
 			result := n.MustRun(call)
@@ -166,7 +178,7 @@ func TestSRIOVReadsAndSetsNoMoreThanItNeeds(t *testing.T) {
 		"one of two rates keeps the other": {1, map[string]any{"min_tx_rate": 100}, 1, 2, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &functionNode{n.in(t), n.pci}
+			n := &functionNode{n.in(t), n.pci, n.pf}
 			call := n.lend(n.pod("pod"), "ADD", c.number, c.settings)
 			sets, reads := counted(t, "vf_sets"), counted(t, "vf_config_calls")
 			n.MustRun(call)
@@ -252,7 +264,7 @@ func TestAttachmentsOfSRIOVCNIEnd(t *testing.T) {
 		"dead pod":   func(n *functionNode, p *pod, call testnet.Call) { p.Kill(); n.MustRun(call.With("DEL")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := &functionNode{n.in(t), n.pci}
+			n := &functionNode{n.in(t), n.pci, n.pf}
 			p := n.pod("theirs")
 			call := n.lend(p, "ADD", 1, allSettings)
 			n.Batch(nil, "link set "+functionsOf+" vf 1 mac 02:ab:cd:00:00:01 vlan 100 qos 5 spoofchk off trust on state enable rate 2000",

@@ -25,7 +25,7 @@ import (
 )
 
 // plugins are the names of our plugins.
-var plugins = []string{"host-device", "macvlan", "rdma", "whereabouts", "ipoib", "sriov"}
+var plugins = []string{"host-device", "macvlan", "rdma", "whereabouts", "ipoib", "sriov", "ib-sriov"}
 
 // module is the path of our module in a program.
 const module = "github.com/rail-cni/rail-cni"

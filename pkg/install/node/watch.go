@@ -23,14 +23,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/notify"
 )
 
-// DefaultPlugins are installed unless a configuration says otherwise. ipoib and sriov are not among them:
+// DefaultPlugins are installed unless a configuration says otherwise. ipoib, sriov and ib-sriov are not among them:
 // NVIDIA's network operator and the SR-IOV network operator install plugins of these names, which an
 // upgrade of rail-cni must not replace.
 var DefaultPlugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
 
 // PluginNames are the names of the plugins' programs. Installed ones may have a
 // prefix.
-var PluginNames = append(slices.Clone(DefaultPlugins), "ipoib", "sriov")
+var PluginNames = append(slices.Clone(DefaultPlugins), "ipoib", "sriov", "ib-sriov")
 
 // PluginMode is the mode of an installed plugin.
 const PluginMode fs.FileMode = 0o755

@@ -62,7 +62,7 @@ func (name) Name() string { return "sriov-cni" }
 // pod is dead it waits for the kernel to bring the interface to the host.
 func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	k := read(p.dir, u)
-	if k == nil || held(u, k) {
+	if k == nil || held(u, k.DeviceID) {
 		return nil
 	}
 	if u.Pod != nil {
@@ -137,7 +137,7 @@ func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return nil
 	}
 	host := u.Node.Host()
-	if _, exists := host.FunctionNumber(host.PhysicalFunction(k.DeviceID), k.DeviceID); !exists || held(u, k) || p.usedByAnother(u, k) {
+	if _, exists := host.FunctionNumber(host.PhysicalFunction(k.DeviceID), k.DeviceID); !exists || held(u, k.DeviceID) || p.usedByAnother(u, k) {
 		return p.forget(u, "")
 	}
 	l, err := k.returned(u)
@@ -194,8 +194,8 @@ func interfaceIn(ns *link.Netns, device string) (*link.Link, error) {
 }
 
 // held reports whether an attachment of ours has the virtual function: this DEL comes late.
-func held(u *attachment.Upstream, k *kept) bool {
-	return u.Node.AnotherHas(&ledger.Record{Key: u.Key}, func(r *ledger.Record) bool { return r.Loan != nil && r.Loan.PCI == k.DeviceID })
+func held(u *attachment.Upstream, device string) bool {
+	return u.Node.AnotherHas(&ledger.Record{Key: u.Key}, func(r *ledger.Record) bool { return r.Loan != nil && r.Loan.PCI == device })
 }
 
 // original returns the settings that sriov-cni has changed, as they were.
@@ -229,24 +229,48 @@ func (k *kept) original() *link.FunctionSettings {
 
 // read returns what sriov-cni has kept of the attachment, nil if that is nothing that can be used.
 func read(dir string, u *attachment.Upstream) *kept {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil // sriov-cni was never used here
-	}
-	defer root.Close()
-	data, err := root.ReadFile(file(u))
-	if err != nil {
-		if !errors.Is(err, fs.ErrNotExist) {
-			u.Node.Log.Warn("unreadable file of sriov-cni", "file", file(u), "err", err)
-		}
+	k := &kept{}
+	if !load(dir, u, "sriov-cni", k) {
 		return nil
 	}
-	k := &kept{}
-	if err := json.Unmarshal(data, k); err != nil || !u.Node.Host().IsPCI(k.DeviceID) || k.OrigVfState.HostIFName == "" && u.Node.Host().HasNetdev(k.DeviceID) {
-		u.Node.Log.Warn("unusable file of sriov-cni", "file", file(u), "content", string(data))
+	if k.OrigVfState.HostIFName == "" && u.Node.Host().HasNetdev(k.DeviceID) {
+		u.Node.Log.Warn("unusable file", "of", "sriov-cni", "file", file(u))
 		return nil
 	}
 	return k
+}
+
+// device returns the PCI address of the virtual function.
+func (k *kept) device() string           { return k.DeviceID }
+func (k *keptInfiniBand) device() string { return k.DeviceID }
+
+// load reads the attachment's file in the directory of a project's plugin into k. It reports whether that can be used.
+func load(dir string, u *attachment.Upstream, project string, k interface{ device() string }) bool {
+	err := decode(dir, file(u), k)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false // the plugin did not make this attachment
+	case err == nil && !u.Node.Host().IsPCI(k.device()):
+		err = fmt.Errorf("%q is no PCI address", k.device())
+	}
+	if err != nil {
+		u.Node.Log.Warn("unusable file", "of", project, "file", file(u), "err", err)
+	}
+	return err == nil
+}
+
+// decode reads a file in dir.
+func decode(dir, name string, into any) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	data, err := root.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, into)
 }
 
 // file returns the name of the attachment's file.
@@ -254,15 +278,20 @@ func file(u *attachment.Upstream) string { return u.ContainerID + "-" + u.IfName
 
 // forget removes the attachment's file and, if released names one, the mark that a virtual function is in use.
 func (p settings) forget(u *attachment.Upstream, released string) error {
-	root, err := os.OpenRoot(p.dir)
+	if released == "" {
+		return forget(p.dir, u)
+	}
+	return forget(p.dir, u, filepath.Join("pci", released))
+}
+
+// forget removes the attachment's file in dir, and more.
+func forget(dir string, u *attachment.Upstream, more ...string) error {
+	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	names := []string{file(u)}
-	if released != "" {
-		names = append(names, filepath.Join("pci", released))
-	}
+	names := append([]string{file(u)}, more...)
 	var errs []error
 	for _, name := range names {
 		if err := root.Remove(name); !errors.Is(err, fs.ErrNotExist) {

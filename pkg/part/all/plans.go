@@ -21,26 +21,46 @@ import (
 
 // HostDevicePlan returns the plan of host-device: a NIC moves into the pod.
 func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
-	return nicPlan(c, &netdev.Part{Conf: c})
+	return nicPlan(c, &netdev.Part{Conf: c}, moving(c), c.LinkWait())
 }
 
 // SRIOVPlan returns the plan of sriov: a virtual function moves into the pod, with settings of its own. files is
 // sriov-cni's directory.
 func SRIOVPlan(c *netconf.SRIOV, files string) *attachment.Plan {
 	mac, _ := c.HardwareAddr() // of a valid configuration
-	plan := nicPlan(&c.HostDevice, &netdev.Part{Conf: &c.HostDevice, MAC: mac})
-	functions := vf.Part{Conf: c}
+	plan := nicPlan(&c.HostDevice, &netdev.Part{Conf: &c.HostDevice, MAC: mac}, moving(&c.HostDevice), c.LinkWait())
 	first, last := sriovcni.Parts(files)
-	plan.Claim = slices.Concat([]attachment.Part{first, plan.Claim[0], functions, last}, plan.Claim[1:]) // around the NIC
+	return withSettings(plan, vf.Ethernet(c), first, last)
+}
+
+// IBSRIOVPlan returns the plan of ib-sriov: an InfiniBand virtual function moves into the pod, with a GUID of its
+// own. files is ib-sriov-cni's directory.
+func IBSRIOVPlan(c *netconf.IBSRIOV, files string) *attachment.Plan {
+	rdma, wait := moving(&c.HostDevice), c.LinkWait()
+	rdma.Isolated = c.RDMAIsolation
+	plan := nicPlan(&c.HostDevice, &netdev.Part{Conf: &c.HostDevice, NewGUID: c.GUID != 0}, rdma, wait)
+	partition := rdmadev.Partition{Key: uint16(c.PKey), Required: c.IBKubernetesEnabled, Wait: wait.Timeout}
+	plan.Apply = append(plan.Apply, partition)
+	return withSettings(plan, vf.InfiniBand(c), sriovcni.InfiniBand(files))
+}
+
+// withSettings adds the settings of a virtual function to a plan of [nicPlan]. first and last end attachments of another
+// project's plugin, before and after the part of the NIC.
+func withSettings(plan *attachment.Plan, functions vf.Part, first attachment.Part, last ...attachment.Part) *attachment.Plan {
+	plan.Claim = slices.Concat([]attachment.Part{first, plan.Claim[0], functions}, last, plan.Claim[1:])
 	plan.Apply = slices.Insert(plan.Apply, 0, attachment.Part(functions))
 	return plan
 }
 
+// moving returns the part for the RDMA devices of a NIC that moves.
+func moving(c *netconf.HostDevice) rdmadev.Moving {
+	return rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}
+}
+
 // nicPlan returns the plan that moves a NIC by device.
-func nicPlan(c *netconf.HostDevice, device *netdev.Part) *attachment.Plan {
+func nicPlan(c *netconf.HostDevice, device *netdev.Part, rdma rdmadev.Moving, wait netconf.LinkWait) *attachment.Plan {
 	ask, await := address.IPAM()
-	rdma := rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}
-	link, ports := address.Interface{Wait: c.LinkWait()}, rdmadev.Ports{Wait: c.LinkWait()}
+	link, ports := address.Interface{Wait: wait}, rdmadev.Ports{Wait: wait}
 	routes, gids, info := routing.Part{Conf: &c.Routing}, rdmadev.GIDs{Conf: c.RDMA}, devinfo.Part{}
 	return &attachment.Plan{
 		Claim: []attachment.Part{device, rdma, ask, routes, link, info},
@@ -110,6 +130,20 @@ func SRIOV() attachment.Plugin {
 				return nil, nil, err
 			}
 			return SRIOVPlan(conf, sriovcni.Dir), &conf.Common, nil
+		},
+	}
+}
+
+// IBSRIOV returns the plugin ib-sriov.
+func IBSRIOV() attachment.Plugin {
+	return attachment.Plugin{
+		Name: "ib-sriov", Order: ReleaseOrder, Bare: IBSRIOVPlan(&netconf.IBSRIOV{}, sriovcni.InfiniBandDir),
+		Parse: func(args *skel.CmdArgs) (*attachment.Plan, *netconf.Common, error) {
+			conf, err := netconf.ParseIBSRIOV(args.StdinData)
+			if err != nil {
+				return nil, nil, err
+			}
+			return IBSRIOVPlan(conf, sriovcni.InfiniBandDir), &conf.Common, nil
 		},
 	}
 }

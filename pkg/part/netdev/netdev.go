@@ -27,6 +27,8 @@ type Part struct {
 	attachment.Base
 	Conf *netconf.HostDevice
 	MAC  net.HardwareAddr // in the pod; nil keeps the NIC's own
+	// NewGUID: the InfiniBand port gets a GUID by another part, so it needs none now.
+	NewGUID bool
 
 	// What Holder found, for Claim: its selector, and the NIC, if nobody has it.
 	selected nic.Selector
@@ -292,6 +294,9 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	}
 	if (&nic.NIC{Link: l}).Key(tx.Node.Netns.ID) != lent.NIC {
 		return failure.New(failure.TryAgain, "another NIC has taken the name %s while it was chosen", l.Name)
+	}
+	if err := nic.GuardGUID(l.Name, l.IsIPoIB() && !p.NewGUID, l.PortGUID()); err != nil {
+		return err
 	}
 	if err := host.Guard(v, p.Conf.Allow); err != nil {
 		return err

@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, and its
-// namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before the move
-// of the RDMA device ends. The interface has the settings that the former one would have kept on its way into
+// renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, or its driver was bound anew, and its
+// namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before either
+// ends. The interface has the settings that the former one would have kept on its way into
 // the pod.
 func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, error) {
 	lent := tx.Record.Loan
@@ -24,7 +24,11 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, e
 	if err != nil {
 		return nil, nil, err
 	}
-	left, err := ns.Renew(l, lent.Snapshot)
+	settings := *lent.Snapshot
+	if tx.Record.Rebinds() {
+		settings.MAC = "" // with the former GUID
+	}
+	left, err := ns.Renew(l, &settings)
 	if err == nil {
 		l, err = ns.ByIndex(l.Index)
 	}
@@ -57,7 +61,7 @@ func findRenewed(host *link.Netns, id link.Identity) (*link.Link, *link.Netns, e
 	}
 	first.Close()
 	if err == nil {
-		err = failure.New(failure.TryAgain, "the kernel has made no InfiniBand interface for %s since its RDMA device moved", id.ParentDev).
+		err = failure.New(failure.TryAgain, "the kernel has made no InfiniBand interface for %s since its former one was destroyed", id.ParentDev).
 			Cure("load ib_ipoib if `lsmod` does not list it, or see its messages in the kernel log")
 	}
 	return nil, nil, err

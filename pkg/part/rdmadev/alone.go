@@ -36,7 +36,13 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 			Cure("find it with `ip -all netns exec rdma dev`; `railctl show` lists what is lent")
 	}
 	r := &ledger.RDMA{Mode: string(mode), RoCETOS: p.TOS}
+	if err := p.checkIsolation(tx, r); err != nil {
+		return err
+	}
 	for _, d := range devices {
+		if err := nic.GuardGUID(lent.PCI, d.IsInfiniBand() && !tx.Record.Rebinds(), uint64(d.NodeGUID)); err != nil {
+			return err
+		}
 		if d.IsInfiniBand() && host.MakesIPoIB() {
 			return failure.New(failure.TryAgain, "%s (%s) has no InfiniBand interface yet, and ib_ipoib is loaded", lent.PCI, d.Name).
 				Cure("try again; if the interface never comes, see the kernel log, or unload ib_ipoib to lend the RDMA device alone")

@@ -35,6 +35,8 @@ type Moving struct {
 	Conf  netconf.RDMA
 	Allow []string // guardrails that the network overrides
 	TOS   *int     // type of service of RDMA-CM in the pod; nil keeps the host's
+	// Isolated: the devices must move, so the RDMA mode must be exclusive.
+	Isolated bool
 }
 
 // Claim records the RDMA devices of tx.Parent, or those of a function that has no netdev.
@@ -46,7 +48,10 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if err != nil {
 		return err
 	}
-	if r != nil && r.Mode == string(rdma.Exclusive) {
+	if err := p.checkIsolation(tx, r); err != nil {
+		return err
+	}
+	if r != nil && (r.Mode == string(rdma.Exclusive) || tx.Record.Rebinds()) {
 		if r.Devices[0].Netdev != "" && tx.Parent.IsStacked() {
 			return p.stays(tx, r.Devices[0])
 		}
@@ -64,6 +69,19 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	}
 	tx.Record.RDMA = r
 	return needsMove(p.TOS, r)
+}
+
+// checkIsolation returns an error if the devices r, nil for none, must move and cannot.
+func (p Moving) checkIsolation(tx *attachment.Tx, r *ledger.RDMA) error {
+	switch {
+	case !p.Isolated || r != nil && r.Mode == string(rdma.Exclusive):
+		return nil
+	case r == nil:
+		return failure.New(failure.NotAvailable, `"rdmaIsolation": %s has no RDMA device in this netns`, tx.Record.NICName()).
+			Cure(`load its RDMA driver, or remove "rdmaIsolation"`)
+	}
+	return failure.New(failure.NotAvailable, `"rdmaIsolation": RDMA is in shared mode, in which devices cannot move into a pod`).
+		Cure(`%s; or remove "rdmaIsolation"`, rdma.AtBoot(rdma.Exclusive))
 }
 
 // guard returns an error if the host needs one of the devices, or what the kernel destroys with its move.

@@ -24,7 +24,22 @@ import (
 // Part sets the settings of the lent virtual function. Its zero value releases those of a record.
 type Part struct {
 	attachment.Base
-	Conf *netconf.SRIOV
+	want       *link.FunctionSettings
+	infiniBand bool // the function must be InfiniBand
+	userspace  bool // a userspace driver must hold it
+	await      func() error
+}
+
+// Ethernet returns the part for a network of sriov, which is valid.
+func Ethernet(c *netconf.SRIOV) Part { return Part{want: wanted(c)} }
+
+// InfiniBand returns the part for a network of ib-sriov, which is valid.
+func InfiniBand(c *netconf.IBSRIOV) Part {
+	w := &link.FunctionSettings{LinkState: linkState(c.LinkState)}
+	if c.GUID != 0 {
+		w.GUID = &c.GUID
+	}
+	return Part{want: w, infiniBand: true, userspace: c.VFIOPCIMode, await: c.Await}
 }
 
 // Name implements [attachment.Part].
@@ -33,6 +48,11 @@ func (Part) Name() string { return "vf" }
 // Claim reads the virtual function that was claimed before, and records those settings that the network
 // wants otherwise.
 func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
+	if p.await != nil {
+		if err := p.await(); err != nil {
+			return err
+		}
+	}
 	host, lent := tx.Node.Host(), tx.Record.Loan
 	physical := host.PhysicalFunction(lent.PCI)
 	number, ok := host.FunctionNumber(physical, lent.PCI)
@@ -44,25 +64,49 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if lent.Identity.AnyMAC, err = isAlone(host, lent); err != nil {
 		return err
 	}
-	w := wanted(p.Conf)
-	if w.IsZero() {
+	if p.userspace && lent.Driver == "" {
+		return failure.New(failure.NotAvailable, `"vfioPciMode" is for a function that a userspace driver holds, and %s holds %s`, host.DriverOf(lent.PCI), lent.PCI).
+			Cure(`bind vfio-pci, or remove "vfioPciMode"`)
+	}
+	if p.want.IsZero() {
 		return nil
 	}
 	of, err := physicalLink(host, physical)
 	if err != nil {
 		return err
 	}
+	if p.infiniBand && of.Encap != "infiniband" {
+		return failure.New(failure.InvalidConfig, "%s is no InfiniBand function: its physical function %s is %s", lent.PCI, of.Name, of.Encap).
+			Cure(`use "type": "sriov"`)
+	}
 	var now []byte
 	if err := answered(ctx, func() error { now, err = host.Netns.Function(of.Index, number); return err }); err != nil {
 		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, of.Name).Cure("its driver may be resetting it")
 	}
-	if err := checkMAC(lent, link.FunctionMAC(now), w); err != nil {
+	if err := checkMAC(lent, link.FunctionMAC(now), p.want); err != nil {
 		return err
 	}
-	if before, want := link.FunctionChanges(now, w); len(want) > 0 {
-		tx.Record.VF = &ledger.VF{PF: physical, Number: number, Before: before, Want: want}
+	driver, err := p.rebinds(tx, host, lent)
+	if err != nil {
+		return err
+	}
+	if before, want := link.FunctionChanges(now, p.want); len(want) > 0 || driver != "" {
+		tx.Record.VF = &ledger.VF{PF: physical, Number: number, Before: before, Want: want, Driver: driver}
 	}
 	return nil
+}
+
+// rebinds returns the driver that must be bound anew to the function, so that this gets the network's GUID, "" if none must.
+// A userspace driver resets the function when its program begins.
+func (p Part) rebinds(tx *attachment.Tx, host *nic.Host, lent *ledger.Loan) (string, error) {
+	if p.want.GUID == nil || lent.Driver != "" {
+		return "", nil
+	}
+	have, _, err := guidsOf(host, lent.PCI)
+	if err != nil || have == (guids{*p.want.GUID, *p.want.GUID}) {
+		return "", err
+	}
+	return host.DriverOf(lent.PCI), checkRebind(tx, lent)
 }
 
 // isAlone reports whether the lent interface is the only one of its function. Those of mlx4 have one for each port.
@@ -119,10 +163,16 @@ func wanted(c *netconf.SRIOV) *link.FunctionSettings {
 			w.VLAN.Proto = unix.ETH_P_8021AD
 		}
 	}
-	if state, ok := map[string]uint32{"auto": 0, "enable": 1, "disable": 2}[c.LinkState]; ok {
-		w.LinkState = &state
-	}
+	w.LinkState = linkState(c.LinkState)
 	return w
+}
+
+// linkState returns the kernel's value of "link_state", nil for "".
+func linkState(word string) *uint32 {
+	if state, ok := map[string]uint32{"auto": 0, "enable": 1, "disable": 2}[word]; ok {
+		return &state
+	}
+	return nil
 }
 
 // isOn returns whether the word is "on", nil for "".
@@ -181,7 +231,7 @@ func Set(ctx context.Context, host *nic.Host, pci string, w *link.FunctionSettin
 
 // Apply sets what is recorded, and reads it back. The interface is down meanwhile, as after the move: the host must not
 // send into the network's VLAN.
-func (Part) Apply(ctx context.Context, tx *attachment.Tx) error {
+func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	v, lent := tx.Record.VF, tx.Record.Loan
 	if v == nil {
 		return nil
@@ -190,6 +240,9 @@ func (Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	of, err := physicalLink(host, v.PF)
 	if err != nil {
 		return err
+	}
+	if tx.Record.Rebinds() {
+		tx.Begin("rdma") // its RDMA device gets a name again
 	}
 	if lent.Snapshot != nil {
 		tx.Begin("netdev") // a rollback sets it up again, with its routes
@@ -211,7 +264,22 @@ func (Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return failure.From(err, failure.NotAvailable, "virtual function %d of %s (%s)", v.Number, of.Name, v.PF).
 			Cure("remove the key from the network; not every driver has each setting")
 	}
-	return nil
+	if !tx.Record.Rebinds() {
+		return nil
+	}
+	if err := rebind(ctx, tx.Node, host, lent.PCI, v.Driver, lent.Snapshot != nil, true); err != nil {
+		return err
+	}
+	have, _, err := guidsOf(host, lent.PCI)
+	if err != nil {
+		return err
+	}
+	if want := (guids{*p.want.GUID, *p.want.GUID}); have != want {
+		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was bound anew, not %016x", v.Number, of.Name, have.node, have.port, want.node).
+			Cure("see the kernel log; not every driver takes a GUID")
+	}
+	noteGUID(tx.Record, have.node)
+	return tx.Node.Ledger.Put(tx.Record)
 }
 
 // Check compares the virtual function with what was set.
@@ -277,7 +345,11 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 		return failure.New(failure.NotReturned, "virtual function %d of %s is being lent to another attachment", v.Number, v.PF).
 			Cure("a DEL, a sweep or `railctl gc` tries again")
 	}
-	if err := restore(ctx, releasing, &host); err != nil {
+	err := restore(ctx, releasing, &host)
+	if err == nil && r.Rebinds() {
+		err = restoreGUIDs(ctx, releasing, &host)
+	}
+	if err != nil {
 		return failure.From(err, failure.NotReturned, "restore the settings of virtual function %d of %s", v.Number, v.PF).Cure("a DEL, a sweep or `railctl gc` tries again")
 	}
 	r.VF = nil
@@ -329,7 +401,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 // does not take the zero MAC (be2net, octeontx2) would refuse the interface its own.
 func keepMAC(host *nic.Host, of *link.Link, number int, was *link.Snapshot) error {
 	now, err := host.Netns.Function(of.Index, number)
-	if err != nil || was == nil {
+	if err != nil || was == nil || of.Encap == "infiniband" { // which reports its own address there (ipoib_get_vf_config)
 		return err
 	}
 	mac, err := net.ParseMAC(was.MAC)

@@ -1,0 +1,95 @@
+package sriovcni
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/rail-cni/rail-cni/pkg/attachment"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/part/vf"
+)
+
+// InfiniBandDir is the directory of ib-sriov-cni: a file for each attachment, named <container id>-<ifname> (its
+// pkg/config and pkg/utils).
+const InfiniBandDir = "/var/lib/cni/ib-sriov-cni"
+
+// InfiniBand returns the part that ends attachments of ib-sriov-cni. It binds the function's driver anew, which returns the
+// interface and the RDMA device from any pod. It comes before the part of the NIC. dir is [InfiniBandDir] but for tests.
+func InfiniBand(dir string) attachment.Part { return infiniBand{dir: dir} }
+
+type infiniBand struct {
+	attachment.Base
+	dir string
+}
+
+// Name implements [attachment.Part].
+func (infiniBand) Name() string { return "ib-sriov-cni" }
+
+// keptInfiniBand is the content of an attachment's file of ib-sriov-cni.
+type keptInfiniBand struct {
+	DeviceID     string
+	HostIFNames  string
+	HostIFGUID   string // "" if the network had no GUID
+	LinkState    string `json:"link_state"`
+	RdmaNetState struct{ SandboxRdmaDevName string }
+}
+
+// TakeOver restores the GUID and the link state of the function, binds its driver anew, and removes the file.
+func (p infiniBand) TakeOver(ctx context.Context, u *attachment.Upstream) error {
+	k := &keptInfiniBand{}
+	if !load(p.dir, u, "ib-sriov-cni", k) {
+		return nil
+	}
+	host := u.Node.Host()
+	if _, exists := host.FunctionNumber(host.PhysicalFunction(k.DeviceID), k.DeviceID); !exists || held(u, k.DeviceID) || p.usedByAnother(u, k.DeviceID) {
+		return forget(p.dir, u)
+	}
+	err := vf.Set(ctx, host, k.DeviceID, k.original())
+	if err == nil {
+		err = vf.Rebind(ctx, u.Node, vf.Names{PCI: k.DeviceID, Interface: k.HostIFNames, RDMA: k.RdmaNetState.SandboxRdmaDevName})
+	}
+	if err != nil {
+		return failure.From(err, failure.NotReturned, "return ib-sriov-cni's virtual function %s", k.DeviceID).Cure("a DEL tries again")
+	}
+	return forget(p.dir, u)
+}
+
+// original returns the settings that ib-sriov-cni has changed, as they were. It takes "auto" for the link state without a look.
+func (k *keptInfiniBand) original() *link.FunctionSettings {
+	w := &link.FunctionSettings{}
+	if mac, err := net.ParseMAC(k.HostIFGUID); err == nil && len(mac) == 8 {
+		guid := binary.BigEndian.Uint64(mac)
+		if !link.IsGUID(guid) {
+			guid = link.NoGUID
+		}
+		w.GUID = &guid
+	}
+	if k.LinkState != "" {
+		w.LinkState = new(uint32)
+	}
+	return w
+}
+
+// usedByAnother reports whether ib-sriov-cni has lent the function again since: a newer file names it.
+func (p infiniBand) usedByAnother(u *attachment.Upstream, device string) bool {
+	own, err := os.Stat(filepath.Join(p.dir, file(u)))
+	if err != nil {
+		return false
+	}
+	entries, _ := os.ReadDir(p.dir) // [load] has just opened it
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil || e.Name() == file(u) || !info.Mode().IsRegular() || !info.ModTime().After(own.ModTime()) {
+			continue
+		}
+		other := &keptInfiniBand{}
+		if decode(p.dir, e.Name(), other) == nil && other.DeviceID == device {
+			return true
+		}
+	}
+	return false
+}

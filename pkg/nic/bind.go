@@ -1,0 +1,52 @@
+package nic
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// DriverOf returns the name of the driver that is bound to a PCI function, "" if none is.
+func (h *Host) DriverOf(pci string) string { return h.driverOf(&NIC{PCI: pci}) }
+
+// Unbind takes the driver from a PCI function (Documentation/ABI/testing/sysfs-bus-pci). It returns when the driver has
+// removed the function's interface and RDMA device, in whatever network namespace they are.
+func (h *Host) Unbind(pci, driver string) error { return h.writeDriver(driver, "unbind", pci) }
+
+// Bind binds the driver to a PCI function, and returns when that has probed the function. Interfaces and RDMA devices
+// may come later, because some drivers make them by devices of their own on the auxiliary bus.
+func (h *Host) Bind(pci, driver string) error { return h.writeDriver(driver, "bind", pci) }
+
+func (h *Host) writeDriver(driver, file, pci string) error {
+	if !validName(driver) || !h.IsPCI(pci) {
+		return failure.New(failure.Kernel, "%q is no driver of a PCI function, or %q is no such function", driver, pci)
+	}
+	err := os.WriteFile(filepath.Join(h.Sys, "bus/pci/drivers", driver, file), []byte(pci), 0)
+	return failure.From(err, failure.Kernel, "%s %s, of driver %s", file, pci, driver).Cure("see the kernel log for the driver's reason")
+}
+
+// FreeBelow returns the path of a char device that does not exist, and that the kernel would choose before one of
+// paths, from [Host.CharDevices], if the RDMA device of these were made anew: it takes the lowest free number
+// (ib_uverbs_add_one, ib_umad_init_port). It returns "" if there is none.
+func (h *Host) FreeBelow(paths []string) string {
+	for _, of := range []struct{ class, prefix string }{{"infiniband_verbs", "uverbs"}, {"infiniband_mad", "umad"}} {
+		taken := h.entries("class", of.class)
+		for _, path := range paths {
+			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), of.prefix))
+			if err != nil {
+				continue // of the other class
+			}
+			for n := range number {
+				if name := fmt.Sprintf("%s%d", of.prefix, n); !slices.Contains(taken, name) {
+					return CharDevice(name)
+				}
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,20 @@
+// ib-sriov lends an InfiniBand virtual function to a pod, as host-device lends a NIC, with a GUID that its physical function
+// makes: the fabric manager puts the pod into partitions by it. It takes the place of ib-sriov-cni.
+//
+//	{"cniVersion": "0.3.1", "name": "ib", "type": "ib-sriov", "pkey": "0x6", "ibKubernetesEnabled": true, "ipam": {"type": "whereabouts", "range": "192.168.6.0/24"}}
+package main
+
+import (
+	"runtime"
+
+	"github.com/rail-cni/rail-cni/pkg/part/all"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+// The process's first thread must never be parked in another namespace: that
+// would keep the namespace alive.
+func init() { runtime.LockOSThread() }
+
+func main() { all.IBSRIOV().Main(version) }
