@@ -196,7 +196,7 @@ func (r *rail) interfaceOf(pci string) string {
 // busy (linkwatch). A NIC that does not come back is found by the comparison.
 func (r *rail) carrier() {
 	r.t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(45 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) { // a subnet manager may need its next sweep
 		links, err := r.node.Links()
 		if err != nil {
 			r.t.Fatal(err)

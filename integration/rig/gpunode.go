@@ -73,5 +73,5 @@ func gpuNode(memory string) (args []string) {
 		downstream(id, upstream, p.Slot)
 		device("edu,bus=%s", id)
 	}
-	return args
+	return append(args, fakeFunctions...)
 }

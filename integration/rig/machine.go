@@ -90,14 +90,16 @@ func (m *Machine) args() []string {
 	return args
 }
 
+// fakeFunctions are the arguments for a NIC with eight virtual functions, below a bridge of its own.
+var fakeFunctions = []string{
+	"-device", "pcie-root-port,id=root1,bus=pcie.0,chassis=1,slot=1,addr=2", "-device", "nvme-subsys,id=subsystem",
+	"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=8,sriov_vq_flexible=16,sriov_vi_flexible=8,max_ioqpairs=26,msix_qsize=26",
+}
+
 // nicArgs returns the arguments for the NICs.
 func (i *Image) nicArgs() (args []string) {
 	if i.nics == fakeNICs {
-		args = []string{
-			// A NIC with eight virtual functions, below a bridge of its own.
-			"-device", "pcie-root-port,id=root1,chassis=1,slot=1,addr=2", "-device", "nvme-subsys,id=subsystem",
-			"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=8,sriov_vq_flexible=16,sriov_vi_flexible=8,max_ioqpairs=26,msix_qsize=26",
-		}
+		args = slices.Clone(fakeFunctions)
 	}
 	if i.functions {
 		args = append(args, "-device", "pcie-root-port,id=root1,chassis=1,slot=1,addr=2", "-netdev", "hubport,id=functions,hubid=0",

@@ -2,6 +2,7 @@ package deviceplugin
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/resource"
@@ -82,6 +83,8 @@ func defectOf(n *NIC) string {
 		return "its PCI function is gone"
 	case n.Children > 0:
 		return fmt.Sprintf("it carries %d child interface(s) of pods, and cannot be lent", n.Children)
+	case awaitsGUID(n):
+		return ""
 	}
 	// The state of an Ethernet port follows that of its link.
 	ports := n.LinkType == "infiniband" || !n.AdminDown
@@ -94,6 +97,13 @@ func defectOf(n *NIC) string {
 		}
 	}
 	return ""
+}
+
+// awaitsGUID reports whether the NIC is an InfiniBand virtual function without a GUID. No subnet manager makes its port
+// active before the plugin ib-sriov has given it the GUID of its pod.
+func awaitsGUID(n *NIC) bool {
+	none := func(b string) bool { return strings.HasSuffix(n.MAC, strings.Repeat(":"+b, 8)) }
+	return n.Lent == nil && n.Parent != "" && n.LinkType == "infiniband" && (none("00") || none("ff"))
 }
 
 // portActive is the state of an RDMA port that works, as package rdma writes it.

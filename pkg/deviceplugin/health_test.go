@@ -76,3 +76,26 @@ func TestEachPodOutsideHasItsOwnTime(t *testing.T) {
 		}
 	}
 }
+
+// TestVirtualFunctionThatAwaitsItsGUIDIsHealthy: the plugin ib-sriov gives it one, and no port is active before that.
+func TestVirtualFunctionThatAwaitsItsGUIDIsHealthy(t *testing.T) {
+	const begin = "80:00:00:48:fe:80:00:00:00:00:00:00"
+	none, ones, some := begin+":00:00:00:00:00:00:00:00", begin+":ff:ff:ff:ff:ff:ff:ff:ff", begin+":02:00:00:00:00:00:00:01"
+	for _, c := range []struct {
+		mac, parent, linkType string
+		lent                  *Lent
+		healthy               bool
+	}{
+		{none, "0000:3b:00.0", "infiniband", nil, true},
+		{ones, "0000:3b:00.0", "infiniband", nil, true},
+		{some, "0000:3b:00.0", "infiniband", nil, false},
+		{none, "", "infiniband", nil, false},
+		{none, "0000:3b:00.0", "infiniband", &Lent{Pod: "p"}, false},
+		{"02:00:00:00:00:01", "0000:3b:00.0", "ether", nil, false},
+	} {
+		n := &NIC{NIC: resource.NIC{MAC: c.mac, Parent: c.parent, LinkType: c.linkType}, Lent: c.lent, Link: LinkDown, Ports: []string{"INIT"}}
+		if defect := defectOf(n); (defect == "") != c.healthy {
+			t.Errorf("%+v: %q", c, defect)
+		}
+	}
+}

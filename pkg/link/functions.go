@@ -128,11 +128,17 @@ const unknown = ^uint32(0)
 // returns the settings that differ: as they are, and as wanted, both in the form that [Netns.SetFunction] takes.
 func FunctionChanges(settings []byte, w *FunctionSettings) (before, wanted []byte) {
 	have, _ := nlattr.Parse(settings) // [Netns.Function] has made it
+	node, port := guidsIn(have)
+	guids := w.GUID != nil && (node != *w.GUID || port != *w.GUID)
 	var was, is nlattr.Attrs
 	for _, a := range have {
 		to := bytes.Clone(a.Value)
 		w.put(a.Type, to)
-		if to := (nlattr.Attr{Type: a.Type, Value: to}); bytes.Equal(to.Value, a.Value) || isUnknown(a) && isNone(to) {
+		same := bytes.Equal(to, a.Value) || isUnknown(a) && isNone(nlattr.Attr{Type: a.Type, Value: to})
+		if isGUID(a.Type) {
+			same = !guids // of two that are restored by one bind, both are recorded
+		}
+		if same {
 			continue
 		}
 		is = append(is, nlattr.Attr{Type: a.Type, Flags: a.Flags, Value: to})
@@ -160,6 +166,12 @@ func isGUID(kind uint16) bool { return kind == vfNodeGUID || kind == vfPortGUID 
 // FunctionGUIDs returns the node and the port GUID in settings of [FunctionChanges]. ok is false if they lack one.
 func FunctionGUIDs(settings []byte) (node, port uint64, ok bool) {
 	attrs, _ := nlattr.Parse(settings)
+	node, port = guidsIn(attrs)
+	return node, port, node != 0 && port != 0
+}
+
+// guidsIn returns the node and the port GUID, 0 where there is none.
+func guidsIn(attrs nlattr.Attrs) (node, port uint64) {
 	read := func(kind uint16) uint64 {
 		value, _ := attrs.Get(kind)
 		if len(value) < 16 {
@@ -167,8 +179,21 @@ func FunctionGUIDs(settings []byte) (node, port uint64, ok bool) {
 		}
 		return binary.NativeEndian.Uint64(value[8:])
 	}
-	node, port = read(vfNodeGUID), read(vfPortGUID)
-	return node, port, node != 0 && port != 0
+	return read(vfNodeGUID), read(vfPortGUID)
+}
+
+// WithGUIDs returns settings of [FunctionChanges] with these GUIDs where they have [NoGUID]: a driver may report 0 for those
+// that it was not given itself (mlx5_ib_get_vf_guid).
+func WithGUIDs(settings []byte, node, port uint64) []byte {
+	attrs, _ := nlattr.Parse(settings)
+	for i, a := range attrs {
+		guid := map[uint16]uint64{vfNodeGUID: node, vfPortGUID: port}[a.Type]
+		if IsGUID(guid) && len(a.Value) >= 16 && binary.NativeEndian.Uint64(a.Value[8:]) == NoGUID {
+			attrs[i].Value = bytes.Clone(a.Value)
+			binary.NativeEndian.PutUint64(attrs[i].Value[8:], guid)
+		}
+	}
+	return nlattr.Marshal(nil, attrs)
 }
 
 // FunctionMAC returns the MAC that the physical function has given a virtual one, nil if it has given none.

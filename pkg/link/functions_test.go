@@ -87,7 +87,8 @@ func TestGUIDsOfAFunction(t *testing.T) {
 	for name, c := range map[string]struct{ now, was, wanted []byte }{
 		"another":  {settings(admins, admins+1), settings(admins, admins+1), settings(pods, pods)},
 		"none":     {settings(0, 0), settings(NoGUID, NoGUID), settings(pods, pods)},
-		"the same": {settings(pods, pods), nil, nil},
+		"one of two": {settings(pods, admins), settings(pods, admins), settings(pods, pods)},
+		"the same":   {settings(pods, pods), nil, nil},
 		"RoCE":     {reported(), nil, nil},
 	} {
 		was, wanted := FunctionChanges(c.now, &FunctionSettings{GUID: &want})
@@ -102,6 +103,9 @@ func TestGUIDsOfAFunction(t *testing.T) {
 		if node, port, ok := FunctionGUIDs(broken); ok {
 			t.Errorf("%x: %x, %x", broken, node, port)
 		}
+	}
+	if got := WithGUIDs(settings(NoGUID, admins), pods, pods); !bytes.Equal(got, settings(pods, admins)) {
+		t.Errorf("with the device's own: %x", got)
 	}
 	if !Isolates("node GUID") || !Isolates("VLAN") || Isolates("rate") {
 		t.Error("Isolates")

@@ -120,6 +120,15 @@ func (l *Link) PortGUID() uint64 {
 	return binary.BigEndian.Uint64(l.PermMAC[ipoibGUID:])
 }
 
+// PortGUID returns the GUID of the port of the InfiniBand interface, 0 for another link.
+func (s *Snapshot) PortGUID() uint64 {
+	mac := parseMAC(s.MAC)
+	if s.IPoIB == nil || len(mac) != IPoIBAddress {
+		return 0
+	}
+	return binary.BigEndian.Uint64(mac[ipoibGUID:])
+}
+
 // QueuePair returns the number of the queue pair in the address of an InfiniBand interface:
 // bytes 1 to 3. It is 0 for other links.
 func (l *Link) QueuePair() uint32 {

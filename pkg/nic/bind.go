@@ -22,6 +22,24 @@ func (h *Host) Unbind(pci, driver string) error { return h.writeDriver(driver, "
 // may come later, because some drivers make them by devices of their own on the auxiliary bus.
 func (h *Host) Bind(pci, driver string) error { return h.writeDriver(driver, "bind", pci) }
 
+// Probe has the kernel choose the driver of a PCI function that has none.
+func (h *Host) Probe(pci string) error {
+	if !h.IsPCI(pci) {
+		return failure.New(failure.Kernel, "%q is no PCI function", pci)
+	}
+	err := os.WriteFile(filepath.Join(h.Sys, "bus/pci/drivers_probe"), []byte(pci), 0)
+	return failure.Wrap(err, failure.Kernel, "probe %s", pci)
+}
+
+// DriverOverride returns the name of the only driver that may be bound to a PCI function, "" if any may.
+func (h *Host) DriverOverride(pci string) string {
+	text, _ := os.ReadFile(filepath.Join(h.Sys, "bus/pci/devices", pci, "driver_override")) // older kernels have none
+	if name := strings.TrimSpace(string(text)); name != "(null)" {
+		return name
+	}
+	return ""
+}
+
 func (h *Host) writeDriver(driver, file, pci string) error {
 	if !validName(driver) || !h.IsPCI(pci) {
 		return failure.New(failure.Kernel, "%q is no driver of a PCI function, or %q is no such function", driver, pci)

@@ -78,6 +78,8 @@ func onTheNode(t *testing.T) {
 		{"many pods", rdma.Exclusive, n.manyPods},
 		{"thick Multus", rdma.Exclusive, n.podBehindThickMultus},
 		{"InfiniBand", rdma.Shared, n.podsOnOnePort},
+		{"virtual functions", rdma.Shared, n.podsOfFunctions},
+		{"virtual functions of InfiniBand", rdma.Exclusive, n.podsOfHCAFunctions},
 	} {
 		ok := t.Run(part.name, func(t *testing.T) {
 			n.t = t

@@ -38,15 +38,15 @@ func newHCAFunctions(t *testing.T, mode rdma.Mode, partitions string) (*function
 	n.pf = n.ipoibOf(filepath.Base(functionDir))
 	n.IP("link", "set", n.pf, "up")
 	n.carrier(n.pf)
-	n.setGUID(1, adminGUID)
+	n.setGUID(1, adminGUID, adminGUID)
 	return n, m
 }
 
-// setGUID sets the GUID of a virtual function as an administrator does, and binds its driver anew.
-func (n *functionNode) setGUID(number int, guid string) {
+// setGUID sets the GUIDs of a virtual function as an administrator does, and binds its driver anew.
+func (n *functionNode) setGUID(number int, node, port string) {
 	n.t.Helper()
 	name := n.ipoibOf(n.pci[number])
-	n.Batch(nil, fmt.Sprintf("link set %s vf %d node_guid %s", n.pf, number, guid), fmt.Sprintf("link set %s vf %d port_guid %s", n.pf, number, guid))
+	n.Batch(nil, fmt.Sprintf("link set %s vf %d node_guid %s", n.pf, number, node), fmt.Sprintf("link set %s vf %d port_guid %s", n.pf, number, port))
 	for _, file := range []string{"unbind", "bind"} {
 		write(n.t, driver+file, n.pci[number])
 	}
@@ -266,6 +266,35 @@ func TestNumbersOfCharDevicesStay(t *testing.T) {
 	}
 }
 
+// TestGUIDThatAFunctionHasHalfOfAlready: node and port GUID are set and restored together, and the RDMA device, in shared mode
+// too, has the name that the administrator gave it.
+func TestGUIDThatAFunctionHasHalfOfAlready(t *testing.T) {
+	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
+	n.setGUID(1, podGUID, adminGUID)
+	devices, err := filepath.Glob("/sys/bus/pci/devices/" + n.pci[1] + "/infiniband/*")
+	if err != nil || len(devices) != 1 {
+		t.Fatal(devices, err)
+	}
+	n.Exec("rdma", "dev", "set", filepath.Base(devices[0]), "name", "ib-admin")
+	before, table, guid, all := n.State(), n.table(), n.guidOf(n.Netns, 1), n.allRDMA()
+	call := n.lendIB(n.pod("pod"), "ADD", 1, asked(podGUID))
+	n.MustRun(call)
+	if now := n.guidOf(n.Netns, 1); now != guidText(podGUID) {
+		t.Errorf("the pod has the GUIDs %s", now)
+	}
+	n.MustRun(call.With("DEL"))
+	n.untouched(before)
+	if now := n.table(); now != table {
+		t.Errorf("the functions are\n%s\nbefore:\n%s", now, table)
+	}
+	if now := n.guidOf(n.Netns, 1); now != guid {
+		t.Errorf("the function has the GUIDs %s, and had %s", now, guid)
+	}
+	if now := n.allRDMA(); !maps.Equal(now, all) {
+		t.Errorf("RDMA devices: %v, before: %v", now, all)
+	}
+}
+
 // TestAttachmentsOfIBSRIOVCNIEnd: ib-sriov-cni's module is refused by the registries, so the test leaves what its ADD leaves.
 func TestAttachmentsOfIBSRIOVCNIEnd(t *testing.T) {
 	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
@@ -277,13 +306,17 @@ func TestAttachmentsOfIBSRIOVCNIEnd(t *testing.T) {
 	for name, end := range map[string]func(p *pod, call testnet.Call){
 		"living pod": func(_ *pod, call testnet.Call) { n.MustRun(call.With("DEL")) },
 		"dead pod":   func(p *pod, call testnet.Call) { p.Kill(); n.MustRun(call.With("DEL")) },
+		"a DEL that was killed": func(_ *pod, call testnet.Call) {
+			write(t, driver+"unbind", n.pci[1])
+			n.MustRun(call.With("DEL"))
+		},
 	} {
 		t.Log(name)
 		p := n.pod("theirs")
 		call := n.lendIB(p, "ADD", 1, asked(podGUID))
 		own := n.ipoibOf(n.pci[1])
 		n.IP("link", "set", n.pf, "vf", "1", "state", "enable")
-		n.setGUID(1, podGUID)
+		n.setGUID(1, podGUID, podGUID)
 		n.Batch(nil, "link set "+own+" netns "+p.Name+" name net1")
 		file := filepath.Join(dir, "theirs-net1")
 		write(t, file, fmt.Sprintf(`{"Master": %q, "VFID": 1, "HostIFNames": %q, "HostIFGUID": %q, "ContIFNames": "net1", "pkey": "", "link_state": "enable",

@@ -26,7 +26,7 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, e
 	}
 	settings := *lent.Snapshot
 	if tx.Record.Rebinds() {
-		settings.MAC = "" // with the former GUID
+		settings.MAC, settings.Broadcast = "", "" // with the former GUID and partition
 	}
 	left, err := ns.Renew(l, &settings)
 	if err == nil {

@@ -48,7 +48,7 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 				Cure("try again; if the interface never comes, see the kernel log, or unload ib_ipoib to lend the RDMA device alone")
 		}
 		ports, err := core.Ports(d)
-		if err == nil && mode == rdma.Exclusive {
+		if err == nil && (mode == rdma.Exclusive || tx.Record.Rebinds()) {
 			err = p.guardAlone(ctx, tx, core, d, ports)
 		}
 		if err != nil {

@@ -51,12 +51,17 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if err := p.checkIsolation(tx, r); err != nil {
 		return err
 	}
-	if r != nil && (r.Mode == string(rdma.Exclusive) || tx.Record.Rebinds()) {
+	if tx.Record.Rebinds() { // whatever "rdma" is
+		if err := p.guard(ctx, tx, []ledger.RDMADevice{*tx.Record.VF.Device}); err != nil {
+			return err
+		}
+	}
+	if r != nil && r.Mode == string(rdma.Exclusive) {
 		if r.Devices[0].Netdev != "" && tx.Parent.IsStacked() {
 			return p.stays(tx, r.Devices[0])
 		}
 		err := p.guard(ctx, tx, r.Devices)
-		if errors.Is(err, nic.ErrSharedRDMA) && p.Conf.RDMA != netconf.RDMARequired {
+		if errors.Is(err, nic.ErrSharedRDMA) && p.Conf.RDMA != netconf.RDMARequired && !p.Isolated {
 			warnStays(tx.Node, tx.Parent, err)
 			return nil
 		}

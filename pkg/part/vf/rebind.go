@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -52,29 +54,85 @@ func guidsOf(host *nic.Host, pci string) (g guids, ok bool, err error) {
 	if err != nil || len(devices) != 1 {
 		return g, false, err
 	}
+	g.node = uint64(devices[0].NodeGUID)
 	table, err := core.GIDs(devices[0], 1)
-	if err != nil || len(table.Entries) == 0 {
-		return guids{node: uint64(devices[0].NodeGUID)}, err == nil, err // of no port: as if it had none
+	if err == nil && len(table.Entries) > 0 {
+		g.port = uint64(table.Entries[0].GID.Interface())
 	}
-	return guids{uint64(devices[0].NodeGUID), uint64(table.Entries[0].GID.Interface())}, true, nil
+	return g, err == nil, err
 }
 
+// planRebind notes in v which driver must be bound to the lent function anew, so that this gets the network's GUID, and what
+// the driver makes. It notes none if the function has that GUID, or if a userspace driver holds it, which resets it when its
+// program begins.
+func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) error {
+	host, lent := tx.Node.Host(), tx.Record.Loan
+	driver := host.DriverOf(lent.PCI)
+	if p.want.GUID == nil || nic.IsUserspaceDriver(driver) {
+		return nil
+	}
+	have, there, err := guidsOf(host, lent.PCI)
+	switch {
+	case err != nil:
+		return err
+	case !there:
+		return failure.New(failure.TryAgain, "the RDMA device of %s is not in the host's network namespace, so its GUID cannot be set", lent.PCI).
+			Cure("load its RDMA driver; `rdma dev` shows the devices")
+	case have == guids{*p.want.GUID, *p.want.GUID}:
+		return nil
+	case lent.Driver != "" && !lent.RDMAAlone:
+		return failure.New(failure.InvalidConfig, `"DPDKMode" leaves the driver %s alone, and %s gets a GUID only when that is bound anew`, driver, lent.PCI).
+			Cure(`bind vfio-pci, or remove "DPDKMode" or the GUID`)
+	}
+	if err := checkRebind(ctx, tx, lent, driver); err != nil {
+		return err
+	}
+	v.Driver, v.Before = driver, link.WithGUIDs(v.Before, have.node, have.port)
+	core, err := rdma.Open(host.Netns)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	devices, err := core.ByParent(lent.PCI)
+	if err == nil && len(devices) == 1 {
+		v.Device = &ledger.RDMADevice{Name: devices[0].Name, NodeGUID: devices[0].NodeGUID, ParentDev: lent.PCI, Settings: core.Settings(devices[0])}
+	}
+	return err
+}
+
+// firstPIDs is the text of the machine's first PID namespace (PROC_PID_INIT_INO).
+const firstPIDs = "pid:[4026531836]"
+
 // checkRebind returns an error if the driver of the lent function cannot be bound anew so that all is found again.
-func checkRebind(tx *attachment.Tx, lent *ledger.Loan) error {
+func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driver string) error {
+	host := tx.Node.Host()
 	if lent.Snapshot != nil && !lent.Identity.AnyMAC {
 		return failure.New(failure.NotAvailable, "%s has an interface for each of several ports: their GUIDs cannot be set one by one", lent.PCI).
 			Cure("remove the GUID from the pod and the network")
+	}
+	if other := host.DriverOverride(lent.PCI); other != "" && other != driver {
+		return failure.New(failure.NotAvailable, "the driver %s of %s could not be bound again: its driver_override is %s", driver, lent.PCI, other).
+			Cure("clear driver_override in its directory of sysfs")
 	}
 	first, err := link.OpenNetns(link.InitNetns)
 	if err != nil {
 		return err
 	}
 	defer first.Close()
-	if !first.ID.Equal(tx.Node.Netns.ID) {
+	pids, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return err
+	}
+	if !first.ID.Equal(tx.Node.Netns.ID) || pids != firstPIDs { // in another PID namespace "first" is another one
 		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's first one, in which a driver makes the InfiniBand interface").
 			Cure("remove the GUID from the pod and the network")
 	}
-	return checkNumbers(tx.Node.Host(), lent.PCI)
+	lock, err := lockRDMA(ctx, tx.Node) // while others are moved or made anew, their numbers are free
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Unlock() }()
+	return checkNumbers(host, lent.PCI)
 }
 
 // checkNumbers returns an error if the function's char devices would get other numbers.
@@ -88,87 +146,114 @@ func checkNumbers(host *nic.Host, pci string) error {
 		Cure("bind the drivers of all virtual functions anew while no pod has one, so that no number is free between them; or have the GUIDs set when the functions are made")
 }
 
-// rebindWait bounds the wait for what a driver makes after it was bound. mlx5 takes one or two seconds.
-const rebindWait = 30 * time.Second
+// lockWait bounds the wait for the node's lock of RDMA devices. rebindWait bounds that for what a driver makes after it
+// was bound: mlx5 takes one or two seconds.
+const (
+	lockWait   = time.Minute
+	rebindWait = 30 * time.Second
+)
 
-// rebind binds the driver to the function anew, which then has the GUIDs of its physical function's table. It
-// returns when the RDMA device, its char devices and, if netdev is set, its interface are on the host. The RDMA device has the name and
-// the settings that it had there. A device plugin may have promised a pod the char devices by their numbers: with promised set
-// rebind returns an error if they would change.
-func rebind(ctx context.Context, n *attachment.Node, host *nic.Host, pci, driver string, netdev, promised bool) error {
-	lock, err := n.Ledger.LockRDMA(ctx)
+func lockRDMA(ctx context.Context, n *attachment.Node) (*statefile.Lock, error) {
+	ctx, cancel := context.WithTimeout(ctx, lockWait)
+	defer cancel()
+	return n.Ledger.LockRDMA(ctx)
+}
+
+// rebinding is a new bind of the driver of a virtual function, which then has the GUIDs of its physical function's table.
+type rebinding struct {
+	*attachment.Node
+	host        *nic.Host
+	pci, driver string             // no driver is the one that the kernel chooses
+	device      *ledger.RDMADevice // that is to have this name and these settings; nil for any
+	netdev      bool               // an InfiniBand interface must come
+	// promised: a device plugin has promised a pod the char devices by their numbers, which must not change.
+	promised bool
+	wait     time.Duration // for what the driver makes
+}
+
+// run returns when the RDMA device, its char devices and its interface are on the host.
+func (r rebinding) run(ctx context.Context) error {
+	lock, err := lockRDMA(ctx, r.Node)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = lock.Unlock() }()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebindWait)
-	defer cancel()
-	core, err := rdma.Open(host.Netns)
+	core, err := rdma.Open(r.host.Netns)
 	if err != nil {
 		return err
 	}
 	defer core.Close()
-	before, err := core.ByParent(pci)
+	chars := r.host.CharDevices("pci", r.pci)
+	if err := r.bind(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.wait)
+	defer cancel()
+	device, err := r.await(ctx, core, len(chars))
 	if err != nil {
 		return err
 	}
-	var settings map[string]string
-	if len(before) == 1 {
-		settings = core.Settings(before[0])
-	}
-	chars := host.CharDevices("pci", pci)
-	if host.Bound(pci) {
-		if err := checkNumbers(host, pci); err != nil && promised {
-			return err
-		}
-		if err := host.Unbind(pci, driver); err != nil {
-			return err
-		}
-	}
-	if err := host.Bind(pci, driver); err != nil {
-		return err
-	}
-	device, err := awaitDevice(ctx, core, host, pci, len(chars), netdev)
-	if err != nil {
-		return err
-	}
-	if now := host.CharDevices("pci", pci); promised && len(chars) > 0 && !slices.Equal(now, chars) {
+	if now := r.host.CharDevices("pci", r.pci); r.promised && len(chars) > 0 && !slices.Equal(now, chars) {
 		return failure.New(failure.TryAgain, "the char devices of %s were %s, and are %s since its driver was bound anew: another device was made at the same time",
-			pci, strings.Join(chars, ", "), strings.Join(now, ", "))
+			r.pci, strings.Join(chars, ", "), strings.Join(now, ", "))
 	}
-	if len(before) != 1 {
-		return nil
-	}
-	if device.Name != before[0].Name {
-		if err := core.Rename(device, before[0].Name); err != nil {
-			return err
-		}
-		device.Name = before[0].Name
-	}
-	for _, c := range core.Restore(ctx, device, settings) {
-		n.Log.Warn("setting of the RDMA device not kept", "device", device.Name, "setting", c.Setting, "err", c.Err)
-	}
+	r.furnish(ctx, core, device)
 	return nil
 }
 
-// awaitDevice waits for the RDMA device of a function, for its char devices, and for its interface if netdev is set.
-func awaitDevice(ctx context.Context, core *rdma.Core, host *nic.Host, pci string, chars int, netdev bool) (rdma.Device, error) {
+// bind takes the driver from the function, and binds it.
+func (r rebinding) bind() error {
+	if bound := r.host.DriverOf(r.pci); bound != "" {
+		if r.promised {
+			if err := checkNumbers(r.host, r.pci); err != nil {
+				return err
+			}
+		}
+		if err := r.host.Unbind(r.pci, bound); err != nil {
+			return err
+		}
+	}
+	if r.driver == "" {
+		return r.host.Probe(r.pci)
+	}
+	return r.host.Bind(r.pci, r.driver)
+}
+
+// furnish names the RDMA device, and restores its settings.
+func (r rebinding) furnish(ctx context.Context, core *rdma.Core, device rdma.Device) {
+	if r.device == nil {
+		return
+	}
+	if name := r.device.Name; name != "" && name != device.Name {
+		if err := core.Rename(device, name); err != nil { // the part of the RDMA devices renames those that move, and makes room
+			r.Log.Warn("RDMA device has another name since its driver was bound anew", "device", name, "name", device.Name, "err", err)
+		} else {
+			device.Name = name
+		}
+	}
+	for _, c := range core.Restore(ctx, device, r.device.Settings) {
+		r.Log.Warn("setting of the RDMA device not kept", "device", device.Name, "setting", c.Setting, "err", c.Err)
+	}
+}
+
+// await waits for the RDMA device, for this number of char devices, and for the interface.
+func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.Device, error) {
 	var device rdma.Device
 	missing := ""
 	err := wait.Until(ctx, 10*time.Millisecond, func() (bool, error) {
-		devices, err := core.ByParent(pci)
+		devices, err := core.ByParent(r.pci)
 		if err != nil {
 			return false, err
 		}
-		links, err := host.Netns.Links()
+		links, err := r.host.Netns.Links()
 		switch {
 		case err != nil:
 			return false, err
 		case len(devices) != 1:
 			missing = "RDMA device"
-		case len(host.CharDevices("pci", pci)) < chars:
+		case len(r.host.CharDevices("pci", r.pci)) < chars:
 			missing = "char devices"
-		case netdev && !slices.ContainsFunc(links, func(l *link.Link) bool { return l.IsIPoIB() && l.ParentDev == pci }):
+		case r.netdev && !slices.ContainsFunc(links, func(l *link.Link) bool { return l.IsIPoIB() && l.ParentDev == r.pci }):
 			missing = "InfiniBand interface"
 		default:
 			device, missing = devices[0], ""
@@ -176,7 +261,7 @@ func awaitDevice(ctx context.Context, core *rdma.Core, host *nic.Host, pci strin
 		return missing == "", nil
 	})
 	if wait.Ended(ctx, err) {
-		err = failure.New(failure.TryAgain, "%s has no %s %s after its driver was bound anew", pci, missing, rebindWait).Cure("see the kernel log for the driver's reason")
+		err = failure.New(failure.TryAgain, "%s has no %s %s after its driver was bound anew", r.pci, missing, r.wait).Cure("see the kernel log for the driver's reason")
 	}
 	return device, err
 }
@@ -184,15 +269,17 @@ func awaitDevice(ctx context.Context, core *rdma.Core, host *nic.Host, pci strin
 // Names are the names on the host of a virtual function, of its interface, and of its RDMA device; "" for any.
 type Names struct{ PCI, Interface, RDMA string }
 
-// Rebind binds the driver of a virtual function anew, and names what that makes. It does nothing if a userspace driver
-// has the function.
+// Rebind binds the driver of a virtual function anew, and names what that makes. A function without a driver gets one.
+// Rebind does nothing if a userspace driver has the function.
 func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	host := n.Host()
 	driver := host.DriverOf(names.PCI)
-	if driver == "" || !host.HasRDMADevice(names.PCI) {
+	if nic.IsUserspaceDriver(driver) {
 		return nil
 	}
-	if err := rebind(ctx, n, host, names.PCI, driver, names.Interface != "", false); err != nil {
+	netdev := names.Interface != "" && host.MakesIPoIB()
+	r := rebinding{Node: n, host: host, pci: names.PCI, driver: driver, device: &ledger.RDMADevice{Name: names.RDMA}, netdev: netdev, wait: rebindWait}
+	if err := r.run(ctx); err != nil || !netdev {
 		return err
 	}
 	links, err := host.Netns.Links()
@@ -200,22 +287,11 @@ func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 		return err
 	}
 	for _, l := range links {
-		if l.IsIPoIB() && l.ParentDev == names.PCI && names.Interface != "" && l.Name != names.Interface {
-			if err := host.Netns.Rename(l.Index, names.Interface); err != nil {
-				return err
-			}
+		if l.IsIPoIB() && l.ParentDev == names.PCI && l.Name != names.Interface {
+			return host.Netns.Rename(l.Index, names.Interface)
 		}
 	}
-	core, err := rdma.Open(host.Netns)
-	if err != nil {
-		return err
-	}
-	defer core.Close()
-	devices, err := core.ByParent(names.PCI)
-	if err != nil || len(devices) != 1 || names.RDMA == "" || devices[0].Name == names.RDMA {
-		return err
-	}
-	return core.Rename(devices[0], names.RDMA)
+	return nil
 }
 
 // noteGUID notes in the record which GUID the RDMA device has now.
@@ -230,28 +306,54 @@ func noteGUID(r *ledger.Record, node uint64) {
 	}
 }
 
-// restoreGUIDs binds the driver anew, unless the function has the recorded GUIDs, and no others were bound in between.
+// restoreGUIDs binds the driver anew, unless the function has the recorded GUIDs.
 func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
-	r := releasing.Record
-	var want guids
-	var given bool
+	r, n := releasing.Record, releasing.Node
+	if now := host.DriverOf(r.Loan.PCI); now != "" && now != r.VF.Driver {
+		n.LogOf(r).Warn("virtual function has another driver by now, its own is not bound", "driver", now, "of", r.Loan.PCI)
+		return nil
+	}
+	want := guids{}
+	given := false
 	want.node, want.port, given = link.FunctionGUIDs(r.VF.Before)
 	have, there, err := guidsOf(host, r.Loan.PCI)
 	if err != nil {
 		return err
 	}
 	if !there || given && have != want {
-		netdev := r.LendsNetdev() && host.MakesIPoIB()
-		if err := rebind(ctx, releasing.Node, host, r.Loan.PCI, r.VF.Driver, netdev, false); err != nil {
+		b := rebinding{Node: n, host: host, pci: r.Loan.PCI, driver: r.VF.Driver, device: r.VF.Device, netdev: r.LendsNetdev() && host.MakesIPoIB(), wait: rebindWait}
+		if !releasing.Conclusive() {
+			b.wait = releasing.Wait // the next sweep finds what comes later
+		}
+		if err := b.run(ctx); err != nil {
 			return fmt.Errorf("bind its driver anew: %w", err)
 		}
 		if have, _, err = guidsOf(host, r.Loan.PCI); err != nil {
 			return err
 		}
+	} else if err := furnishAgain(ctx, n, host, r); err != nil {
+		return err
 	}
 	noteGUID(r, have.node)
-	if s := r.Loan.Snapshot; s != nil && given && !link.IsGUID(want.port) {
-		s.MAC = "" // with the GUID 0
+	if s := r.Loan.Snapshot; s != nil && s.PortGUID() != have.port {
+		s.MAC = "" // that of a GUID which the port does not have
 	}
+	return nil
+}
+
+// furnishAgain restores name and settings of the RDMA device: a process may have been killed after the bind.
+func furnishAgain(ctx context.Context, n *attachment.Node, host *nic.Host, r *ledger.Record) error {
+	core, err := rdma.Open(host.Netns)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	devices, err := core.ByParent(r.Loan.PCI)
+	if err != nil || len(devices) != 1 {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebindWait)
+	defer cancel()
+	rebinding{Node: n, device: r.VF.Device}.furnish(ctx, core, devices[0])
 	return nil
 }

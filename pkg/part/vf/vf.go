@@ -64,7 +64,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if lent.Identity.AnyMAC, err = isAlone(host, lent); err != nil {
 		return err
 	}
-	if p.userspace && lent.Driver == "" {
+	if p.userspace && !nic.IsUserspaceDriver(host.DriverOf(lent.PCI)) {
 		return failure.New(failure.NotAvailable, `"vfioPciMode" is for a function that a userspace driver holds, and %s holds %s`, host.DriverOf(lent.PCI), lent.PCI).
 			Cure(`bind vfio-pci, or remove "vfioPciMode"`)
 	}
@@ -86,27 +86,15 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if err := checkMAC(lent, link.FunctionMAC(now), p.want); err != nil {
 		return err
 	}
-	driver, err := p.rebinds(tx, host, lent)
-	if err != nil {
+	before, want := link.FunctionChanges(now, p.want)
+	v := &ledger.VF{PF: physical, Number: number, Before: before, Want: want}
+	if err := p.planRebind(ctx, tx, v); err != nil {
 		return err
 	}
-	if before, want := link.FunctionChanges(now, p.want); len(want) > 0 || driver != "" {
-		tx.Record.VF = &ledger.VF{PF: physical, Number: number, Before: before, Want: want, Driver: driver}
+	if len(want) > 0 || v.Driver != "" {
+		tx.Record.VF = v
 	}
 	return nil
-}
-
-// rebinds returns the driver that must be bound anew to the function, so that this gets the network's GUID, "" if none must.
-// A userspace driver resets the function when its program begins.
-func (p Part) rebinds(tx *attachment.Tx, host *nic.Host, lent *ledger.Loan) (string, error) {
-	if p.want.GUID == nil || lent.Driver != "" {
-		return "", nil
-	}
-	have, _, err := guidsOf(host, lent.PCI)
-	if err != nil || have == (guids{*p.want.GUID, *p.want.GUID}) {
-		return "", err
-	}
-	return host.DriverOf(lent.PCI), checkRebind(tx, lent)
 }
 
 // isAlone reports whether the lent interface is the only one of its function. Those of mlx4 have one for each port.
@@ -267,7 +255,8 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if !tx.Record.Rebinds() {
 		return nil
 	}
-	if err := rebind(ctx, tx.Node, host, lent.PCI, v.Driver, lent.Snapshot != nil, true); err != nil {
+	r := rebinding{Node: tx.Node, host: host, pci: lent.PCI, driver: v.Driver, device: v.Device, netdev: lent.Snapshot != nil, promised: true, wait: rebindWait}
+	if err := r.run(ctx); err != nil {
 		return err
 	}
 	have, _, err := guidsOf(host, lent.PCI)
