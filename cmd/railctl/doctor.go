@@ -169,6 +169,7 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 	}
 	o := facts.Options{
 		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: version, Socket: local.SocketIn(*d.stateDir),
+		Functions: true,
 	}
 	o.Client, o.NoClient = d.Open("railctl/" + version)
 	if o.NoClient != nil {

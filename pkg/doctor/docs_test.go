@@ -15,6 +15,7 @@ var groups = []struct{ name, title string }{
 	{"HOST", "the machine"},
 	{"NIC", "NICs and their ports"},
 	{"IB", "InfiniBand"},
+	{"VF", "virtual functions"},
 	{"RAIL", "rails"},
 	{"LEDGER", "attachments"},
 	{"AGENT", "rail-agent"},

@@ -142,6 +142,9 @@ type NIC struct {
 	ManagedBy Fact[string] `json:"managedBy"`
 	Ports     Fact[[]Port] `json:"ports"` // of its RDMA devices
 	VFs       Fact[VFs]    `json:"vfs"`
+	// Functions are the settings of a physical function's virtual ones. It is not set if it has none, and not in
+	// facts that rail-agent reads for itself, because some firmware needs milliseconds to answer for each of them.
+	Functions Fact[[]Function] `json:"functions,omitzero"`
 }
 
 // DCB is the data center bridging of a NIC.
@@ -185,6 +188,17 @@ type Rising struct {
 type VFs struct {
 	Count int    `json:"count"`
 	Mode  string `json:"mode,omitempty"` // of the embedded switch: "legacy" or "switchdev"
+}
+
+// Function has settings of a virtual function, which its physical function keeps.
+type Function struct {
+	Number int    `json:"number"`
+	PCI    string `json:"pci,omitempty"`
+	VLAN   string `json:"vlan,omitempty"` // "100 qos 5 802.1ad", empty for none
+	// SpoofCheck and Trust are nil if the driver does not report them.
+	SpoofCheck *bool `json:"spoofCheck,omitempty"`
+	Trust      *bool `json:"trust,omitempty"`
+	Held       bool  `json:"held,omitempty"` // a record has it
 }
 
 // Port is a port of an RDMA device.

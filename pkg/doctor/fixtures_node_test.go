@@ -49,6 +49,7 @@ func healthyNode(f *Facts) {
 			gpus = append(gpus, GPU{PCI: gpuPCI(i), Vendor: "10de", NUMA: nics[i].NUMA})
 		}
 	}
+	nics = append(nics, healthyFunctions()...)
 	f.Host.Uverbs = Known(uverbs, "/sys/class/infiniband_verbs")
 	f.NICs.List, f.NICs.GPUs = Known(nics, "netlink, sysfs, ledger"), Known(gpus, "sysfs")
 	f.CNI = &CNI{Primary: Known("/etc/cni/net.d/00-multus.conf", "/etc/cni/net.d"), Multus: Known("v4.2.1", "image"), Binaries: Known([]Binary{
@@ -125,6 +126,28 @@ func healthyNIC(i int) NIC {
 	n.Ports = Known([]Port{port}, "netlink, sysfs")
 	return n
 }
+
+// physical is the place of the physical function in the healthy facts. Its five virtual functions are behind it.
+const physical = 9
+
+// healthyFunctions returns a physical function with its virtual ones, which have no rails.
+func healthyFunctions() []NIC {
+	no, yes := false, true
+	pf := NIC{Name: "ens20np0", PCI: "0000:30:00.0", Kind: "pf", Vendor: "8086", Driver: "ice", LinkType: "ether", NUMA: &[]int{0}[0], VFs: Known(VFs{5, "legacy"}, "sysfs"), Distances: map[string]string{}}
+	all := []NIC{pf}
+	pf.Functions = Known([]Function{}, "netlink")
+	for i := range 5 {
+		vf := NIC{Name: fmt.Sprintf("ens20v%d", i), PCI: fmt.Sprintf("0000:30:01.%d", i), Kind: "vf", Vendor: "8086", Driver: "iavf", LinkType: "ether", NUMA: pf.NUMA, Distances: map[string]string{}}
+		vf.VFs = Known(VFs{}, "sysfs")
+		all = append(all, vf)
+		pf.Functions.Value = append(pf.Functions.Value, Function{Number: i, PCI: vf.PCI, SpoofCheck: &yes, Trust: &no})
+	}
+	all[0].Functions = pf.Functions
+	return all
+}
+
+// function returns a virtual function of the facts.
+func function(f *Facts, number int) *Function { return &nic(f, physical).Functions.Value[number] }
 
 // nic and port return a NIC of the facts, and its port.
 func nic(f *Facts, i int) *NIC   { return &f.NICs.List.Value[i] }
@@ -337,6 +360,10 @@ func addPorts() {
 	add("IB-ORPHAN-CHILD", fixture{
 		fires:   func(f *Facts) { f.NICs.Others.Value[0].AdminUp = false },
 		missing: func(f *Facts) { away(&f.NICs.Others) },
+	})
+	add("VF-STALE", fixture{
+		fires:   func(f *Facts) { function(f, 3).VLAN = "100 qos 5" },
+		missing: func(f *Facts) { away(&nic(f, physical).Functions) },
 	})
 	add("IB-PKEY", fixture{fires: func(f *Facts) { port(f, 8).PKeys.Value = []PKey{{0, "0x7fff"}} }, missing: func(f *Facts) { away(&port(f, 8).PKeys) }})
 }

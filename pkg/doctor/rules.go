@@ -12,7 +12,7 @@ import (
 
 // Rules returns all rules, in the order of reports. Their IDs are unique.
 func Rules() []Rule {
-	return slices.Concat(hostRules, nicRules, portRules, ledgerRules, cniRules, kubeletRules, agentRules, podRules, configRules, clusterRules)
+	return slices.Concat(hostRules, nicRules, portRules, functionRules, ledgerRules, cniRules, kubeletRules, agentRules, podRules, configRules, clusterRules)
 }
 
 // Select returns the rules of the scopes, or of all if there is none.

@@ -179,6 +179,63 @@ func TestNetworksThatCannotBeListedAreUnknown(t *testing.T) {
 	}
 }
 
+// What an administrator does to all functions, or to one that the host uses, is no sign of a former pod.
+func TestOnlySettingsUnlikeThoseOfOtherFreeFunctionsAreStale(t *testing.T) {
+	yes, no := true, false
+	all := func(f *Facts, do func(i int, v *Function)) {
+		for i := range 5 {
+			do(i, function(f, i))
+		}
+	}
+	for name, c := range map[string]struct {
+		set   func(f *Facts)
+		fixes []string
+	}{
+		"a VLAN": {func(f *Facts) { function(f, 3).VLAN = "7 802.1ad" }, []string{"ip link set ens20np0 vf 3 vlan 0"}},
+		"all three": {
+			func(f *Facts) { v := function(f, 3); v.VLAN, v.Trust, v.SpoofCheck = "7", &yes, &no },
+			[]string{"ip link set ens20np0 vf 3 vlan 0 trust off spoofchk on"},
+		},
+		"two of five": {
+			func(f *Facts) { function(f, 1).VLAN, function(f, 2).Trust = "7", &yes },
+			[]string{"ip link set ens20np0 vf 1 vlan 0", "ip link set ens20np0 vf 2 trust off"},
+		},
+		"another VLAN on each":        {set: func(f *Facts) { all(f, func(i int, v *Function) { v.VLAN = fmt.Sprint(100 + i) }) }},
+		"most have a VLAN":            {set: func(f *Facts) { all(f, func(i int, v *Function) { v.VLAN = []string{"7", "", "7", "7", ""}[i] }) }},
+		"all are trusted":             {set: func(f *Facts) { all(f, func(_ int, v *Function) { v.Trust, v.SpoofCheck = &yes, &no }) }},
+		"mlx5, without a spoof check": {set: func(f *Facts) { all(f, func(_ int, v *Function) { v.SpoofCheck = &no }) }},
+		"unknown settings":            {set: func(f *Facts) { all(f, func(_ int, v *Function) { v.Trust, v.SpoofCheck = nil, nil }) }},
+		"a record holds it":           {set: func(f *Facts) { function(f, 3).VLAN, function(f, 3).Held = "7", true }},
+		"a pod has it":                {set: func(f *Facts) { function(f, 3).VLAN, nic(f, physical+4).Holder = "7", "default/a" }},
+		"sriov-cni has taken it":      {set: func(f *Facts) { function(f, 3).VLAN, nic(f, physical+4).Name = "7", "" }},
+		"the host uses it":            {set: func(f *Facts) { function(f, 3).VLAN, nic(f, physical+4).Protected = "7", "it has an address" }},
+		"a device that is no NIC":     {set: func(f *Facts) { function(f, 3).VLAN, function(f, 3).PCI = "7", "" }},
+		"the only free one": {set: func(f *Facts) {
+			all(f, func(i int, v *Function) { v.VLAN, v.Held = "7", i != 3 })
+		}},
+	} {
+		f := healthy()
+		c.set(f)
+		findings, _ := found(t, f, "VF-STALE")
+		var fixes []string
+		for _, x := range findings {
+			fixes = append(fixes, x.Fix)
+		}
+		if !slices.Equal(fixes, c.fixes) {
+			t.Errorf("%s: %q", name, fixes)
+		}
+	}
+}
+
+// rail-agent does not read them, and older versions did not.
+func TestFunctionsThatNobodyReadAreNotJudged(t *testing.T) {
+	f := healthy()
+	nic(f, physical).Functions = Fact[[]Function]{}
+	if _, status := found(t, f, "VF-STALE"); status != Skipped {
+		t.Errorf("%s", status)
+	}
+}
+
 func TestUplinkOfANodeWithoutRDMANeedsNoModules(t *testing.T) {
 	n := NIC{Name: "eno1", Driver: "ice", Vendor: "8086", Ports: Known([]Port{}, "test")}
 	f := &Facts{Schema: Schema, Host: &Host{Modules: Known([]string{"ice"}, "test")}, NICs: &NICs{List: Known([]NIC{n}, "test")}}
@@ -454,7 +511,7 @@ func TestNamesInTheKernelsLogAreWholeWords(t *testing.T) {
 	}
 	// The virtual functions of a NIC that is no rail itself may be in pods.
 	f.Host.KernelLog.Value = []string{"NETDEV WATCHDOG: eth10 (mlx5_core): transmit queue 3 timed out"}
-	away(&f.NICs.List.Value[9].VFs)
+	away(&f.NICs.List.Value[len(f.NICs.List.Value)-1].VFs)
 	if _, got := found(t, f, "HOST-KMSG"); got != Unknown {
 		t.Errorf("without the virtual functions: %s", got)
 	}

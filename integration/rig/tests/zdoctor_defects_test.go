@@ -282,6 +282,16 @@ var defects = []defect{
 		want: map[string]string{"NIC-VFS": "NIC enp1s0np0: default/trainer holds it, and it has 2 virtual functions"},
 	},
 	{
+		// As sriov-cni leaves it when the pod is killed.
+		name: "free virtual function has the settings of a former pod",
+		plant: func(s *railNode) func() {
+			write(s.t, functionDir+"sriov_numvfs", "4")
+			s.Batch(nil, "link set "+functionsOf+" vf 2 vlan 100 qos 5 trust on")
+			return func() { write(s.t, functionDir+"sriov_numvfs", "0") }
+		},
+		want: map[string]string{"VF-STALE": "NIC enp1s0np0: virtual function 2 (0000:01:00.3) has VLAN 100 qos 5 (3 of the 3 other free ones: no VLAN) and trust on"},
+	},
+	{
 		name: "ARP flux",
 		plant: func(s *railNode) func() {
 			s.trainer.IP("addr", "add", "172.31.1.77/24", "dev", "net2")

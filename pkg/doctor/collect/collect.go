@@ -51,6 +51,10 @@ type Options struct {
 	// negative they are not read, and no other facts that only slow rules need.
 	Sample time.Duration
 
+	// Functions: the settings of virtual functions are read. The kernel asks the driver for each of them under the lock
+	// of all interfaces, and some firmware takes milliseconds: only for a person who asks.
+	Functions bool
+
 	// Done, unless nil, is called when a source was read, with the number of those that are
 	// read and of all that are known so far. It may be called from any goroutine.
 	Done func(read, all int) `json:"-"`

@@ -39,6 +39,10 @@ func (c *collector) ofNICs(ctx context.Context, f *doctor.Facts) func() {
 	take(ctx, c, &f.NICs.GPUs, filepath.Join(c.Sys, "bus/pci/devices"), localTime, c.gpus)
 	var all doctor.Fact[nicFacts]
 	take(ctx, c, &all, "the inventory of NICs", localTime+max(c.Sample, 0), c.nicFacts)
+	var tables doctor.Fact[functionTables]
+	if c.Functions {
+		take(ctx, c, &tables, functionSource, localTime, c.functionTables)
+	}
 	return func() {
 		if !all.OK() {
 			err := errors.New(all.Error)
@@ -46,6 +50,9 @@ func (c *collector) ofNICs(ctx context.Context, f *doctor.Facts) func() {
 			f.NICs.Others = doctor.Failed[[]doctor.HostInterface](all.Source, err)
 			f.NICs.Fabric, f.Kubelet.Pools = doctor.Failed[string](all.Source, err), doctor.Failed[[]doctor.Pool](all.Source, err)
 			return
+		}
+		if c.Functions {
+			addFunctions(all.Value.list, &tables)
 		}
 		f.NICs.List = doctor.Known(all.Value.list, "netlink, ethtool, sysfs and the ledger")
 		f.NICs.Others = all.Value.others

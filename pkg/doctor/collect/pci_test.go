@@ -3,6 +3,7 @@ package collect
 import (
 	"encoding/binary"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -148,5 +149,36 @@ func TestNetworkManagersAreFoundByTheirFiles(t *testing.T) {
 	}
 	if have := collectorIn(dir).managedBy(7); have.OK() {
 		t.Errorf("a directory in place of the file: %+v", have)
+	}
+}
+
+func TestVirtualFunctionsAreFoundByTheirNumbers(t *testing.T) {
+	const at = "sys/bus/pci/devices/0000:01:00.0/"
+	dir := tree(t, map[string]string{at + "virtfn0@": "../0000:01:00.2", at + "virtfn10@": "../0000:01:01.4", at + "virtfnx@": "../0000:01:00.3", at + "vendor": "0x15b3"})
+	have, err := collectorIn(dir).virtualFunctions("0000:01:00.0")
+	if want := map[int]string{0: "0000:01:00.2", 10: "0000:01:01.4"}; err != nil || !maps.Equal(have, want) {
+		t.Errorf("%v, %v", have, err)
+	}
+	if have, err := collectorIn(dir).virtualFunctions("mlx5_core.sf.4"); err != nil || len(have) > 0 {
+		t.Errorf("of a subfunction: %v, %v", have, err)
+	}
+}
+
+func TestTablesGoToTheirPhysicalFunctions(t *testing.T) {
+	nics := func() []doctor.NIC {
+		vfs := doctor.Known(doctor.VFs{Count: 2}, "test")
+		return []doctor.NIC{{PCI: "a", Kind: "pf", VFs: vfs}, {PCI: "b", Kind: "pf", VFs: vfs}, {PCI: "c", Kind: "pf"}, {PCI: "d", Kind: "vf"}}
+	}
+	list := nics()
+	read := doctor.Known(functionTables{"a": doctor.Known([]doctor.Function{{Number: 1}}, "test")}, "test")
+	addFunctions(list, &read)
+	if a, b := list[0].Functions, list[1].Functions; !a.OK() || len(a.Value) != 1 || !b.OK() || len(b.Value) != 0 {
+		t.Errorf("%+v, %+v", a, b)
+	}
+	list = nics()
+	failed := doctor.Failed[functionTables]("test", errors.New("no answer"))
+	addFunctions(list, &failed)
+	if a, c := list[0].Functions, list[2].Functions; a.Error != "no answer" || c.Source != "" || c.Error != "" {
+		t.Errorf("%+v, %+v", a, c)
 	}
 }

@@ -111,7 +111,7 @@ func (k *Keeper) judge(ctx context.Context) {
 		every = -1
 		rules = slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.Slow })
 	}
-	facts := k.facts(ctx, every)
+	facts := k.facts(ctx, every, false)
 	if ctx.Err() != nil {
 		return
 	}
@@ -124,15 +124,16 @@ func (k *Keeper) judge(ctx context.Context) {
 // Facts returns the facts of the node as a JSON document. It takes more than a second, because
 // the error counters are read twice.
 func (k *Keeper) Facts(ctx context.Context) ([]byte, error) {
-	return json.Marshal(k.facts(ctx, sample))
+	return json.Marshal(k.facts(ctx, sample, true))
 }
 
-// facts returns the facts of the node. Several readings may run at a time.
-func (k *Keeper) facts(ctx context.Context, every time.Duration) *doctor.Facts {
+// facts returns the facts of the node, for a person with the settings of virtual functions. Several readings may run at a
+// time.
+func (k *Keeper) facts(ctx context.Context, every time.Duration, person bool) *doctor.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
 	o := k.Collect
-	o.Sample, o.Pending, o.Done, o.Status = every, nil, nil, k.Status
+	o.Sample, o.Functions, o.Pending, o.Done, o.Status = every, person, nil, nil, k.Status
 	r := reading{began: time.Now(), changedBefore: k.changed()}
 	f := k.Read(ctx, o)
 	k.mu.Lock()

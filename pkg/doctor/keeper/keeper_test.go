@@ -236,7 +236,7 @@ func TestFactsAreCompleteWhenReadSeveralTimesAtOnce(t *testing.T) {
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			if f := k.facts(t.Context(), -1); !f.Host.Kernel.OK() || !f.NICs.List.OK() {
+			if f := k.facts(t.Context(), -1, false); !f.Host.Kernel.OK() || !f.NICs.List.OK() {
 				t.Errorf("%+v", f)
 			}
 		})
@@ -251,7 +251,7 @@ func TestFactsOfTheAgentAreThoseOfThisProcess(t *testing.T) {
 	k.Status = func() ([]byte, error) {
 		return json.Marshal(local.Status{Version: "v7", NRI: true, StateDirs: []local.StateDir{{Ending: []local.Ending{{Error: "busy"}, {}}}}})
 	}
-	a := k.facts(t.Context(), -1).Agent
+	a := k.facts(t.Context(), -1, false).Agent
 	if !a.Running.Value || a.Version.Value != "v7" || !a.NRI.Value || !a.Memlock.OK() || a.NotReturned.Value != 1 {
 		t.Errorf("%+v", a)
 	}
@@ -367,7 +367,7 @@ func TestPanicDoesNotEndTheDoctor(t *testing.T) {
 func TestFastRunsReadNothingThatOnlySlowRulesNeed(t *testing.T) {
 	k, _ := told(t)
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state")}
-	f := k.facts(t.Context(), -1)
+	f := k.facts(t.Context(), -1, false)
 	if f.CNI.Binaries.OK() || f.Host.DMABuf.OK() {
 		t.Errorf("%+v, %+v", f.CNI.Binaries, f.Host.DMABuf)
 	}

@@ -1,0 +1,143 @@
+package collect
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nic"
+)
+
+// functionTables are the settings of virtual functions, by the PCI address of the physical one.
+type functionTables map[string]doctor.Fact[[]doctor.Function]
+
+const functionSource = "the settings of virtual functions (rtnetlink)"
+
+// functionTables reads the settings of all virtual functions whose physical one has its interface on the host, with one
+// question for each physical one. A record that holds a function is there before its settings are set, and until they
+// are restored, so the records are read before the settings and after them.
+func (c *collector) functionTables(context.Context) (functionTables, error) {
+	if !c.root {
+		return nil, errRoot
+	}
+	before, err := c.heldFunctions()
+	if err != nil {
+		return nil, err
+	}
+	host, err := link.CurrentNetns()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
+	links, err := host.Links()
+	if err != nil {
+		return nil, err
+	}
+	found, on := functionTables{}, &nic.Host{Sys: c.Sys, Netns: host}
+	for _, l := range links {
+		if _, read := found[l.ParentDev]; l.ParentDev == "" || read || on.IsRepresentor(l) {
+			continue
+		}
+		addresses, err := c.virtualFunctions(l.ParentDev)
+		if len(addresses) == 0 && err == nil {
+			continue
+		}
+		var table []doctor.Function
+		if err == nil {
+			table, err = readFunctions(host, l.Index, addresses)
+		}
+		found[l.ParentDev] = doctor.From(table, functionSource, err)
+	}
+	after, err := c.heldFunctions()
+	for _, table := range found {
+		for i := range table.Value {
+			f := &table.Value[i]
+			f.Held = before[f.PCI] || after[f.PCI]
+		}
+	}
+	return found, err
+}
+
+// readFunctions reads the settings that the physical function with this index keeps. addresses are the PCI addresses of its
+// virtual ones, by number.
+func readFunctions(host *link.Netns, index int, addresses map[int]string) ([]doctor.Function, error) {
+	all, err := host.Functions(index)
+	table := []doctor.Function{}
+	for _, settings := range all {
+		s, ok := link.StateOfFunction(settings)
+		if !ok {
+			continue
+		}
+		f := doctor.Function{Number: s.Number, PCI: addresses[s.Number], SpoofCheck: s.SpoofCheck, Trust: s.Trust}
+		if s.VLAN.ID != 0 {
+			f.VLAN = s.VLAN.String()
+		}
+		table = append(table, f)
+	}
+	return table, err
+}
+
+// virtualFunctions returns the PCI addresses of a function's virtual ones, by number. They are the targets of the links
+// virtfn0, virtfn1 and so on.
+func (c *collector) virtualFunctions(physical string) (map[int]string, error) {
+	entries, err := os.ReadDir(c.pci(physical, ""))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil //nolint:nilnil // it is no PCI function, or has just been removed
+	}
+	found := map[int]string{}
+	for _, e := range entries {
+		text, ok := strings.CutPrefix(e.Name(), "virtfn")
+		number, err := strconv.Atoi(text)
+		if !ok || err != nil {
+			continue
+		}
+		target, err := os.Readlink(c.pci(physical, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		found[number] = filepath.Base(target)
+	}
+	return found, err
+}
+
+// heldFunctions returns the PCI addresses of the NICs that records hold. A record that cannot be read may hold any.
+func (c *collector) heldFunctions() (map[string]bool, error) {
+	there, err := c.hasLedger()
+	if err != nil || !there {
+		return nil, err
+	}
+	l, err := ledger.Open(c.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	records, errs := l.Held(ledger.Anywhere, func(r *ledger.Record) bool { return r.Loan != nil })
+	held := map[string]bool{}
+	for _, r := range records {
+		held[r.Loan.PCI] = true
+	}
+	return held, errors.Join(errs...)
+}
+
+// addFunctions sets the tables of the physical functions that have virtual ones.
+func addFunctions(list []doctor.NIC, tables *doctor.Fact[functionTables]) {
+	for i := range list {
+		n := &list[i]
+		table, read := tables.Value[n.PCI]
+		switch {
+		case n.Kind != "pf" || n.VFs.Value.Count == 0:
+		case !tables.OK():
+			n.Functions = doctor.Failed[[]doctor.Function](tables.Source, errors.New(tables.Error))
+		case read:
+			n.Functions = table
+		default:
+			n.Functions = doctor.Known([]doctor.Function{}, "the physical function has no interface on the host")
+		}
+	}
+}
