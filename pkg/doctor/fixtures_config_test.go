@@ -72,6 +72,10 @@ func init() {
 	add("CNI-NETSTATUS", fixture{fires: edit(macvlanNAD, `0.3.1`, `0.2.0`), missing: noNADs})
 	add("CNI-CHAIN", fixture{fires: edit(railsNAD, `"plugins": [`, `"plugins": [{"type": "rdma"}, `), missing: noNADs})
 	add("CNI-TYPE", fixture{fires: edit(railsNAD, `"tuning"`, `"host-devices"`), missing: noNADs})
+	add("CNI-FOREIGN-TYPE", fixture{
+		fires:   func(f *Facts) { f.CNI.Binaries.Value[3] = Binary{"/opt/cni/bin/ipoib", "dddd", "", "", false} },
+		missing: noBinaries,
+	})
 	add("CNI-MODE", fixture{
 		fires:   func(f *Facts) { f.Host.RDMAMode.Value = "exclusive" },
 		missing: func(f *Facts) { away(&f.Host.RDMAMode) },

@@ -56,6 +56,8 @@ func healthyNode(f *Facts) {
 		{"/opt/cni/bin/host-device", "aaaa", "aaaa", "v1.0.0", true},
 		{"/opt/cni/bin/macvlan", "bbbb", "bbbb", "v1.0.0", true},
 		{"/opt/cni/bin/whereabouts", "cccc", "cccc", "v1.0.0", true},
+		{"/opt/cni/bin/ipoib", "eeee", "eeee", "v1.0.0", true},
+		{"/opt/cni/bin/rdma", "ffff", "ffff", "v1.0.0", true},
 	}, "/opt/cni/bin")}
 	f.Agent = &Agent{
 		Running: Known(true, "socket"), Version: Known("v1.0.0", "socket"), NRI: Known(true, "socket"),

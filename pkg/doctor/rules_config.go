@@ -47,6 +47,15 @@ var configRules = []Rule{
 		Check:       checkTypes,
 	},
 	{
+		ID: "CNI-FOREIGN-TYPE", Scope: ConfigScope, Severity: Fail,
+		Expects: "Where pods with a network can run, a plugin serves its type: rail-cni's, if the network has keys that only rail-cni reads. " +
+			"Nodes without a plugin of rail-cni are not judged.",
+		Consequence: "Without the plugin each ADD of the network fails. The plugin of another project ignores the keys, or refuses them.",
+		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins): sriov, ib-sriov and ipoib are not installed by default. " +
+			"Or remove the keys, so that the other plugin does all that the network asks for.",
+		Check: checkForeignTypes,
+	},
+	{
 		ID: "CNI-KEY", Scope: ConfigScope, Severity: Warn,
 		Expects:     "A network has only keys that its plugins know.",
 		Consequence: "Plugins ignore unknown keys: a misspelled one has no effect.",

@@ -9,8 +9,9 @@ var functionRules = []Rule{
 	{
 		ID: "VF-STALE", Scope: NodeScope, Severity: Warn,
 		Expects: "A free virtual function has no VLAN, no trust and its spoof check, if most other free ones of its physical function are so. " +
-			"Functions of which the host makes use are not judged.",
-		Consequence: "The next pod gets the function with these settings, unless its network sets others: it is in another VLAN, or may take other MACs.",
+			"Functions that the host uses are not judged.",
+		Consequence: "The next pod gets the function with these settings, unless its network sets others: it is in another VLAN, " +
+			"or may take other MACs.",
 		Cure: "If an attachment of sriov-cni or ib-sriov-cni left them, as these do when the pod is killed, run the command. " +
 			"If the settings are meant, ignore this rule (--ignore VF-STALE).",
 		Check: checkStaleFunctions,
@@ -75,7 +76,9 @@ func checkStaleFunctions(f *Facts, r *Report) {
 			if len(texts) == 0 {
 				continue
 			}
-			found := r.Find(n.Object(), "virtual function %d (%s) has %s, and no record holds these settings", v.Number, v.PCI, strings.Join(texts, " and ")).Part(fmt.Sprintf("vf %d", v.Number))
+			found := r.Find(n.Object(), "virtual function %d (%s) has %s, and no record holds these settings",
+				v.Number, v.PCI, strings.Join(texts, " and "))
+			found.Part(fmt.Sprintf("vf %d", v.Number))
 			if plain(n.Name) {
 				found.Fix("ip link set %s vf %d %s", n.Name, v.Number, strings.Join(resets, " "))
 			}

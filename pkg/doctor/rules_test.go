@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/docs"
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
@@ -124,6 +126,100 @@ func TestTypesOfOthersAreCountedAndNotJudged(t *testing.T) {
 	}
 	if got := NotJudged(nads(`{"type": "macvlan"}`)); len(got) > 0 {
 		t.Errorf("%q", got)
+	}
+}
+
+// The plugins of other projects are beside ours on purpose, unless a network counts on ours.
+func TestTypesThatNoPluginServesAsTheNetworkAsks(t *testing.T) {
+	const function = `{"cniVersion": "1.0.0", "name": "n", "type": "sriov", "vlan": 7, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24"}}`
+	with := func(old, to string) string { return strings.Replace(function, old, to, 1) }
+	others := func(name string) func(*CNI) {
+		return func(c *CNI) {
+			c.Binaries.Value = append(c.Binaries.Value, Binary{Path: "/opt/cni/bin/" + name, SHA256: "1"})
+		}
+	}
+	for name, c := range map[string]struct {
+		text, resource string
+		set            func(*CNI)
+		want           string // a part of the evidence
+	}{
+		"no file":                   {text: function, want: "on the node there is no plugin sriov"},
+		"another project's":         {text: function, set: others("sriov")},
+		"another's with a key":      {text: with(`"vlan"`, `"linkTimeout": "5s", "Rail": 1, "vlan"`), set: others("sriov"), want: "does not read rail, linkTimeout"},
+		"another's with a variable": {text: with("10.0", "10.${rail}"), set: others("sriov"), want: "does not read ${rail}"},
+		"a pool of another node":    {text: function, resource: "example.com/elsewhere"},
+		"ours under a prefix":       {text: with(`"sriov"`, `"rail-sriov"`)},
+		"another type":              {text: with(`"sriov"`, `"bridge"`)},
+		"InfiniBand":                {text: with(`"sriov"`, `"ib-sriov"`), want: "there is no plugin ib-sriov"},
+		"a node without ours":       {text: function, set: func(c *CNI) { c.Binaries.Value = nil }},
+		"a file that is not ours now": {text: with(`"vlan"`, `"rail": 1, "vlan"`), set: func(c *CNI) {
+			c.Binaries.Value = append(c.Binaries.Value, Binary{Path: "/opt/cni/bin/sriov", SHA256: "1", Installed: "2"}) // CNI-BINARY
+		}},
+		"whereabouts": {text: with(`"range"`, `"block_size": 16, "range"`), want: "whereabouts is not rail-cni's, and does not read block_size", set: func(c *CNI) {
+			others("sriov")(c)
+			c.Binaries.Value[2] = Binary{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}
+		}},
+		"whereabouts without our keys": {text: function, set: func(c *CNI) {
+			others("sriov")(c)
+			c.Binaries.Value[2] = Binary{Path: "/opt/cni/bin/whereabouts", SHA256: "1"}
+		}},
+	} {
+		f := healthy()
+		f.Configs.NADs.Value = []Config{{Kind: NADConfig, Name: "default/n", Text: c.text, Resource: cmp.Or(c.resource, "example.com/roce_rail_0")}}
+		if c.set != nil {
+			c.set(f.CNI)
+		}
+		if got := evidence(t, f, "CNI-FOREIGN-TYPE"); (got != "") != (c.want != "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestTypesThatNoPluginServesOnSomeNodes(t *testing.T) {
+	f := healthy()
+	f.CNI = nil
+	for i, n := range f.Cluster.Nodes {
+		healthyNode(n)
+		n.Node = fmt.Sprintf("node-%d", i)
+		if i < 2 {
+			n.CNI.Binaries.Value = n.CNI.Binaries.Value[:3]
+		}
+	}
+	if got := evidence(t, f, "CNI-FOREIGN-TYPE"); got != "NAD default/ib-net: on node-0, node-1 there is no plugin ipoib" {
+		t.Error(got)
+	}
+}
+
+func TestKeysOfOursAreMarkedInTheReference(t *testing.T) {
+	const page = "docs/reference/keys.md"
+	for _, of := range []struct {
+		sections []string
+		keys     []string
+	}{{[]string{"Every plugin", "host-device", "macvlan", "ipoib", "rdma"}, ourKeys}, {[]string{"whereabouts"}, ourIPAMKeys}} {
+		marked := map[string]bool{}
+		for _, section := range of.sections {
+			for _, row := range docs.Rows(docs.Section(t, page, section)) {
+				for _, key := range docs.Code(row[0]) {
+					top, _, _ := strings.Cut(key, ".")
+					marked[top] = marked[top] || strings.HasPrefix(row[1], "**ours**")
+				}
+			}
+		}
+		for _, key := range of.keys {
+			if !marked[key] {
+				t.Errorf("%s is not marked", key)
+			}
+			delete(marked, key)
+		}
+		// What these are in another plugin is another thing, or an error there.
+		for _, key := range []string{"mtu", "mode", "railRanges", "allow_gateway"} {
+			delete(marked, key)
+		}
+		for key, ours := range marked {
+			if ours {
+				t.Errorf("%s is ours, and not looked for", key)
+			}
+		}
 	}
 }
 
