@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +36,9 @@ port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With -o wide the
 table also has the char device, the GIDs' values, and the RDMA mode. A value that
 cannot be read is "?"; stderr has the reason.
 
+VF SETTINGS are the settings of a virtual function that the attachment has changed,
+as its network wants them. What the function had before is not among them.
+
 A NIC belongs to the network namespace that it was lent from, the host netns.
 --all also lists those of other host netns than railctl's own (nested runtimes).
 
@@ -45,6 +49,7 @@ read is named on stderr, the others are shown, and the exit code is 1.`,
 		Example: `  railctl show
   railctl show -o json | jq -r '.[] | select(.state == "gone") | .nic'
   railctl show -o json | jq -r '.[] | .rdma.devices[]?.gids[]? | "\(.address) \(.index)"'
+  railctl show -o json | jq -r '.[] | select(.vf) | "\(.pod) \(.vf.settings.VLAN)"'
   railctl show --all -o yaml`,
 		Args: cobra.NoArgs,
 	}
@@ -112,20 +117,24 @@ func (s *shown) print(cmd *cobra.Command, list []inventory.Attachment) error {
 		return nil
 	}
 	hasRDMA := slices.ContainsFunc(list, func(a inventory.Attachment) bool { return a.RDMA != nil })
-	rows := [][]string{s.header(hasRDMA)}
+	hasVF := slices.ContainsFunc(list, func(a inventory.Attachment) bool { return a.VF != nil })
+	rows := [][]string{s.header(hasRDMA, hasVF)}
 	for i := range list {
-		rows = append(rows, s.row(&list[i], hasRDMA))
+		rows = append(rows, s.row(&list[i], hasRDMA, hasVF))
 	}
 	return s.format.print(cmd.OutOrStdout(), list, rows)
 }
 
-func (s *shown) header(hasRDMA bool) []string {
+func (s *shown) header(hasRDMA, hasVF bool) []string {
 	header := []string{"POD", "IFNAME", "PLUGIN", "NETWORK", "NIC", "PCI", "MTU", "LINK", "ADDRESSES"}
 	if hasRDMA {
 		header = append(header, "RDMA", "PORT STATE", "GID")
 	}
 	if hasRDMA && s.wide {
 		header = append(header, "GID VALUE", "UVERBS", "MODE")
+	}
+	if hasVF {
+		header = append(header, "VF SETTINGS")
 	}
 	header = append(header, "AGE", "PHASE", "STATE")
 	if s.all {
@@ -134,16 +143,31 @@ func (s *shown) header(hasRDMA bool) []string {
 	return header
 }
 
-func (s *shown) row(a *inventory.Attachment, hasRDMA bool) []string {
+func (s *shown) row(a *inventory.Attachment, hasRDMA, hasVF bool) []string {
 	row := []string{a.Holder(), a.IfName, a.Plugin, a.Network, a.NIC, a.PCI, mtuCell(a.MTU), a.Link, strings.Join(a.Addresses, ",")}
 	if hasRDMA {
 		row = append(row, rdmaCells(a.RDMA, s.wide)...)
+	}
+	if hasVF {
+		row = append(row, settingsCell(a.VF))
 	}
 	row = append(row, cell.Age(time.Since(a.Created)), string(a.Phase), a.State)
 	if s.all {
 		row = append(row, a.HostNetns)
 	}
 	return row
+}
+
+// settingsCell returns the settings of a virtual function, sorted by name: "VLAN 100, trust on".
+func settingsCell(v *inventory.Function) string {
+	if v == nil {
+		return ""
+	}
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(v.Settings)) {
+		all = append(all, name+" "+v.Settings[name])
+	}
+	return strings.Join(all, ", ")
 }
 
 // rdmaCells returns the columns of the table. Several devices or addresses share one.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -74,6 +75,32 @@ func TestShowJSONAndYAMLSayTheSame(t *testing.T) {
 		t.Errorf("YAML:\n%s\nJSON:\n%s", text, out)
 	}
 	contains(t, "YAML", text, "- pod: default/web-0\n  containerID: c-web-0\n  ifname: net1\n", "  addresses:\n    - 172.31.1.2/24\n")
+}
+
+func TestShowHasTheSettingsOfVirtualFunctions(t *testing.T) {
+	settings := map[string]string{"trust": "on", "VLAN": "100 qos 5 802.1ad"}
+	list := []inventory.Attachment{
+		{Pod: "default/a", VF: &inventory.Function{PF: "0000:01:00.0", Number: 3, Settings: settings}},
+		{Pod: "default/b", RDMA: &inventory.RDMA{}},
+	}
+	s := &shown{wide: true}
+	header := s.header(true, true)
+	at := slices.Index(header, "VF SETTINGS")
+	if at < 0 || slices.Contains(s.header(true, false), "VF SETTINGS") {
+		t.Fatalf("%q", header)
+	}
+	for i, want := range []string{"VLAN 100 qos 5 802.1ad, trust on", ""} {
+		if row := s.row(&list[i], true, true); len(row) != len(header) || row[at] != want {
+			t.Errorf("%q, not %q", row, want)
+		}
+	}
+	text, err := json.Marshal(list)
+	var have []struct {
+		VF *struct{ Settings map[string]string }
+	}
+	if err := errors.Join(err, json.Unmarshal(text, &have)); err != nil || !maps.Equal(have[0].VF.Settings, settings) || have[1].VF != nil {
+		t.Errorf("%v: %s", err, text)
+	}
 }
 
 func TestYAMLKeepsWhatLooksLikeANumber(t *testing.T) {

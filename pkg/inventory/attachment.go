@@ -23,6 +23,7 @@ type Attachment struct {
 	Link        string       `json:"link,omitempty"` // of the interface now: up or down; empty if that cannot be read
 	Addresses   []string     `json:"addresses"`
 	RDMA        *RDMA        `json:"rdma,omitempty"`
+	VF          *Function    `json:"vf,omitempty"`
 	Created     time.Time    `json:"created"`
 	Phase       ledger.Phase `json:"phase"`
 	State       string       `json:"state"` // of the pod netns: alive or gone
@@ -33,6 +34,26 @@ type Attachment struct {
 	adminDown     bool          // the interface is set down in the pod
 	hardware      link.Hardware // of the interface in the pod, if it is a lent NIC
 	ofEarlierBoot bool
+}
+
+// Function has the settings of a lent virtual function that the attachment has changed.
+type Function struct {
+	PF     string `json:"pf"` // PCI address of the physical function
+	Number int    `json:"number"`
+	// Settings are as the network wants them, by name: "VLAN": "100 qos 5 802.1ad".
+	Settings map[string]string `json:"settings"`
+}
+
+// describeVF returns the record's virtual function, nil for none.
+func describeVF(v *ledger.VF) *Function {
+	if v == nil {
+		return nil
+	}
+	shown := &Function{PF: v.PF, Number: v.Number, Settings: map[string]string{}}
+	for _, s := range link.FunctionText(v.Want) {
+		shown.Settings[s.Name] = s.Value
+	}
+	return shown
 }
 
 // The states of a pod netns.
@@ -68,7 +89,7 @@ func describe(r *ledger.Record, state string) Attachment {
 	a := Attachment{
 		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,
 		Plugin: r.Plugin, Network: r.Network, NIC: r.NICName(), MAC: r.MAC, MTU: r.MTU,
-		Addresses: []string{}, RDMA: describeRDMA(r.RDMA), Created: r.Created, Phase: r.Phase, State: state,
+		Addresses: []string{}, RDMA: describeRDMA(r.RDMA), VF: describeVF(r.VF), Created: r.Created, Phase: r.Phase, State: state,
 		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(), record: r,
 	}
 	a.Addresses = append(a.Addresses, r.Addresses...)

@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -143,6 +144,7 @@ func TestSettingsOfAVirtualFunctionComeHome(t *testing.T) {
 			if now := n.table(); !regexp.MustCompile(want).MatchString(now) {
 				t.Errorf("the functions are\n%s\nwant\n%s", now, want)
 			}
+			n.showsSettings()
 			l, err := p.ByName("net1")
 			if err != nil || l.MAC.String() != "02:ab:cd:00:00:01" || !strings.Contains(string(result), "02:ab:cd:00:00:01") {
 				t.Errorf("net1 is %+v, %v, the result %s", l, err, result)
@@ -156,6 +158,23 @@ func TestSettingsOfAVirtualFunctionComeHome(t *testing.T) {
 			end(n, p, call)
 			n.untouched(before)
 		})
+	}
+}
+
+// showsSettings checks that railctl shows allSettings of the pod's function.
+func (n *functionNode) showsSettings() {
+	n.t.Helper()
+	out, errOut, code := n.railctl("show", "-o", "json")
+	var list []inventory.Attachment
+	if err := json.Unmarshal([]byte(out), &list); err != nil || code != 0 || len(list) != 1 || list[0].VF == nil {
+		n.t.Fatalf("%v, exit code %d, %s\n%s", err, code, errOut, out)
+	}
+	want := map[string]string{
+		"VLAN": "100 qos 5 802.1ad", "MAC": "02:ab:cd:00:00:01", "spoof check": "off", "trust": "on", "link state": "enable",
+		"rate": "min 10, max 2000 Mbit/s",
+	}
+	if v := list[0].VF; v.Number != 1 || v.PF != filepath.Base(functionDir) || !maps.Equal(v.Settings, want) {
+		n.t.Errorf("railctl shows %+v", v)
 	}
 }
 
