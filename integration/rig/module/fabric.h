@@ -44,6 +44,7 @@ void fk_ib_unplug(struct fk_ibport *p);
 void fk_ib_query_port(struct fk_ibport *p, struct ib_port_attr *a);
 void fk_ib_set_cable(struct fk_ibport *p, bool in);
 void fk_ib_set_pkeys(struct fk_ibport *p, const u16 *pkeys);
+void fk_ib_set_lid(struct fk_ibport *p, u16 lid);
 
 /* subnet.c; the caller has the lock. */
 struct fk_ibport *fk_port_with(u16 lid);

@@ -99,6 +99,7 @@ int fk_set_port_state(struct fk_rdma *rdma, u32 port, const char *state);
 int fk_set_port_counter(struct fk_rdma *rdma, u32 port, const char *name, u64 value);
 void fk_refuse_gids(struct fk_rdma *rdma, u32 port, bool refuse);
 int fk_set_pkeys(struct fk_rdma *rdma, u32 port, const char *keys);
+int fk_set_lid(struct fk_rdma *rdma, u32 port, u16 lid);
 int fk_set_deaf(struct fk_rdma *rdma, u32 port, bool deaf);
 void fk_mac(struct fk_nic *nic, u8 *mac);
 

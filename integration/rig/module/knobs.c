@@ -11,6 +11,7 @@
  *   port_counter   "np_cnp_sent 42"
  *   refuse_gids    1 or 0: the port takes no further GIDs
  *   pkeys          the P_Key table of an InfiniBand port, as its subnet manager sets it: "0xffff 0x8001"
+ *   lid            the LID of an InfiniBand port, as its subnet manager sets it
  *   guid           of an HCA: that of the RDMA device that is made next
  *   deaf           1 or 0: an InfiniBand port drops management packets, as if its firmware hung
  *   dscp           the priorities that the hardware gives DSCP values: "10:3 "
@@ -124,6 +125,20 @@ static ssize_t pkeys_store(struct device *dev, struct device_attribute *a,
 }
 static DEVICE_ATTR_WO(pkeys);
 
+static ssize_t lid_store(struct device *dev, struct device_attribute *a,
+			 const char *buf, size_t count)
+{
+	u32 port;
+	struct fk_rdma *rdma = fk_rdma_of(dev_get_drvdata(dev), &port);
+	u16 lid;
+	int err = kstrtou16(buf, 0, &lid);
+
+	if (!err)
+		err = rdma ? fk_set_lid(rdma, port, lid) : -ENODEV;
+	return err ?: count;
+}
+static DEVICE_ATTR_WO(lid);
+
 static ssize_t guid_store(struct device *dev, struct device_attribute *a,
 			  const char *buf, size_t count)
 {
@@ -164,8 +179,8 @@ static struct attribute *fk_device_attrs[] = {
 	&dev_attr_recreate_rdma.attr, &dev_attr_recreate_netdev.attr,
 	&dev_attr_carrier.attr, &dev_attr_speed.attr, &dev_attr_port_state.attr,
 	&dev_attr_port_counter.attr, &dev_attr_refuse_gids.attr,
-	&dev_attr_pkeys.attr, &dev_attr_guid.attr, &dev_attr_deaf.attr,
-	&dev_attr_dscp.attr, NULL
+	&dev_attr_pkeys.attr, &dev_attr_lid.attr, &dev_attr_guid.attr,
+	&dev_attr_deaf.attr, &dev_attr_dscp.attr, NULL
 };
 static const struct attribute_group fk_device_group = { .attrs = fk_device_attrs };
 const struct attribute_group *fk_device_groups[] = { &fk_device_group, NULL };

@@ -600,6 +600,14 @@ int fk_set_pkeys(struct fk_rdma *fk, u32 port, const char *keys)
 	return 0;
 }
 
+int fk_set_lid(struct fk_rdma *fk, u32 port, u16 lid)
+{
+	if (!fk_is_ib())
+		return -EOPNOTSUPP;
+	fk_ib_set_lid(fk_ibport_of(&fk->ibdev, port), lid);
+	return 0;
+}
+
 int fk_set_deaf(struct fk_rdma *fk, u32 port, bool deaf)
 {
 	if (!fk_is_ib())

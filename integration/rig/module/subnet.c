@@ -543,6 +543,19 @@ void fk_ib_set_pkeys(struct fk_ibport *p, const u16 *pkeys)
 	spin_unlock_irqrestore(&fk_fabric, flags);
 }
 
+/* Sets the LID, as a subnet manager does. */
+void fk_ib_set_lid(struct fk_ibport *p, u16 lid)
+{
+	struct ib_port_info before;
+	unsigned long flags;
+
+	spin_lock_irqsave(&fk_fabric, flags);
+	before = p->pi;
+	p->pi.lid = cpu_to_be16(lid);
+	tell_changes(p, &before);
+	spin_unlock_irqrestore(&fk_fabric, flags);
+}
+
 const struct ib_device_ops fk_subnet_ops = {
 	.process_mad = fk_process_mad,
 	.query_pkey = fk_query_pkey,

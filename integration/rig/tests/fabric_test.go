@@ -16,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/publish"
@@ -399,16 +400,43 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 	}
 	t.Setenv(nodefile.PathEnv, file)
 	s := &railNode{node: n, nodeFile: file}
-	only := []string{"--only", "IB-SM,IB-SM-LENT,IB-LID,IB-PKEY,IB-GUID-ZERO,IB-ORPHAN-CHILD"}
+	only := []string{"--only", "IB-NAD-PKEY,IB-MTU,IB-SM,IB-SM-LENT,IB-LID,IB-PKEY,IB-GUID-ZERO,IB-ORPHAN-CHILD"}
 	wants := func(want map[string]string) {
 		t.Helper()
 		found, missing := s.judged(want, only...)
 		s.compare(found, missing, want)
 	}
 	wants(map[string]string{"IB-SM": "waits for a subnet manager (state INIT)"})
-	n.openSM(opensm.OpenFabric)
+	manager := n.openSM(opensm.OpenFabric)
 	const rule = "IB-SM-LENT"
 	found := "a subnet manager runs on port 1 of " + n.hcaOf(managerRail)
+	wants(map[string]string{rule: found})
+
+	// The rig has no API server with networks.
+	ib, port := n.ipoib(0), "port 1 of "+n.hcaOf(0)
+	n.IP("link", "set", ib, "up")
+	n.carrier(ib)
+	network := func(keys string, want map[string]string) {
+		t.Helper()
+		f := n.collected(50 * time.Millisecond)
+		text := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "fabric", "type": "ipoib", "master": %q, %s}`, ib, keys)
+		f.Configs.NADs = doctor.Known([]doctor.Config{{Kind: doctor.NADConfig, Name: "default/fabric", Text: text}}, "test")
+		want[rule] = found
+		judged, missing := s.judgedFacts(f, only...)
+		s.compare(judged, missing, want)
+	}
+	network(`"pkey": "0x7fff", "mtu": 2044`, map[string]string{})
+	network(`"pkey": "0x8001"`, map[string]string{"IB-NAD-PKEY": "NAD default/fabric: " + port + " (" + ib + ") is not a member of partition 0x1"})
+	n.setKnob(0, "pkeys", "0xffff 0x8001")
+	network(`"pkey": "0x8001"`, map[string]string{})
+	// Without "mtu" in partitions.conf the group's packets have 2048 bytes.
+	network(`"mtu": 4092`, map[string]string{"IB-MTU": "NAD default/fabric: its mtu is 4092, and that of " + ib + " is 2044"})
+
+	n.IP("link", "set", ib, "down") // without a LID it would have no carrier
+	lid := n.number(0, "lid")
+	n.setKnob(0, "lid", "0")
+	wants(map[string]string{rule: found, "IB-LID": "NIC " + ib + ": " + port + " is active and has no LID"})
+	n.setKnob(0, "lid", lid)
 	wants(map[string]string{rule: found})
 
 	// As ipoib-cni does it; then the pod is killed.
@@ -422,7 +450,9 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 
 	n.setKnob(0, "pkeys", "0x7fff 0x8001")
 	wants(map[string]string{rule: found, "IB-PKEY": "index 0 of the partition keys of port 1 of " + n.hcaOf(0) + " is 0x7fff"})
+	n.leaveGroups()
+	manager.Kill() // its next sweep would make the port active
 	n.setKnob(0, "guid", "0xffffffffffffffff")
 	n.setKnob(0, "recreate_rdma", "1")
-	wants(map[string]string{rule: found, "IB-GUID-ZERO": "is ffff:ffff:ffff:ffff", "IB-SM": "waits for a subnet manager"})
+	wants(map[string]string{"IB-GUID-ZERO": "is ffff:ffff:ffff:ffff", "IB-SM": "waits for a subnet manager"})
 }

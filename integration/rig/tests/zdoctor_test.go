@@ -301,7 +301,7 @@ func TestDoctorFindsDefectsOfAnExclusiveNode(t *testing.T) {
 }
 
 // judgedFacts returns what railctl doctor --facts finds.
-func (s *railNode) judgedFacts(f *doctor.Facts) (found, missing map[string][]string) {
+func (s *railNode) judgedFacts(f *doctor.Facts, args ...string) (found, missing map[string][]string) {
 	s.t.Helper()
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -309,7 +309,7 @@ func (s *railNode) judgedFacts(f *doctor.Facts) (found, missing map[string][]str
 	}
 	path := filepath.Join(s.t.TempDir(), "facts.json")
 	put(s, path, string(text))
-	return s.results(s.railctl("doctor", "-o", "json", "--facts", path))
+	return s.results(s.railctl(append([]string{"doctor", "-o", "json", "--facts", path}, args...)...))
 }
 
 // betweenNodes compares the facts of two nodes. The rig has one, whose facts are collected before
