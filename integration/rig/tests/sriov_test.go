@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/testnet"
@@ -215,6 +216,42 @@ func TestSRIOVReadsAndSetsNoMoreThanItNeeds(t *testing.T) {
 			n.untouched(before)
 		})
 	}
+}
+
+// TestDoctorFindsSettingsThatNoRecordHolds: it asks the driver once, and rail-agent's runs do not ask.
+func TestDoctorFindsSettingsThatNoRecordHolds(t *testing.T) {
+	n := newFunctions(t, 4)
+	s := &railNode{node: n.node}
+	const rule = "VF-STALE"
+	finds := func(want string) {
+		t.Helper()
+		wants := map[string]string{rule: want}
+		if want == "" {
+			wants = nil
+		}
+		found, missing := s.judged(wants, "--only", rule)
+		s.compare(found, missing, wants)
+		if len(found[rule]) > 1 {
+			t.Errorf("more is found: %q", found[rule])
+		}
+	}
+	function := "NIC " + functionsOf + ": virtual function 1 (" + n.pci[1] + ") has VLAN 7 qos 3 "
+	asked := counted(t, "vf_config_calls")
+	n.collected(50 * time.Millisecond)
+	if got := asked(); got != "0" {
+		t.Errorf("facts for rail-agent ask %s times", got)
+	}
+	finds(function + "(3 of the 3 other free ones: no VLAN)")
+	if got := asked(); got != "4" {
+		t.Errorf("doctor asked %s times for 4 functions", got)
+	}
+	call := n.lend(n.pod("pod"), "ADD", 2, map[string]any{"vlan": 9, "trust": "on"})
+	n.MustRun(call)
+	finds(function + "(2 of the 2 other free ones: no VLAN)")
+	n.IP("link", "set", functionsOf, "vf", "1", "vlan", "0")
+	finds("")
+	n.MustRun(call.With("DEL"))
+	finds("")
 }
 
 // TestVirtualFunctionThatTakesTheMACOfItsPhysicalFunction: with some drivers also the permanent MAC changes, by which other
