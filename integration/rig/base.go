@@ -23,7 +23,8 @@ var kernelModules = []string{
 // nicModules are the drivers of the NICs of series without the fake one.
 var nicModules = []string{"e1000e"}
 
-// functionModules are the drivers of the NIC with virtual functions, and of these.
+// functionModules are the drivers of the NIC with virtual functions, and of these. Machines with
+// the fake NICs load them on demand, and vfio-pci with them.
 var functionModules = []string{"igb", "igbvf"}
 
 // deviceModules are loaded on demand, for the options of [Machine].
@@ -145,7 +146,7 @@ func (b *builder) pack(ctx context.Context, s *system, path string) error {
 	if b.nics != fakeNICs {
 		load = append(slices.Clone(load), nicModules...)
 	}
-	if b.functions() {
+	if b.nics != fakeNICs && !b.arch.foreign() {
 		load = append(load, functionModules...)
 	}
 	if err := a.modules(ctx, s.kernel, wire.LoadOrder, added, load...); err != nil {
@@ -156,6 +157,9 @@ func (b *builder) pack(ctx context.Context, s *system, path string) error {
 	}
 	if s.module != "" {
 		a.file(wire.NICModule, s.module)
+		if err := a.modules(ctx, s.kernel, wire.Functions, added, append(slices.Clone(functionModules), "vfio_pci")...); err != nil {
+			return err
+		}
 	}
 	switch {
 	case b.nics != fakeNICs:

@@ -31,6 +31,14 @@ type Image struct {
 	functions bool
 }
 
+// Options choose the machine.
+type Options struct {
+	Linux string // the kernel's series; "" for the usual one, see README.md
+	// IGB: the NIC with virtual functions is QEMU's igb, behind an IOMMU, in place of the fake
+	// one. Other series have it in any case.
+	IGB bool
+}
+
 // FindRoot returns the top of the checkout that dir is in.
 func FindRoot(dir string) (string, error) {
 	for at := dir; ; at = filepath.Dir(at) {
@@ -57,25 +65,25 @@ func shared(root, name string) string {
 
 type builder struct {
 	series
+	igb    bool   // see [Options]
 	root   string // of the checkout
 	cache  string // of the checkout: what its own sources make at each change
 	shared string // kernels, modules and unpacked packages, each named by what it is made of
 	log    io.Writer
 }
 
-// Build makes the image of a machine with a kernel of this series ("" for the
-// usual one, see README.md), or the parts of it that are missing or were made
+// Build makes the image of a machine, or the parts of it that are missing or were made
 // from other inputs. It reports slow steps on log. Concurrent callers hold the
 // lock of [LockBuild].
-func Build(ctx context.Context, root, linux string, log io.Writer) (*Image, error) {
+func Build(ctx context.Context, root string, o Options, log io.Writer) (*Image, error) {
 	if runtime.GOARCH != "amd64" || os.Geteuid() != 0 {
 		return nil, errors.New("the rig needs root, on an amd64 machine")
 	}
-	s, err := seriesOf(linux)
+	s, err := seriesOf(o.Linux)
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{series: s, root: root, cache: cacheDir(root), shared: shared(root, "rig"), log: log}
+	b := &builder{series: s, igb: o.IGB, root: root, cache: cacheDir(root), shared: shared(root, "rig"), log: log}
 	if err := errors.Join(os.MkdirAll(b.cache, 0o755), os.MkdirAll(b.shared, 0o755)); err != nil {
 		return nil, err
 	}

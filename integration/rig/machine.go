@@ -98,7 +98,11 @@ var fakeFunctions = []string{
 
 // nicArgs returns the arguments for the NICs.
 func (i *Image) nicArgs() (args []string) {
-	if i.nics == fakeNICs {
+	switch {
+	case i.nics == fakeNICs && i.functions:
+		// vfio-pci takes no function without an IOMMU.
+		args = []string{"-device", "intel-iommu"}
+	case i.nics == fakeNICs:
 		args = slices.Clone(fakeFunctions)
 	}
 	if i.functions {

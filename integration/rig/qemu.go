@@ -76,4 +76,4 @@ func (e emulator) args() []string {
 
 // functions reports whether the machines have a NIC with virtual functions of the kernel's
 // own driver.
-func (s *series) functions() bool { return s.nics == realNICs && !s.arch.foreign() }
+func (b *builder) functions() bool { return (b.nics == realNICs || b.igb) && !b.arch.foreign() }

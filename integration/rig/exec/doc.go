@@ -22,6 +22,8 @@
 //	RIG_FILES                     a directory of what the machine has below /
 //	RIG_REACH                     an address of this host's loopback that the
 //	                              machine reaches (wire.Reached)
+//	RIG_IGB                       yes: the NIC with virtual functions is QEMU's igb, with
+//	                              the kernel's drivers (wire.Functions) and an IOMMU
 //	RIG_MEMORY                    the machine's memory in MB (1024)
 //	RIG_LIMIT                     how long the machine may live, as "5m" (a test
 //	                              binary's -test.timeout and half a minute)

@@ -69,7 +69,7 @@ func prepare(ctx context.Context, root string, job *rig.Job, m *rig.Machine) err
 		return err
 	}
 	defer unlock()
-	image, err := rig.Build(ctx, root, os.Getenv("RIG"), os.Stderr)
+	image, err := rig.Build(ctx, root, rig.Options{Linux: os.Getenv("RIG"), IGB: os.Getenv("RIG_IGB") == "yes"}, os.Stderr)
 	if err == nil {
 		err = image.Accelerate(ctx, root, os.Getenv("RIG_ACCEL"), os.Stderr)
 	}

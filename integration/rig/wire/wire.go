@@ -62,6 +62,7 @@ const (
 	NICModule  = Modules + "/fakerdma.ko"
 	SoftRoCE   = Modules + "/softroce"    // as LoadOrder, of modules that are loaded on demand
 	Devices    = Modules + "/devices"     // as LoadOrder, of drivers for a machine's optional devices
+	Functions  = Modules + "/functions"   // as LoadOrder, of the drivers for igb, vfio-pci among them
 	NoSoftRoCE = Modules + "/no-softroce" // present in its place: why the rig has none
 )
 
