@@ -249,9 +249,26 @@ func (n *Netns) SetAlias(index int, alias string) error {
 	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_IFALIAS, Value: []byte(alias)})
 }
 
-// SetMAC sets the link's address. Many drivers take it only while the link is down.
+// SetMAC sets the link's address. Many drivers take it only while the link is down. A virtual function must often have the
+// MAC that its physical function has given it, and igbvf asks for that when the link is set down (igbvf_reset): if it
+// refuses, the link is set down once more.
 func (n *Netns) SetMAC(index int, mac net.HardwareAddr) error {
-	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: mac})
+	address := nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: mac}
+	err := n.setLink(index, address)
+	if !errors.Is(err, unix.EADDRNOTAVAIL) {
+		return err
+	}
+	l, err := n.ByIndex(index)
+	if err != nil {
+		return err
+	}
+	if l.IsUp() {
+		return errors.Join(n.SetDown(index), n.setLink(index, address), n.SetUp(index))
+	}
+	if err := errors.Join(n.SetUp(index), n.SetDown(index)); err != nil {
+		return err
+	}
+	return n.setLink(index, address)
 }
 
 // Rename renames the link. Kernels before 6.2 require it to be down; it is up
