@@ -87,6 +87,10 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	before, want := link.FunctionChanges(now, p.want)
+	if len(want) > 0 && isTrusted(p.want) && p.want.MAC == nil { // igb takes a MAC that the pod sets for the given one, and refuses others later
+		given, _ := link.FunctionChanges(now, &link.FunctionSettings{MAC: make(net.HardwareAddr, 6)})
+		before = append(given, before...)
+	}
 	v := &ledger.VF{PF: physical, Number: number, Before: before, Want: want}
 	if err := p.planRebind(ctx, tx, v); err != nil {
 		return err
