@@ -7,10 +7,15 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	current "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
@@ -55,6 +60,16 @@ func onIGB(t *testing.T, count int, test func(n *functionNode)) {
 	n.bind(1, "igbvf") // its driver takes the MAC
 	n.rename("/sys/bus/pci/devices/"+n.pci[1], vfName(1))
 	test(n)
+}
+
+// interfaceOf returns the interface of a result.
+func interfaceOf(t *testing.T, out []byte) current.Interface {
+	t.Helper()
+	var result current.Result
+	if err := json.Unmarshal(out, &result); err != nil || len(result.Interfaces) != 1 {
+		t.Fatalf("the result %s: %v", out, err)
+	}
+	return *result.Interfaces[0]
 }
 
 // linked waits for the carrier of an interface, which the kernel may not have reported yet.
@@ -228,5 +243,137 @@ func TestADDThatFailsRestoresIGBsFunctions(t *testing.T) {
 		n.has(1, "mac 02:00:00:00:00:77, vlan 7, qos 3, max_tx_rate 500Mbps, spoofchk on, trust on")
 		n.MustRun(call.With("DEL"))
 		n.untouched(before)
+	})
+}
+
+// TestScenariosOfSRIOVCNIOnIGB has those of sriov-cni's integration tests, which run there on dummy links and a sysfs of their
+// own: MAC, VLAN, MTU, pods of one virtual function and of two at once, and a DEL that lasts until the next pod has it.
+func TestScenariosOfSRIOVCNIOnIGB(t *testing.T) {
+	onIGB(t, 2, func(n *functionNode) {
+		fresh := n.settings(0)
+		before := n.State()
+		scenario := func(name string, test func(n *functionNode)) {
+			t.Run(name, func(t *testing.T) {
+				n := &functionNode{n.in(t), n.pci}
+				test(n)
+				n.has(0, fresh)
+				n.has(1, ofIGB)
+				n.untouched(before)
+			})
+		}
+		scenario("MAC", func(n *functionNode) {
+			for number, rest := range []string{", spoofchk on, trust off", ", vlan 7, qos 3, max_tx_rate 500Mbps, spoofchk on, trust off"} {
+				p := n.pod("pod")
+				call := n.lend(p, "ADD", number, map[string]any{"mac": "02:ab:cd:00:00:01"})
+				result := n.MustRun(call)
+				n.has(number, "mac 02:ab:cd:00:00:01"+rest)
+				if l, err := p.ByName("net1"); err != nil || l.MAC.String() != "02:ab:cd:00:00:01" || interfaceOf(n.t, result).Mac != "02:ab:cd:00:00:01" {
+					n.t.Errorf("net1 is %+v, %v, the result %s", l, err, result)
+				}
+				n.MustRun(call.With("DEL"))
+			}
+		})
+		scenario("VLAN", func(n *functionNode) {
+			for number, before := range []string{fresh, ofIGB} {
+				call := n.lend(n.pod("pod"), "ADD", number, map[string]any{"vlan": 100, "vlanQoS": 5})
+				n.MustRun(call)
+				mac, rest, _ := strings.Cut(strings.Replace(before, "vlan 7, qos 3, ", "", 1), ", ")
+				n.has(number, mac+", vlan 100, qos 5, "+rest)
+				n.MustRun(call.With("DEL"))
+				n.has(number, before)
+			}
+			call := n.lend(n.pod("pod"), "ADD", 1, map[string]any{"vlan": 0})
+			n.MustRun(call)
+			n.has(1, "mac 02:00:00:00:00:77, max_tx_rate 500Mbps, spoofchk on, trust off")
+			n.MustRun(call.With("DEL"))
+		})
+		scenario("MTU", func(n *functionNode) {
+			for _, conf := range []map[string]any{nil, {"mtu": 9000}} {
+				p := n.pod("pod")
+				call := n.lend(p, "ADD", 0, conf)
+				n.MustRun(call)
+				p.IP("link", "set", "net1", "mtu", "1400")
+				n.MustRun(call.With("DEL"))
+				if l, err := n.ByName(vfName(0)); err != nil || l.MTU != 1500 {
+					n.t.Errorf("%s is %+v, %v", vfName(0), l, err)
+				}
+			}
+		})
+		scenario("two pods of one function at once", func(n *functionNode) {
+			calls, errs := make([]testnet.Call, 2), make([]error, 2)
+			var wait sync.WaitGroup
+			for i := range calls {
+				calls[i] = n.lend(n.pod(fmt.Sprint("pod", i)), "ADD", 1, map[string]any{"vlan": 100 + i})
+				wait.Go(func() { _, errs[i] = n.Run(calls[i]) })
+			}
+			wait.Wait()
+			first := slices.Index(errs, nil)
+			if first < 0 {
+				n.t.Fatal(errs)
+			}
+			if code := cnierr.Code(errs[1-first]); code != cnierr.NICLent && code != cnierr.TryAgain {
+				n.t.Errorf("the second ADD: code %d, %v", code, errs[1-first])
+			}
+			n.MustRun(calls[1-first].With("DEL"))
+			n.has(1, fmt.Sprintf("mac 02:00:00:00:00:77, vlan %d, max_tx_rate 500Mbps, spoofchk on, trust off", 100+first))
+			n.MustRun(calls[first].With("DEL"))
+		})
+		scenario("the next pod during a slow DEL", func(n *functionNode) {
+			dir := n.t.TempDir()
+			const slow = `#!/bin/sh
+case $CNI_COMMAND in
+ADD) echo '{"cniVersion": "1.0.0", "ips": [{"address": "172.31.9.7/24"}]}' ;;
+DEL) touch ${0%/*}/begun && sleep 3 ;;
+esac
+`
+			if err := os.WriteFile(filepath.Join(dir, "slow"), []byte(slow), 0o755); err != nil {
+				n.t.Fatal(err)
+			}
+			p := n.pod("pod")
+			call := n.lend(p, "ADD", 1, map[string]any{"vlan": 0, "ipam": map[string]any{"type": "slow"}})
+			call.Path = testnet.Bin(n.t) + ":" + dir
+			n.MustRun(call)
+			ended := make(chan error)
+			go func() { _, err := n.Run(call.With("DEL")); ended <- err }()
+			if !testnet.Within(10*time.Second, func() bool { _, err := os.Stat(filepath.Join(dir, "begun")); return err == nil }) {
+				n.t.Fatal("the DEL of IPAM has not begun")
+			}
+			p.Kill()
+			next := n.lend(n.pod("next"), "ADD", 1, map[string]any{"vlan": 100})
+			var err error
+			if !testnet.Within(20*time.Second, func() bool { _, err = n.Run(next); return err == nil }) { // as the kubelet tries
+				n.t.Fatal(err)
+			}
+			if err := <-ended; err != nil {
+				n.t.Error(err)
+			}
+			n.has(1, "mac 02:00:00:00:00:77, vlan 100, max_tx_rate 500Mbps, spoofchk on, trust off")
+			n.MustRun(next.With("DEL"))
+		})
+		scenario("two functions at once", func(n *functionNode) {
+			pods := []*pod{n.pod("pod0"), n.pod("pod1")}
+			both := func(verb string, vlan ...int) {
+				errs := make([]error, len(pods))
+				var wait sync.WaitGroup
+				for i, p := range pods {
+					ipam := map[string]any{"type": "whereabouts", "range": "172.31.9.0/24", "exclude": []string{"172.31.9.0/30"}}
+					call := n.lend(p, verb, i, map[string]any{"vlan": vlan[i], "mac": fmt.Sprintf("02:ab:cd:00:00:%02x", i), "ipam": ipam, "linkTimeout": "20s"})
+					wait.Go(func() { _, errs[i] = n.Run(call) })
+				}
+				if wait.Wait(); errs[0] != nil || errs[1] != nil {
+					n.t.Fatalf("%s: %v", verb, errs)
+				}
+			}
+			for vlan, want := range map[int]bool{100: true, 200: false} {
+				both("ADD", 100, vlan)
+				to := pods[1].IP("-br", "addr", "show", "net1")
+				to, _, _ = strings.Cut(strings.Fields(to)[2], "/")
+				err := exec.Command("ip", "netns", "exec", pods[0].Name, "ping", "-c", "1", "-w", "3", to).Run()
+				if (err == nil) != want {
+					n.t.Errorf("a ping from VLAN 100 to %d: %v", vlan, err)
+				}
+				both("DEL", 100, vlan)
+			}
+		})
 	})
 }
