@@ -377,3 +377,66 @@ esac
 		})
 	})
 }
+
+// TestDPDKPodOfAnIGBFunction lends a virtual function that vfio-pci has: it gets the settings, no interface moves, and the result and
+// the device information are those of host-device.
+func TestDPDKPodOfAnIGBFunction(t *testing.T) {
+	onIGB(t, 2, func(n *functionNode) {
+		n.bind(1, "vfio-pci")
+		before := n.State()
+		const info = "/var/run/k8s.cni.cncf.io/devinfo/cni/functions"
+		more := maps.Clone(igbSettings)
+		more["runtimeConfig"] = map[string]any{"CNIDeviceInfoFile": info}
+		plain := n.pod("plain").call("ADD", "net1", n.config(0, map[string]any{"device": nil, "deviceID": n.pci[1], "runtimeConfig": more["runtimeConfig"]}))
+		like := interfaceOf(t, n.MustRun(plain))
+		wantInfo, err := os.ReadFile(info)
+		if err != nil || like.PciID != n.pci[1] || !strings.Contains(string(wantInfo), n.pci[1]) {
+			t.Errorf("host-device: the interface %+v, the device information %s, %v", like, wantInfo, err)
+		}
+		n.MustRun(plain.With("DEL"))
+		n.untouched(before)
+		for name, end := range map[string]func(n *functionNode, p *pod, call testnet.Call){
+			"DEL":          func(n *functionNode, _ *pod, call testnet.Call) { n.MustRun(call.With("DEL")) },
+			"dead pod, gc": func(n *functionNode, p *pod, _ testnet.Call) { p.Kill(); n.gc() },
+			"dead pod, the next pod's ADD": func(n *functionNode, p *pod, _ testnet.Call) {
+				p.Kill()
+				next := n.lend(n.pod("next"), "ADD", 1, map[string]any{"vlan": 0})
+				n.MustRun(next)
+				n.has(1, "mac 02:00:00:00:00:77, max_tx_rate 500Mbps, spoofchk on, trust off")
+				n.MustRun(next.With("DEL"))
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				n := &functionNode{n.in(t), n.pci}
+				p := n.pod("pod")
+				call := n.lend(p, "ADD", 1, more)
+				result := n.MustRun(call)
+				n.has(1, "mac 02:ab:cd:00:00:01, vlan 100, qos 5, max_tx_rate 200Mbps, spoofchk off, trust on")
+				want := like
+				if want.Sandbox = call.Netns; interfaceOf(t, result) != want {
+					t.Errorf("the result is %s, want the interface %+v", result, want)
+				}
+				links, err := p.Links()
+				if err != nil || len(links) != 1 {
+					t.Errorf("the pod has the links %+v, %v", links, err)
+				}
+				checked := maps.Clone(more)
+				checked["prevResult"] = json.RawMessage(result)
+				n.MustRun(n.lend(p, "CHECK", 1, checked))
+				text, err := os.ReadFile(info)
+				if string(text) != string(wantInfo) {
+					t.Errorf("the device information is %s, %v, want %s", text, err, wantInfo)
+				}
+				end(n, p, call)
+				if _, err := os.Stat(info); err == nil {
+					t.Error("the device information is left")
+				}
+				n.has(1, ofIGB)
+				n.untouched(before)
+			})
+		}
+		_, err = n.Run(n.lend(n.pod("pod"), "ADD", 1, map[string]any{"vlan": 100, "trust": "on", "link_state": "enable"}))
+		refused(t, err, cnierr.NotAvailable, "link state")
+		n.untouched(before)
+	})
+}
