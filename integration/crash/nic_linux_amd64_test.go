@@ -42,8 +42,9 @@ type host struct {
 	state, bin string
 	plugin     string
 	verb       string
-	before     string // the node's state with both NICs at home
-	without    string // and after the first was destroyed
+	before     string         // the node's state with both NICs at home
+	without    string         // and after the first was destroyed
+	settings   map[string]any // of sriov, which not every driver has
 
 	// Hooks for a host whose NICs have RDMA (rail); nil here.
 	inside  bool                   // the node is the test's own namespace
@@ -124,10 +125,13 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 		conf["routing"], conf["arp"] = map[string]any{"mode": "source", "table": 1001}, "own"
 	}
 	maps.Copy(conf, map[string]map[string]any{"host-device": {"device": nic}, "macvlan": {"master": nic}, "ipoib": {"master": nic}, "sriov": {
-		"device": nic, "vlan": 100, "vlanQoS": 5, "mac": "02:00:00:00:09:09", "spoofchk": "off", "trust": "on", "link_state": "enable", "max_tx_rate": 2000,
+		"device": nic, "vlan": 100, "vlanQoS": 5, "mac": "02:00:00:00:09:09", "spoofchk": "off", "trust": "on",
 	}, "ib-sriov": {
-		"device": nic, "link_state": "enable", "runtimeConfig": map[string]any{"infinibandGUID": fmt.Sprintf("02:00:00:00:00:00:0b:%02x", nic[4])},
+		"device": nic, "runtimeConfig": map[string]any{"infinibandGUID": fmt.Sprintf("02:00:00:00:00:00:0b:%02x", nic[4])},
 	}}[plugin])
+	if plugin == sriov {
+		maps.Copy(conf, h.settings)
+	}
 	text, err := json.Marshal(conf)
 	if err != nil {
 		h.t.Fatal(err)

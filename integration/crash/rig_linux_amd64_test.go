@@ -17,6 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig"
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -27,6 +28,7 @@ import (
 type rail struct {
 	*host
 	infiniband bool            // its NICs are HCAs
+	igb        bool            // the virtual functions are those of igb, without RDMA
 	manager    *opensm.Manager // of the fabric; nil on Ethernet
 	devices    string          // of RDMA, before
 }
@@ -59,7 +61,11 @@ func newRail(t *testing.T, plugin string, m rdma.Mode, infiniband bool) *rail {
 		t.Fatal("this test unloads drivers, and runs in the rig's virtual machine only: make test-rig")
 	}
 	h := &host{t: t, node: testnet.Here(t), plugin: plugin, bin: testnet.Bin(t), inside: true}
-	r := &rail{host: h, infiniband: infiniband}
+	h.settings = map[string]any{"link_state": "enable", "max_tx_rate": 2000}
+	r := &rail{host: h, infiniband: infiniband, igb: os.Getenv("RIG_IGB") == "yes"}
+	if r.igb {
+		h.settings = map[string]any{"max_tx_rate": 200}
+	}
 	r.load()
 	t.Cleanup(func() {
 		r.t = t
@@ -93,7 +99,10 @@ func (r *rail) load() {
 	}
 	r.stopManager()
 	err := kmod.ReloadNICs(parameters)
-	if err == nil && r.functions() {
+	switch {
+	case err == nil && r.igb:
+		err = r.loadIGB()
+	case err == nil && r.functions():
 		err = os.WriteFile("/sys/bus/pci/devices/"+physicalPCI+"/sriov_numvfs", []byte("2"), 0)
 	}
 	if err != nil {
@@ -109,6 +118,33 @@ func (r *rail) load() {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+}
+
+// loadIGB makes igb's virtual functions again, under the names that those of the other driver have.
+func (r *rail) loadIGB() error {
+	r.t.Helper()
+	const dir = "/sys/bus/pci/devices/0000:01:00.0/"
+	if err := kmod.LoadAll(wire.Functions); err != nil {
+		return err
+	}
+	rename := func(dir, name string) {
+		found, _ := filepath.Glob(dir + "net/*")
+		if len(found) != 1 {
+			r.t.Fatalf("%s has the interfaces %q", dir, found)
+		}
+		r.node.Batch(nil, "link set "+filepath.Base(found[0])+" down", "link set "+filepath.Base(found[0])+" name "+name)
+	}
+	rename(dir, physical)
+	r.node.IP("link", "set", physical, "up") // a function that is made while its NIC is down has no link
+	for _, count := range []string{"0", "2"} {
+		if err := os.WriteFile(dir+"sriov_numvfs", []byte(count), 0); err != nil {
+			return err
+		}
+	}
+	for i := range 2 {
+		rename(fmt.Sprintf("%svirtfn%d/", dir, i), fmt.Sprintf("enp1s0v%d", i))
+	}
+	return nil
 }
 
 // stopManager stops the subnet manager, if there is one, after the interfaces have left its groups: the kernel
@@ -343,15 +379,20 @@ func sweepRail(t *testing.T, plugin string, infiniband bool) {
 			if infiniband {
 				name += ", InfiniBand"
 			}
-			for _, verb := range []string{"ADD", "DEL"} {
-				for _, how := range railModes(name+verb, m) {
-					t.Run(verb+"/"+how.String(), func(t *testing.T) {
-						r.t, r.verb = t, verb
-						sweep(t, r.host, name, verb, how, 1, enough).report(t)
-					})
-				}
-			}
+			r.sweep(t, name, m, 1)
 		})
+	}
+}
+
+// sweep sweeps ADD and DEL, some points of each way if not all are tried.
+func (r *rail) sweep(t *testing.T, name string, m rdma.Mode, sample int) {
+	for _, verb := range []string{"ADD", "DEL"} {
+		for _, how := range railModes(name+verb, m) {
+			t.Run(verb+"/"+how.String(), func(t *testing.T) {
+				r.t, r.verb = t, verb
+				sweep(t, r.host, name, verb, how, sample, enough).report(t)
+			})
+		}
 	}
 }
 
