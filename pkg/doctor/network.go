@@ -29,7 +29,7 @@ type plugin struct {
 	kind string // the plugin of rail-cni with this name, "" for others
 	raw  []byte // its configuration, with the list's name and version
 
-	hostDevice *netconf.HostDevice
+	hostDevice *netconf.HostDevice // also of sriov and ib-sriov
 	macvlan    *netconf.Macvlan
 	ipoib      *netconf.IPoIB
 	common     *netconf.Common // of one of these, or what can be read of another plugin's
@@ -47,7 +47,7 @@ type pool struct {
 }
 
 // kinds are the plugins of rail-cni that stand in "plugins" or alone.
-var kinds = []string{"host-device", "macvlan", "ipoib", "rdma"}
+var kinds = []string{"host-device", "ib-sriov", "sriov", "macvlan", "ipoib", "rdma"} // a name before those that it ends with
 
 // whereabouts is the type of our IPAM plugin, perhaps behind a prefix.
 const whereabouts = "whereabouts"
@@ -201,6 +201,16 @@ func (p *plugin) parse(rails []int, prefixes map[int]*nodefile.Prefix) {
 	case "host-device":
 		if p.hostDevice, p.err = netconf.ParseHostDevice(p.raw); p.err == nil {
 			p.common = &p.hostDevice.Common
+		}
+	case "sriov":
+		var c *netconf.SRIOV
+		if c, p.err = netconf.ParseSRIOV(p.raw, netconf.Args{}); p.err == nil {
+			p.hostDevice, p.common = &c.HostDevice, &c.Common
+		}
+	case "ib-sriov":
+		var c *netconf.IBSRIOV
+		if c, p.err = netconf.ParseIBSRIOV(p.raw); p.err == nil {
+			p.hostDevice, p.common = &c.HostDevice, &c.Common
 		}
 	case "macvlan":
 		if p.macvlan, p.err = netconf.ParseMacvlan(p.raw, netconf.Args{}); p.err == nil {

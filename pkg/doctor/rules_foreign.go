@@ -9,9 +9,6 @@ import (
 	"strings"
 )
 
-// servedTypes are the types of plugins that rail-cni has.
-var servedTypes = append([]string{"sriov", "ib-sriov"}, kinds...)
-
 // Keys that only rail-cni reads, under these names in any plugin.
 var (
 	ourKeys = []string{
@@ -52,7 +49,7 @@ func checkForeignTypes(f *Facts, r *Report) {
 					name string
 					keys []string
 				}{{p.name, p.keysOfOurs()}, {p.ipamType(), ipamKeysOfOurs(p.raw)}} {
-					if served.name != whereabouts && !slices.Contains(servedTypes, served.name) {
+					if served.name != whereabouts && !slices.Contains(kinds, served.name) {
 						continue
 					}
 					r.judged()
@@ -134,7 +131,11 @@ func (n *network) isFor(node *Facts, r *Report) bool {
 
 // keysOfOurs returns the plugin's keys, and the variables of its addresses, that only rail-cni reads.
 func (p *plugin) keysOfOurs() []string {
-	found := keysIn(p.raw, ourKeys)
+	ours := ourKeys
+	if p.kind == "ib-sriov" { // whose "pkey" is ib-sriov-cni's
+		ours = slices.DeleteFunc(slices.Clone(ours), func(key string) bool { return key == "pkey" })
+	}
+	found := keysIn(p.raw, ours)
 	for _, variable := range []string{"${rail}", "${node}"} {
 		if strings.Contains(string(p.raw), variable) {
 			found = append(found, variable)

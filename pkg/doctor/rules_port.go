@@ -136,7 +136,7 @@ var portRules = []Rule{
 	{
 		ID: "IB-GUID-ZERO", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each InfiniBand port has a GUID that is neither all zeros (as on a new virtual function) nor all ones.",
-		Consequence: "The subnet manager ignores the port. It stays in INIT, and an ADD that waits for its link fails.",
+		Consequence: "A subnet manager ignores a port with the GUID 0: it stays in INIT. Ports with all ones are one to it. host-device and ib-sriov refuse both, unless ib-sriov has a GUID for the pod.",
 		Cure:        "Set both GUIDs of the virtual function through its PF (ip link set PF vf N node_guid GUID, and port_guid), then rebind its driver. sriov-network-operator does this when it creates the functions.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {

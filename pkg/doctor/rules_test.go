@@ -120,7 +120,7 @@ func TestTypesOfOthersAreCountedAndNotJudged(t *testing.T) {
 	if got := evidence(t, f, "CNI-TYPE"); got != "" {
 		t.Error(got)
 	}
-	want := []string{"not judged: 5 plugins of others (bridge, ipvlan, sriov, tuning)", "not judged: 2 IPAM plugins of others (host-local, static)"}
+	want := []string{"not judged: 4 plugins of others (bridge, ipvlan, tuning)", "not judged: 2 IPAM plugins of others (host-local, static)"}
 	if got := NotJudged(f); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
@@ -151,6 +151,7 @@ func TestTypesThatNoPluginServesAsTheNetworkAsks(t *testing.T) {
 		"ours under a prefix":       {text: with(`"sriov"`, `"rail-sriov"`)},
 		"another type":              {text: with(`"sriov"`, `"bridge"`)},
 		"InfiniBand":                {text: with(`"sriov"`, `"ib-sriov"`), want: "there is no plugin ib-sriov"},
+		"ib-sriov-cni's key":        {text: strings.Replace(with(`"sriov"`, `"ib-sriov"`), `"vlan"`, `"pkey": "0x6", "vlan"`, 1), set: others("ib-sriov")},
 		"a node without ours":       {text: function, set: func(c *CNI) { c.Binaries.Value = nil }},
 		"a file that is not ours now": {text: with(`"vlan"`, `"rail": 1, "vlan"`), set: func(c *CNI) {
 			c.Binaries.Value = append(c.Binaries.Value, Binary{Path: "/opt/cni/bin/sriov", SHA256: "1", Installed: "2"}) // CNI-BINARY

@@ -144,9 +144,10 @@ type VF struct {
 	// Driver is bound to the function anew after each change, as the GUIDs among the settings need it. It is "" if they
 	// do not.
 	Driver string `json:"driver,omitempty"`
-	// Device is the RDMA device of the function on the host, which is to have this name and these settings
-	// whenever the driver has made it anew. It is nil without a Driver.
-	Device *RDMADevice `json:"device,omitempty"`
+	// RDMA and RDMASettings are the name and the settings, by rdma.Core.Settings, that the RDMA device of the function has
+	// on the host, whenever the driver has made it anew.
+	RDMA         string            `json:"rdma,omitempty"`
+	RDMASettings map[string]string `json:"rdmaSettings,omitempty"`
 }
 
 // Child is a macvlan or an IPoIB child that was made for the attachment.

@@ -49,13 +49,13 @@ func GuardInUse(device, nic string, users []string, allow []string) error {
 		Cure(`stop these users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse)
 }
 
-// GuardGUID returns an error because the port of nic, if it is InfiniBand, has no GUID: a subnet manager refuses it, and its link
-// would never be up. A virtual function has the GUID 0 when it is made, and all ones once it has had one for a pod.
+// GuardGUID returns an error because the port of nic, if it is InfiniBand, has no GUID of its own. A subnet manager refuses the
+// GUID 0. A virtual function has the GUID 0 when it is made, and all ones once it has had one for a pod.
 func GuardGUID(nic string, infiniBand bool, guid uint64) error {
 	if !infiniBand || link.IsGUID(guid) {
 		return nil
 	}
-	return failure.New(failure.NotAvailable, "%s has no GUID (%016x): the subnet manager will not make its port active", nic, guid).
+	return failure.New(failure.NotAvailable, "%s has no GUID of its own (%016x), by which a subnet manager knows its port", nic, guid).
 		Cure(`have one set when the function is made (the SR-IOV network operator does, or "ip link set PF vf N node_guid … port_guid …" and a new bind of its driver); or use "type": "ib-sriov" with a "guid" for the pod (ib-kubernetes gives one)`)
 }
 

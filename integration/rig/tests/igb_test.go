@@ -46,7 +46,7 @@ func onIGB(t *testing.T, count int, test func(n *functionNode)) {
 		t.Fatal(err)
 	}
 	here := testnet.Here(t)
-	n := &functionNode{node: &node{t: t, Netns: here, initNet: here, spare: "ens21np0", state: filepath.Join(t.TempDir(), "state")}}
+	n := &functionNode{pf: functionsOf, node: &node{t: t, Netns: here, initNet: here, spare: "ens21np0", state: filepath.Join(t.TempDir(), "state")}}
 	n.rename(functionDir, functionsOf)
 	n.IP("link", "set", functionsOf, "up") // a function that is made while its NIC is down has no link
 	n.makeFunctions(count)
@@ -158,7 +158,7 @@ func TestSettingsOfIGBsFunctionsComeHome(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				n := &functionNode{n.in(t), n.pci}
+				n := &functionNode{n.in(t), n.pci, n.pf}
 				p := n.pod("pod")
 				call := n.lend(p, "ADD", 1, igbSettings)
 				result := n.MustRun(call)
@@ -254,7 +254,7 @@ func TestScenariosOfSRIOVCNIOnIGB(t *testing.T) {
 		before := n.State()
 		scenario := func(name string, test func(n *functionNode)) {
 			t.Run(name, func(t *testing.T) {
-				n := &functionNode{n.in(t), n.pci}
+				n := &functionNode{n.in(t), n.pci, n.pf}
 				test(n)
 				n.has(0, fresh)
 				n.has(1, ofIGB)
@@ -407,7 +407,7 @@ func TestDPDKPodOfAnIGBFunction(t *testing.T) {
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
-				n := &functionNode{n.in(t), n.pci}
+				n := &functionNode{n.in(t), n.pci, n.pf}
 				p := n.pod("pod")
 				call := n.lend(p, "ADD", 1, more)
 				result := n.MustRun(call)

@@ -52,7 +52,7 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 		return err
 	}
 	if tx.Record.Rebinds() { // whatever "rdma" is
-		if err := p.guard(ctx, tx, []ledger.RDMADevice{*tx.Record.VF.Device}); err != nil {
+		if err := p.guardRebind(ctx, tx); err != nil {
 			return err
 		}
 	}
@@ -87,6 +87,24 @@ func (p Moving) checkIsolation(tx *attachment.Tx, r *ledger.RDMA) error {
 	}
 	return failure.New(failure.NotAvailable, `"rdmaIsolation": RDMA is in shared mode, in which devices cannot move into a pod`).
 		Cure(`%s; or remove "rdmaIsolation"`, rdma.AtBoot(rdma.Exclusive))
+}
+
+// guardRebind returns an error if the host needs the RDMA device of the lent function, whose driver is to be bound anew.
+func (p Moving) guardRebind(ctx context.Context, tx *attachment.Tx) error {
+	core, err := rdma.Open(tx.Node.Host().Netns)
+	if err != nil {
+		return err
+	}
+	defer core.Close()
+	devices, err := core.ByParent(tx.Record.Loan.PCI)
+	if err != nil {
+		return err
+	}
+	var all []ledger.RDMADevice
+	for _, d := range devices {
+		all = append(all, ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev})
+	}
+	return p.guard(ctx, tx, all)
 }
 
 // guard returns an error if the host needs one of the devices, or what the kernel destroys with its move.

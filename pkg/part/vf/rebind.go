@@ -95,7 +95,7 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	defer core.Close()
 	devices, err := core.ByParent(lent.PCI)
 	if err == nil && len(devices) == 1 {
-		v.Device = &ledger.RDMADevice{Name: devices[0].Name, NodeGUID: devices[0].NodeGUID, ParentDev: lent.PCI, Settings: core.Settings(devices[0])}
+		v.RDMA, v.RDMASettings = devices[0].Name, core.Settings(devices[0])
 	}
 	return err
 }
@@ -163,9 +163,10 @@ func lockRDMA(ctx context.Context, n *attachment.Node) (*statefile.Lock, error) 
 type rebinding struct {
 	*attachment.Node
 	host        *nic.Host
-	pci, driver string             // no driver is the one that the kernel chooses
-	device      *ledger.RDMADevice // that is to have this name and these settings; nil for any
-	netdev      bool               // an InfiniBand interface must come
+	pci, driver string            // no driver is the one that the kernel chooses
+	name        string            // of the RDMA device; "" for any
+	settings    map[string]string // of the RDMA device
+	netdev      bool              // an InfiniBand interface must come
 	// promised: a device plugin has promised a pod the char devices by their numbers, which must not change.
 	promised bool
 	wait     time.Duration // for what the driver makes
@@ -221,17 +222,14 @@ func (r rebinding) bind() error {
 
 // furnish names the RDMA device, and restores its settings.
 func (r rebinding) furnish(ctx context.Context, core *rdma.Core, device rdma.Device) {
-	if r.device == nil {
-		return
-	}
-	if name := r.device.Name; name != "" && name != device.Name {
-		if err := core.Rename(device, name); err != nil { // the part of the RDMA devices renames those that move, and makes room
-			r.Log.Warn("RDMA device has another name since its driver was bound anew", "device", name, "name", device.Name, "err", err)
+	if r.name != "" && r.name != device.Name {
+		if err := core.Rename(device, r.name); err != nil { // the part of the RDMA devices renames those that move, and makes room
+			r.Log.Warn("RDMA device has another name since its driver was bound anew", "device", r.name, "name", device.Name, "err", err)
 		} else {
-			device.Name = name
+			device.Name = r.name
 		}
 	}
-	for _, c := range core.Restore(ctx, device, r.device.Settings) {
+	for _, c := range core.Restore(ctx, device, r.settings) {
 		r.Log.Warn("setting of the RDMA device not kept", "device", device.Name, "setting", c.Setting, "err", c.Err)
 	}
 }
@@ -278,7 +276,7 @@ func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 		return nil
 	}
 	netdev := names.Interface != "" && host.MakesIPoIB()
-	r := rebinding{Node: n, host: host, pci: names.PCI, driver: driver, device: &ledger.RDMADevice{Name: names.RDMA}, netdev: netdev, wait: rebindWait}
+	r := rebinding{Node: n, host: host, pci: names.PCI, driver: driver, name: names.RDMA, netdev: netdev, wait: rebindWait}
 	if err := r.run(ctx); err != nil || !netdev {
 		return err
 	}
@@ -321,7 +319,8 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 		return err
 	}
 	if !there || given && have != want {
-		b := rebinding{Node: n, host: host, pci: r.Loan.PCI, driver: r.VF.Driver, device: r.VF.Device, netdev: r.LendsNetdev() && host.MakesIPoIB(), wait: rebindWait}
+		b := rebinding{Node: n, host: host, pci: r.Loan.PCI, driver: r.VF.Driver, name: r.VF.RDMA, settings: r.VF.RDMASettings,
+			netdev: r.LendsNetdev() && host.MakesIPoIB(), wait: rebindWait}
 		if !releasing.Conclusive() {
 			b.wait = releasing.Wait // the next sweep finds what comes later
 		}
@@ -354,6 +353,6 @@ func furnishAgain(ctx context.Context, n *attachment.Node, host *nic.Host, r *le
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebindWait)
 	defer cancel()
-	rebinding{Node: n, device: r.VF.Device}.furnish(ctx, core, devices[0])
+	rebinding{Node: n, name: r.VF.RDMA, settings: r.VF.RDMASettings}.furnish(ctx, core, devices[0])
 	return nil
 }

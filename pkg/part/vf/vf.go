@@ -259,7 +259,10 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if !tx.Record.Rebinds() {
 		return nil
 	}
-	r := rebinding{Node: tx.Node, host: host, pci: lent.PCI, driver: v.Driver, device: v.Device, netdev: lent.Snapshot != nil, promised: true, wait: rebindWait}
+	r := rebinding{
+		Node: tx.Node, host: host, pci: lent.PCI, driver: v.Driver, name: v.RDMA, settings: v.RDMASettings,
+		netdev: lent.Snapshot != nil, promised: true, wait: rebindWait,
+	}
 	if err := r.run(ctx); err != nil {
 		return err
 	}
