@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Keys that only rail-cni reads, under these names in any plugin.
+// ourKeys and ourIPAMKeys are keys that no other project's plugin reads.
 var (
 	ourKeys = []string{
 		"stateDir", "rail", "keepAddress", "allow", "rdma", "gidTimeout", "roceTos", "linkTimeout", "routing", "arp", "acceptRA",
@@ -64,7 +64,7 @@ func checkForeignTypes(f *Facts, r *Report) {
 			if f.CNI == nil {
 				on = strings.Join(found[text][:min(len(found[text]), maxShown)], ", ")
 				if more := len(found[text]) - maxShown; more > 0 {
-					on += fmt.Sprintf(" and %d more nodes", more)
+					on += fmt.Sprintf(" and %d more", more)
 				}
 			}
 			r.Find(n.config.Object(), "on %s %s", on, text)

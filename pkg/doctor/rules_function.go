@@ -12,7 +12,7 @@ var functionRules = []Rule{
 			"Functions that the host uses are not judged.",
 		Consequence: "The next pod gets the function with these settings, unless its network sets others: it is in another VLAN, " +
 			"or may take other MACs.",
-		Cure: "If an attachment of sriov-cni or ib-sriov-cni left them, as these do when the pod is killed, run the command. " +
+		Cure: "If an attachment of sriov-cni left them, as it does when the pod is killed, run the command. " +
 			"If the settings are meant, ignore this rule (--ignore VF-STALE).",
 		Check: checkStaleFunctions,
 	},

@@ -136,8 +136,8 @@ var portRules = []Rule{
 	{
 		ID: "IB-GUID-ZERO", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each InfiniBand port has a GUID that is neither all zeros (as on a new virtual function) nor all ones.",
-		Consequence: "A subnet manager ignores a port with the GUID 0: it stays in INIT. Ports with all ones are one to it. host-device and ib-sriov refuse both, unless ib-sriov has a GUID for the pod.",
-		Cure:        "Set both GUIDs of the virtual function through its PF (ip link set PF vf N node_guid GUID, and port_guid), then rebind its driver. sriov-network-operator does this when it creates the functions.",
+		Consequence: "A subnet manager ignores a port with the GUID 0: it stays in INIT. It takes all ports with all ones for one port. host-device and ib-sriov refuse both, unless ib-sriov has a GUID for the pod.",
+		Cure:        "Set both GUIDs of the virtual function through its PF (ip link set PF vf N node_guid GUID, and port_guid), then rebind its driver. sriov-network-operator does this when it creates the functions. If all pods on them get GUIDs by ib-sriov, ignore the rule.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				gids, ok := Read(r, p.Device+" gids", p.GIDs)

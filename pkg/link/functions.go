@@ -182,6 +182,19 @@ func guidsIn(attrs nlattr.Attrs) (node, port uint64) {
 	return read(vfNodeGUID), read(vfPortGUID)
 }
 
+// UnsetGUIDs returns the names, as in [Netns.CompareFunction], of the GUIDs that are 0 in settings of [Netns.Function]: nobody has set
+// them.
+func UnsetGUIDs(settings []byte) (names []string) {
+	attrs, _ := nlattr.Parse(settings) // [Netns.Function] has made it
+	node, port := guidsIn(attrs)
+	for kind, guid := range map[uint16]uint64{vfNodeGUID: node, vfPortGUID: port} {
+		if guid == 0 {
+			names = append(names, functionSettings[kind])
+		}
+	}
+	return names
+}
+
 // WithGUIDs returns settings of [FunctionChanges] with these GUIDs where they have [NoGUID]: a driver may report 0 for those
 // that it was not given itself (mlx5_ib_get_vf_guid).
 func WithGUIDs(settings []byte, node, port uint64) []byte {

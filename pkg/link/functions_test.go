@@ -85,11 +85,11 @@ func TestGUIDsOfAFunction(t *testing.T) {
 	const pods, admins = uint64(0x0200000000000b01), uint64(0x0200000000000077)
 	want := pods
 	for name, c := range map[string]struct{ now, was, wanted []byte }{
-		"another":  {settings(admins, admins+1), settings(admins, admins+1), settings(pods, pods)},
-		"none":     {settings(0, 0), settings(NoGUID, NoGUID), settings(pods, pods)},
+		"another":    {settings(admins, admins+1), settings(admins, admins+1), settings(pods, pods)},
+		"none":       {settings(0, 0), settings(NoGUID, NoGUID), settings(pods, pods)},
 		"one of two": {settings(pods, admins), settings(pods, admins), settings(pods, pods)},
 		"the same":   {settings(pods, pods), nil, nil},
-		"RoCE":     {reported(), nil, nil},
+		"RoCE":       {reported(), nil, nil},
 	} {
 		was, wanted := FunctionChanges(c.now, &FunctionSettings{GUID: &want})
 		if !bytes.Equal(was, c.was) || !bytes.Equal(wanted, c.wanted) {
@@ -106,6 +106,9 @@ func TestGUIDsOfAFunction(t *testing.T) {
 	}
 	if got := WithGUIDs(settings(NoGUID, admins), pods, pods); !bytes.Equal(got, settings(pods, admins)) {
 		t.Errorf("with the device's own: %x", got)
+	}
+	if got := UnsetGUIDs(settings(0, pods)); len(got) != 1 || got[0] != "node GUID" {
+		t.Errorf("unset: %q", got)
 	}
 	if !Isolates("node GUID") || !Isolates("VLAN") || Isolates("rate") {
 		t.Error("Isolates")

@@ -49,8 +49,8 @@ func GuardInUse(device, nic string, users []string, allow []string) error {
 		Cure(`stop these users, choose another NIC, or add "allow": [%q] to the config if they may lose the device`, netconf.AllowInUse)
 }
 
-// GuardGUID returns an error because the port of nic, if it is InfiniBand, has no GUID of its own. A subnet manager refuses the
-// GUID 0. A virtual function has the GUID 0 when it is made, and all ones once it has had one for a pod.
+// GuardGUID returns an error because the port of nic, if it is InfiniBand, has no GUID of its own. A subnet manager ignores a port
+// with the GUID 0. A virtual function has the GUID 0 when it is made. If it then gets one for a pod, it has all ones afterwards.
 func GuardGUID(nic string, infiniBand bool, guid uint64) error {
 	if !infiniBand || link.IsGUID(guid) {
 		return nil

@@ -1,5 +1,5 @@
-// ib-sriov lends an InfiniBand virtual function to a pod, as host-device lends a NIC, with a GUID that its physical function
-// makes: the fabric manager puts the pod into partitions by it. It takes the place of ib-sriov-cni.
+// ib-sriov lends an InfiniBand virtual function to a pod, as host-device lends a NIC, with the pod's GUID, which is set
+// through the physical function: by it the fabric manager puts the pod into partitions. It takes the place of ib-sriov-cni.
 //
 //	{"cniVersion": "0.3.1", "name": "ib", "type": "ib-sriov", "pkey": "0x6", "ibKubernetesEnabled": true, "ipam": {"type": "whereabouts", "range": "192.168.6.0/24"}}
 package main

@@ -183,7 +183,7 @@ func guidComesHome(t *testing.T, mode rdma.Mode) {
 	})
 }
 
-// TestVirtualFunctionWithoutAGUIDIsRefused: a subnet manager refuses the GUID 0, and all ones are many functions'.
+// TestVirtualFunctionWithoutAGUIDIsRefused: a subnet manager refuses the GUID 0, and many functions have all ones.
 func TestVirtualFunctionWithoutAGUIDIsRefused(t *testing.T) {
 	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
 	before := n.State()

@@ -27,7 +27,7 @@ import (
 // ofIGB is what the administrator has given virtual function 1.
 const ofIGB = "mac 02:00:00:00:00:77, vlan 7, qos 3, max_tx_rate 500Mbps, spoofchk on, trust off"
 
-// igbSettings are all that a network may want and igb has, each another than the administrator's.
+// igbSettings are all that a network may want and igb has, each different from the administrator's.
 var igbSettings = map[string]any{"vlan": 100, "vlanQoS": 5, "mac": "02:ab:cd:00:00:01", "spoofchk": "off", "trust": "on", "max_tx_rate": 200}
 
 // onIGB runs a test in a machine whose NIC with virtual functions is QEMU's igb, with the kernel's

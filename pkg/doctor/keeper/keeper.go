@@ -127,7 +127,7 @@ func (k *Keeper) Facts(ctx context.Context) ([]byte, error) {
 	return json.Marshal(k.facts(ctx, sample, true))
 }
 
-// facts returns the facts of the node, for a person with the settings of virtual functions. Several readings may run at a
+// facts returns the facts of the node. If person is true, they include the settings of virtual functions. Several readings may run at a
 // time.
 func (k *Keeper) facts(ctx context.Context, every time.Duration, person bool) *doctor.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)

@@ -15,7 +15,7 @@ import (
 // ReleaseOrder is the order of release of all parts, of any plugin. RDMA
 // devices return before their netdev, as they were lent: on InfiniBand the move
 // destroys the netdev, and the kernel makes another one in init_net. The settings of a virtual
-// function are restored once its netdev has left the pod; its GUIDs first of all, which returns both. Addresses
+// function are restored once its netdev has left the pod; its GUIDs are restored first, because that returns both. Addresses
 // are freed when the link is silent. The rules of a routing table go last: until the
 // interface has left, its packets must not take another way.
 var ReleaseOrder = attachment.ReleaseOrder{

@@ -19,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// First releases a virtual function that got GUIDs before its interface and its RDMA device are released: when the
+// First restores the GUIDs of a virtual function. It comes before the release of the interface and of the RDMA device: when the
 // driver is bound anew, both are on the host again, whatever the pod did to them.
 type First struct{ Part }
 
@@ -29,15 +29,24 @@ func (First) Recorded(r *ledger.Record) bool { return r.Rebinds() }
 // Release implements [attachment.Part].
 func (First) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	releasing.Leaving(ctx) // the interface ends with its driver
-	err := Restore(ctx, releasing)
-	if err == nil {
-		releasing.Silent()
+	if err := Restore(ctx, releasing); err != nil {
+		return err
 	}
-	return err
+	links, err := releasing.Home.Links()
+	if err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == releasing.Record.Loan.PCI }) {
+		releasing.Silent() // it is in no pod
+	}
+	return nil
 }
 
 // guids are the node and the port GUID of an InfiniBand virtual function.
 type guids struct{ node, port uint64 }
+
+// same reports whether both are equal, where 0 and all ones are no GUID.
+func (g guids) same(other guids) bool {
+	equal := func(a, b uint64) bool { return a == b || !link.IsGUID(a) && !link.IsGUID(b) }
+	return equal(g.node, other.node) && equal(g.port, other.port)
+}
 
 // guidsOf returns the GUIDs that the function has on the host: those that its physical function had given it when its
 // driver was bound. ok is false if its RDMA device is not there.
@@ -62,7 +71,7 @@ func guidsOf(host *nic.Host, pci string) (g guids, ok bool, err error) {
 	return g, err == nil, err
 }
 
-// planRebind notes in v which driver must be bound to the lent function anew, so that this gets the network's GUID, and what
+// planRebind notes in v which driver must be bound to the lent function anew, so that the function gets the network's GUID, and what
 // the driver makes. It notes none if the function has that GUID, or if a userspace driver holds it, which resets it when its
 // program begins.
 func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) error {
@@ -78,6 +87,9 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	case !there:
 		return failure.New(failure.TryAgain, "the RDMA device of %s is not in the host's network namespace, so its GUID cannot be set", lent.PCI).
 			Cure("load its RDMA driver; `rdma dev` shows the devices")
+	}
+	v.Before = link.WithGUIDs(v.Before, have.node, have.port)
+	switch {
 	case have == guids{*p.want.GUID, *p.want.GUID}:
 		return nil
 	case lent.Driver != "" && !lent.RDMAAlone:
@@ -87,7 +99,7 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	if err := checkRebind(ctx, tx, lent, driver); err != nil {
 		return err
 	}
-	v.Driver, v.Before = driver, link.WithGUIDs(v.Before, have.node, have.port)
+	v.Driver = driver
 	core, err := rdma.Open(host.Netns)
 	if err != nil {
 		return err
@@ -100,10 +112,10 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	return err
 }
 
-// firstPIDs is the text of the machine's first PID namespace (PROC_PID_INIT_INO).
+// firstPIDs is what /proc/self/ns/pid leads to in the initial PID namespace (PROC_PID_INIT_INO).
 const firstPIDs = "pid:[4026531836]"
 
-// checkRebind returns an error if the driver of the lent function cannot be bound anew so that all is found again.
+// checkRebind returns an error if the driver of the lent function cannot be bound anew without the loss of an interface or of a char device's number.
 func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driver string) error {
 	host := tx.Node.Host()
 	if lent.Snapshot != nil && !lent.Identity.AnyMAC {
@@ -124,7 +136,7 @@ func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driv
 		return err
 	}
 	if !first.ID.Equal(tx.Node.Netns.ID) || pids != firstPIDs { // in another PID namespace "first" is another one
-		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's first one, in which a driver makes the InfiniBand interface").
+		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's initial one, in which a driver makes the InfiniBand interface").
 			Cure("remove the GUID from the pod and the network")
 	}
 	lock, err := lockRDMA(ctx, tx.Node) // while others are moved or made anew, their numbers are free
@@ -147,10 +159,13 @@ func checkNumbers(host *nic.Host, pci string) error {
 }
 
 // lockWait bounds the wait for the node's lock of RDMA devices. rebindWait bounds that for what a driver makes after it
-// was bound: mlx5 takes one or two seconds.
+// was bound, for which mlx5 takes one or two seconds, and sweepWait that of a sweep. furnishWait bounds the wait until RDMA-CM
+// serves the new device.
 const (
-	lockWait   = time.Minute
-	rebindWait = 30 * time.Second
+	lockWait    = time.Minute
+	rebindWait  = 30 * time.Second
+	sweepWait   = 3 * time.Second
+	furnishWait = 5 * time.Second
 )
 
 func lockRDMA(ctx context.Context, n *attachment.Node) (*statefile.Lock, error) {
@@ -159,11 +174,11 @@ func lockRDMA(ctx context.Context, n *attachment.Node) (*statefile.Lock, error) 
 	return n.Ledger.LockRDMA(ctx)
 }
 
-// rebinding is a new bind of the driver of a virtual function, which then has the GUIDs of its physical function's table.
+// rebinding binds the driver of a virtual function anew, by which the function takes the GUIDs of its physical function's table.
 type rebinding struct {
 	*attachment.Node
 	host        *nic.Host
-	pci, driver string            // no driver is the one that the kernel chooses
+	pci, driver string            // driver "": the kernel chooses
 	name        string            // of the RDMA device; "" for any
 	settings    map[string]string // of the RDMA device
 	netdev      bool              // an InfiniBand interface must come
@@ -172,7 +187,7 @@ type rebinding struct {
 	wait     time.Duration // for what the driver makes
 }
 
-// run returns when the RDMA device, its char devices and its interface are on the host.
+// run binds the driver anew, and waits until the RDMA device, its char devices and its interface are on the host.
 func (r rebinding) run(ctx context.Context) error {
 	lock, err := lockRDMA(ctx, r.Node)
 	if err != nil {
@@ -188,21 +203,24 @@ func (r rebinding) run(ctx context.Context) error {
 	if err := r.bind(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.wait)
+	waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.wait)
 	defer cancel()
-	device, err := r.await(ctx, core, len(chars))
+	device, err := r.await(waiting, core, len(chars))
 	if err != nil {
 		return err
 	}
 	if now := r.host.CharDevices("pci", r.pci); r.promised && len(chars) > 0 && !slices.Equal(now, chars) {
 		return failure.New(failure.TryAgain, "the char devices of %s were %s, and are %s since its driver was bound anew: another device was made at the same time",
-			r.pci, strings.Join(chars, ", "), strings.Join(now, ", "))
+			r.pci, strings.Join(chars, ", "), strings.Join(now, ", ")).
+			Cure("delete the pod, so that the device plugin allocates it a function again")
 	}
-	r.furnish(ctx, core, device)
+	furnishing, cancel := context.WithTimeout(context.WithoutCancel(ctx), furnishWait)
+	defer cancel()
+	r.furnish(furnishing, core, device)
 	return nil
 }
 
-// bind takes the driver from the function, and binds it.
+// bind unbinds the function's driver, if it has one, and binds r.driver.
 func (r rebinding) bind() error {
 	if bound := r.host.DriverOf(r.pci); bound != "" {
 		if r.promised {
@@ -292,14 +310,14 @@ func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	return nil
 }
 
-// noteGUID notes in the record which GUID the RDMA device has now.
-func noteGUID(r *ledger.Record, node uint64) {
+// noteDevice notes in the record which GUID the RDMA device has now, and which name it is to have on the host.
+func noteDevice(r *ledger.Record, node uint64) {
 	if r.RDMA == nil {
 		return
 	}
 	for i := range r.RDMA.Devices {
 		if d := &r.RDMA.Devices[i]; d.ParentDev == r.Loan.PCI {
-			d.NodeGUID = rdma.GUID(node)
+			d.NodeGUID, d.Name = rdma.GUID(node), r.VF.RDMA
 		}
 	}
 }
@@ -318,11 +336,13 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 	if err != nil {
 		return err
 	}
-	if !there || given && have != want {
-		b := rebinding{Node: n, host: host, pci: r.Loan.PCI, driver: r.VF.Driver, name: r.VF.RDMA, settings: r.VF.RDMASettings,
-			netdev: r.LendsNetdev() && host.MakesIPoIB(), wait: rebindWait}
+	if !there || given && !have.same(want) {
+		b := rebinding{
+			Node: n, host: host, pci: r.Loan.PCI, driver: r.VF.Driver, name: r.VF.RDMA, settings: r.VF.RDMASettings,
+			netdev: r.LendsNetdev() && host.MakesIPoIB(), wait: rebindWait,
+		}
 		if !releasing.Conclusive() {
-			b.wait = releasing.Wait // the next sweep finds what comes later
+			b.wait = max(releasing.Wait, sweepWait) // the next sweep finds what comes later
 		}
 		if err := b.run(ctx); err != nil {
 			return fmt.Errorf("bind its driver anew: %w", err)
@@ -330,10 +350,10 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 		if have, _, err = guidsOf(host, r.Loan.PCI); err != nil {
 			return err
 		}
-	} else if err := furnishAgain(ctx, n, host, r); err != nil {
+	} else if err := furnishAgain(ctx, releasing, host); err != nil {
 		return err
 	}
-	noteGUID(r, have.node)
+	noteDevice(r, have.node)
 	if s := r.Loan.Snapshot; s != nil && s.PortGUID() != have.port {
 		s.MAC = "" // that of a GUID which the port does not have
 	}
@@ -341,7 +361,8 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 }
 
 // furnishAgain restores name and settings of the RDMA device: a process may have been killed after the bind.
-func furnishAgain(ctx context.Context, n *attachment.Node, host *nic.Host, r *ledger.Record) error {
+func furnishAgain(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
+	r := releasing.Record
 	core, err := rdma.Open(host.Netns)
 	if err != nil {
 		return err
@@ -351,8 +372,8 @@ func furnishAgain(ctx context.Context, n *attachment.Node, host *nic.Host, r *le
 	if err != nil || len(devices) != 1 {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rebindWait)
+	ctx, cancel := releasing.Served(ctx, furnishWait)
 	defer cancel()
-	rebinding{Node: n, name: r.VF.RDMA, settings: r.VF.RDMASettings}.furnish(ctx, core, devices[0])
+	rebinding{Node: releasing.Node, name: r.VF.RDMA, settings: r.VF.RDMASettings}.furnish(ctx, core, devices[0])
 	return nil
 }

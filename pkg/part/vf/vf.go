@@ -65,7 +65,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if p.userspace && !nic.IsUserspaceDriver(host.DriverOf(lent.PCI)) {
-		return failure.New(failure.NotAvailable, `"vfioPciMode" is for a function that a userspace driver holds, and %s holds %s`, host.DriverOf(lent.PCI), lent.PCI).
+		return failure.New(failure.NotAvailable, `"vfioPciMode" is set, and no userspace driver holds %s (its driver is %q)`, lent.PCI, host.DriverOf(lent.PCI)).
 			Cure(`bind vfio-pci, or remove "vfioPciMode"`)
 	}
 	if p.want.IsZero() {
@@ -274,7 +274,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was bound anew, not %016x", v.Number, of.Name, have.node, have.port, want.node).
 			Cure("see the kernel log; not every driver takes a GUID")
 	}
-	noteGUID(tx.Record, have.node)
+	noteDevice(tx.Record, have.node)
 	return tx.Node.Ledger.Put(tx.Record)
 }
 
@@ -372,13 +372,18 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 		return nil
 	}
 	var differ, unreported []string
+	var now []byte
 	err = answered(ctx, func() error {
-		differ, unreported, err = host.Netns.CompareFunction(of.Index, v.Number, v.Before)
+		if differ, unreported, err = host.Netns.CompareFunction(of.Index, v.Number, v.Before); err == nil {
+			now, err = host.Netns.Function(of.Index, v.Number)
+		}
 		return err
 	})
 	if err != nil {
 		return errors.Join(why, err)
 	}
+	unset := link.UnsetGUIDs(now) // the driver has refused the pod's too
+	differ = slices.DeleteFunc(differ, func(setting string) bool { return slices.Contains(unset, setting) })
 	for _, setting := range refused {
 		if slices.Contains(unreported, setting) {
 			differ = append(differ, setting)
