@@ -129,7 +129,7 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 	}, "ib-sriov": {
 		"device": nic, "runtimeConfig": map[string]any{"infinibandGUID": fmt.Sprintf("02:00:00:00:00:00:0b:%02x", nic[4])},
 	}}[plugin])
-	if plugin == sriov {
+	if plugin == "sriov" {
 		maps.Copy(conf, h.settings)
 	}
 	text, err := json.Marshal(conf)

@@ -11,12 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// The attributes of a virtual function that only its text needs, beside those of [FunctionChanges].
-const (
-	textRSSQuery = 7
-	textNodeGUID = 10
-	textPortGUID = 11
-)
+// textRSSQuery is the attribute of a virtual function that only its text has.
+const textRSSQuery = 7
 
 // FunctionSetting is a setting of a virtual function for people: "VLAN", "100 qos 5 802.1ad".
 type FunctionSetting struct{ Name, Value string }
@@ -28,13 +24,13 @@ func FunctionText(settings []byte) []FunctionSetting {
 	var all []FunctionSetting
 	guids := map[uint16]string{}
 	for _, a := range attrs {
-		if value := guidText(a.Value); value != "" && (a.Type == textNodeGUID || a.Type == textPortGUID) {
+		if value := guidText(a.Value); value != "" && (a.Type == vfNodeGUID || a.Type == vfPortGUID) {
 			guids[a.Type] = value
 		} else if name, value := settingText(a.Type, a.Value); value != "" {
 			all = append(all, FunctionSetting{name, value})
 		}
 	}
-	node, port := guids[textNodeGUID], guids[textPortGUID]
+	node, port := guids[vfNodeGUID], guids[vfPortGUID]
 	switch {
 	case node == port && node != "", node == "" && port != "":
 		all = append(all, FunctionSetting{"guid", port})

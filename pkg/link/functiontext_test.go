@@ -43,12 +43,12 @@ func TestSettingsOfAFunctionAsText(t *testing.T) {
 			},
 		},
 		"GUIDs": {
-			nlattr.Attrs{{Type: textNodeGUID, Value: guidOf(0x0002c9030001)}, {Type: textPortGUID, Value: guidOf(0x0002c9030001)}},
+			nlattr.Attrs{{Type: vfNodeGUID, Value: guidOf(0x0002c9030001)}, {Type: vfPortGUID, Value: guidOf(0x0002c9030001)}},
 			[]FunctionSetting{{"guid", "00:00:00:02:c9:03:00:01"}},
 		},
-		"one GUID": {nlattr.Attrs{{Type: textNodeGUID, Value: guidOf(1)}}, []FunctionSetting{{"guid", "00:00:00:00:00:00:00:01"}}},
+		"one GUID": {nlattr.Attrs{{Type: vfNodeGUID, Value: guidOf(1)}}, []FunctionSetting{{"guid", "00:00:00:00:00:00:00:01"}}},
 		"two GUIDs": {
-			nlattr.Attrs{{Type: textNodeGUID, Value: guidOf(1)}, {Type: textPortGUID, Value: guidOf(2)}},
+			nlattr.Attrs{{Type: vfNodeGUID, Value: guidOf(1)}, {Type: vfPortGUID, Value: guidOf(2)}},
 			[]FunctionSetting{{"node guid", "00:00:00:00:00:00:00:01"}, {"port guid", "00:00:00:00:00:00:00:02"}},
 		},
 		"another attribute":    {attrs: nlattr.Attrs{{Type: 99, Value: numbers(3, 1)}}},
@@ -75,7 +75,7 @@ func TestStateOfAFunction(t *testing.T) {
 func FuzzSettingsOfAFunctionAsText(f *testing.F) {
 	f.Add(reported())
 	vlan := nlattr.Attr{Type: vfVLANList, Value: vlanOf(7, 1, unix.ETH_P_8021AD)}
-	f.Add(nlattr.Marshal(nil, nlattr.Attrs{{Type: textNodeGUID, Value: guidOf(1)}, vlan}))
+	f.Add(nlattr.Marshal(nil, nlattr.Attrs{{Type: vfNodeGUID, Value: guidOf(1)}, vlan}))
 	for kind := range functionSettings {
 		for length := range 20 {
 			f.Add(nlattr.Marshal(nil, nlattr.Attrs{{Type: kind, Value: make([]byte, length)}}))

@@ -85,6 +85,7 @@ extern const struct ethtool_ops fk_ethtool_ops;
 extern const struct dcbnl_rtnl_ops fk_dcb_ops;
 void fk_settings_init(struct net_device *nd);
 
+bool fk_refuses_vf(int attribute);
 struct net_device *fk_netdev_of(struct device *parent);
 struct fk_rdma *fk_rdma_of(struct fk_nic *nic, u32 *port);
 int fk_rdma_renew(struct fk_nic *nic);

@@ -199,13 +199,19 @@ static struct fk_vf *vf_of(struct net_device *nd, int n)
 	return n >= 0 && n < nic->num_vf ? &nic->vf[n] : NULL;
 }
 
+/* Counts a setting of a VF, and reports whether the driver refuses it. Under the RTNL. */
+bool fk_refuses_vf(int attribute)
+{
+	vf_sets++;
+	return vf_lacks & BIT(attribute);
+}
+
 /* The VF that is to get a setting. */
 static struct fk_vf *vf_to_set(struct net_device *nd, int n, int attribute)
 {
 	struct fk_vf *vf = vf_of(nd, n);
 
-	vf_sets++; /* under the RTNL */
-	if (vf_lacks & BIT(attribute))
+	if (fk_refuses_vf(attribute))
 		return ERR_PTR(-EOPNOTSUPP);
 	return vf ?: ERR_PTR(-EINVAL);
 }

@@ -422,6 +422,8 @@ static int fk_set_vf_guid(struct ib_device *d, int n, u32 port, u64 guid, int ty
 {
 	struct fk_vf *vf = fk_ib_vf(d, n);
 
+	if (fk_refuses_vf(type))
+		return -EOPNOTSUPP;
 	if (!vf)
 		return -EINVAL;
 	if (type == IFLA_VF_IB_NODE_GUID)

@@ -295,11 +295,37 @@ func TestGUIDThatAFunctionHasHalfOfAlready(t *testing.T) {
 	}
 }
 
+// TestGUIDThatTheDriverRefuses: of the two it takes the first one, or none.
+func TestGUIDThatTheDriverRefuses(t *testing.T) {
+	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
+	before, table, chars := n.State(), n.table(), n.chars(1)
+	lacks := func(bits string) { write(t, "/sys/module/fakerdma/parameters/vf_lacks", bits) }
+	t.Cleanup(func() { lacks("0") })
+	for bits, setting := range map[string]string{"2048": "port GUID", "3072": "node GUID"} { // IFLA_VF_IB_NODE_GUID is 10
+		for number := range 2 { // without a GUID, and with the administrator's
+			lacks(bits)
+			_, err := n.Run(n.lendIB(n.pod(fmt.Sprint("pod", number)), "ADD", number, asked(podGUID)))
+			refused(t, err, cnierr.NotAvailable, setting)
+			lacks("0")
+			if bits == "2048" && number == 0 { // it took the node GUID, and 0 is no GUID that can be set
+				n.Batch(nil, "link set "+n.pf+" vf 0 node_guid 00:00:00:00:00:00:00:00", "link set "+n.pf+" vf 0 port_guid 00:00:00:00:00:00:00:00")
+			}
+			n.untouched(before)
+			if now := n.table(); now != table {
+				t.Errorf("%s of function %d: the functions are\n%s\nbefore:\n%s", setting, number, now, table)
+			}
+		}
+	}
+	if now := n.chars(1); now != chars {
+		t.Errorf("the function has %s, and had %s", now, chars)
+	}
+}
+
 // TestAttachmentsOfIBSRIOVCNIEnd: ib-sriov-cni's module is refused by the registries, so the test leaves what its ADD leaves.
 func TestAttachmentsOfIBSRIOVCNIEnd(t *testing.T) {
 	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
 	before := n.State()
-	const dir = "/var/lib/cni/ib-sriov-cni"
+	const dir = "/var/lib/cni/ib-sriov"
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}

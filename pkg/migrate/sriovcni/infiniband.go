@@ -15,7 +15,7 @@ import (
 
 // InfiniBandDir is the directory of ib-sriov-cni: a file for each attachment, named <container id>-<ifname> (its
 // pkg/config and pkg/utils).
-const InfiniBandDir = "/var/lib/cni/ib-sriov-cni"
+const InfiniBandDir = "/var/lib/cni/ib-sriov"
 
 // InfiniBand returns the part that ends attachments of ib-sriov-cni. It binds the function's driver anew, which returns the
 // interface and the RDMA device from any pod. It comes before the part of the NIC. dir is [InfiniBandDir] but for tests.

@@ -208,7 +208,7 @@ func (k *kept) original() *link.FunctionSettings {
 			w.VLAN.Proto = unix.ETH_P_8021AD
 		}
 	}
-	if mac, err := net.ParseMAC(was.AdminMAC); k.MAC != "" && err == nil {
+	if mac, err := net.ParseMAC(was.AdminMAC); err == nil { // a trusted pod may have changed it too
 		w.MAC = mac
 	}
 	if k.SpoofChk != "" {

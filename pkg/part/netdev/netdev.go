@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -50,8 +51,8 @@ func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 	c := p.Conf
 	s := static(c)
 	for _, id := range c.IDs() {
-		if h.IsPCI(id) {
-			s.PCI = id
+		if pci := strings.ToLower(id); h.IsPCI(pci) { // as sysfs has it
+			s.PCI = pci
 			break
 		}
 		if h.IsAux(id) {
@@ -444,7 +445,9 @@ func (p *Part) setMAC(tx *attachment.Tx) error {
 	if err != nil {
 		return failure.From(err, failure.NotAvailable, "%s does not take the MAC %s", tx.Record.Loan.Name, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
 	}
-	tx.Link, err = tx.Pod.ByIndex(tx.Link.Index)
+	if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err == nil && !bytes.Equal(tx.Link.MAC, p.MAC) {
+		err = failure.New(failure.NotAvailable, "%s has the MAC %s, and was given %s", tx.Record.Loan.Name, tx.Link.MAC, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
+	}
 	return err
 }
 

@@ -2,6 +2,7 @@ package vf
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -83,13 +84,17 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if err := answered(ctx, func() error { now, err = host.Netns.Function(of.Index, number); return err }); err != nil {
 		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, of.Name).Cure("its driver may be resetting it")
 	}
-	if err := checkMAC(lent, link.FunctionMAC(now), p.want); err != nil {
+	given := link.FunctionMAC(now)
+	if err := checkMAC(lent, given, p.want); err != nil {
 		return err
+	}
+	if lent.Snapshot == nil && !p.infiniBand { // the MAC that the pod's own driver finds, for the result
+		tx.Record.MAC = cmp.Or(p.want.MAC.String(), given.String())
 	}
 	before, want := link.FunctionChanges(now, p.want)
 	if len(want) > 0 && isTrusted(p.want) && p.want.MAC == nil { // igb takes a MAC that the pod sets for the given one, and refuses others later
-		given, _ := link.FunctionChanges(now, &link.FunctionSettings{MAC: make(net.HardwareAddr, 6)})
-		before = append(given, before...)
+		was, _ := link.FunctionChanges(now, &link.FunctionSettings{MAC: make(net.HardwareAddr, 6)})
+		before = append(was, before...)
 	}
 	v := &ledger.VF{PF: physical, Number: number, Before: before, Want: want}
 	if err := p.planRebind(ctx, tx, v); err != nil {
