@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -190,10 +191,19 @@ func (p *pod) call(verb, ifName, config string) testnet.Call {
 
 func podName(rail int) string { return "net" + strconv.Itoa(rail+1) }
 
-// gc runs `railctl gc`, which runs once without waiting.
+// gc runs `railctl gc` until it has ended all attachments of dead pods. It waits only briefly for the kernel, which may
+// be busy with what a pod left.
 func (n *node) gc() {
 	n.t.Helper()
-	n.Exec(filepath.Join(testnet.Bin(n.t), "railctl"), "gc", "--state-dir", n.state)
+	var out []byte
+	done := testnet.Within(30*time.Second, func() bool {
+		var err error
+		out, err = exec.Command("ip", "netns", "exec", n.Name, filepath.Join(testnet.Bin(n.t), "railctl"), "gc", "--state-dir", n.state).CombinedOutput()
+		return err == nil
+	})
+	if !done {
+		n.t.Fatalf("railctl gc:\n%s", out)
+	}
 }
 
 // records returns the records of the node's ledger.
