@@ -121,7 +121,10 @@ func TestPodsAskForNetworksThatExist(t *testing.T) {
 
 // nics returns the NICs of the node that node.yaml is for.
 func nics() []resource.NIC {
-	list := []resource.NIC{{PCI: "0000:01:00.0", Names: []string{"ens2f0"}, Vendor: "15b3", Device: "1017", LinkType: "ether", CharDevices: []string{"/dev/infiniband/uverbs8"}}}
+	list := []resource.NIC{{
+		PCI: "0000:01:00.0", Names: []string{"ens2f0"}, Vendor: "15b3", Device: "1017", LinkType: "ether",
+		CharDevices: []string{"/dev/infiniband/uverbs8"},
+	}}
 	for rail := range 8 {
 		list = append(list, resource.NIC{
 			PCI: fmt.Sprintf("0000:%02x:00.0", 0x1a+rail), Names: []string{fmt.Sprintf("ens%dnp0", 11+rail)}, Vendor: "15b3", Device: "1021",

@@ -131,7 +131,8 @@ NVSHMEM and GLOO.`,
 	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, which railctl doctor cluster judges")
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
 	own.addKubeconfig(cmd)
-	cmd.Flags().StringVar(&own.Namespace, "namespace", "", "with --cluster: namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+	cmd.Flags().StringVar(&own.Namespace, "namespace", "",
+		"with --cluster: namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		own.stateDir = d.stateDir
 		read := own.read

@@ -69,7 +69,8 @@ func (m *Machine) args() []string {
 	args := slices.Concat(m.Image.qemu.args(), m.Image.accel.args(), []string{
 		"-smp", "2", "-m", cmp.Or(m.Memory, defaultMemory),
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-		"-kernel", m.Image.Kernel, "-initrd", m.Initrd, "-append", strings.Join(slices.Concat(kernelArgs, m.Image.arch.kernel, []string{wire.Port + "=" + m.Image.arch.port}), " "),
+		"-kernel", m.Image.Kernel, "-initrd", m.Initrd,
+		"-append", strings.Join(slices.Concat(kernelArgs, m.Image.arch.kernel, []string{wire.Port + "=" + m.Image.arch.port}), " "),
 		"-chardev", fmt.Sprintf("file,id=console,path=/dev/fd/%d", console), "-serial", "chardev:console",
 	})
 	args = append(args, m.Image.arch.machine...)

@@ -77,7 +77,7 @@ func TestEachPodOutsideHasItsOwnTime(t *testing.T) {
 	}
 }
 
-// TestVirtualFunctionThatAwaitsItsGUIDIsHealthy: the plugin ib-sriov gives it one, and no port is active before that.
+// TestVirtualFunctionThatAwaitsItsGUIDIsHealthy: no port is active before ib-sriov has set its GUID.
 func TestVirtualFunctionThatAwaitsItsGUIDIsHealthy(t *testing.T) {
 	const begin = "80:00:00:48:fe:80:00:00:00:00:00:00"
 	none, ones, some := begin+":00:00:00:00:00:00:00:00", begin+":ff:ff:ff:ff:ff:ff:ff:ff", begin+":02:00:00:00:00:00:00:01"

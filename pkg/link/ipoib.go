@@ -114,19 +114,26 @@ func (l *Link) HasMAC(mac net.HardwareAddr) bool {
 
 // PortGUID returns the GUID of the port of an InfiniBand interface, 0 for another link.
 func (l *Link) PortGUID() uint64 {
-	if !l.IsIPoIB() || len(l.PermMAC) != IPoIBAddress {
+	if !l.IsIPoIB() {
 		return 0
 	}
-	return binary.BigEndian.Uint64(l.PermMAC[ipoibGUID:])
+	return guidIn(l.PermMAC)
+}
+
+// guidIn returns the GUID in the address of an InfiniBand interface, 0 for another address.
+func guidIn(mac net.HardwareAddr) uint64 {
+	if len(mac) != IPoIBAddress {
+		return 0
+	}
+	return binary.BigEndian.Uint64(mac[ipoibGUID:])
 }
 
 // PortGUID returns the GUID of the port of the InfiniBand interface, 0 for another link.
 func (s *Snapshot) PortGUID() uint64 {
-	mac := parseMAC(s.MAC)
-	if s.IPoIB == nil || len(mac) != IPoIBAddress {
+	if s.IPoIB == nil {
 		return 0
 	}
-	return binary.BigEndian.Uint64(mac[ipoibGUID:])
+	return guidIn(parseMAC(s.MAC))
 }
 
 // QueuePair returns the number of the queue pair in the address of an InfiniBand interface:

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -55,5 +56,36 @@ func TestADriverIsBoundByItsName(t *testing.T) {
 		if err := h.Bind(c[0], c[1]); err == nil {
 			t.Errorf("%q: no error", c)
 		}
+	}
+}
+
+func TestVirtualFunctionsAreFoundByTheirNumbers(t *testing.T) {
+	h := &Host{Sys: t.TempDir()}
+	const physical = "0000:01:00.0"
+	dir := filepath.Join(h.Sys, "bus/pci/devices", physical)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{"virtfn0": "0000:01:00.2", "virtfn10": "0000:01:01.4", "virtfnx": "0000:01:00.3", "driver": "mlx5_core"} {
+		symlink(t, "../"+target, filepath.Join(dir, link))
+	}
+	have, err := h.VirtualFunctions(physical)
+	if want := map[int]string{0: "0000:01:00.2", 10: "0000:01:01.4"}; err != nil || !maps.Equal(have, want) {
+		t.Errorf("%v, %v", have, err)
+	}
+	if number, ok := h.FunctionNumber(physical, "0000:01:01.4"); number != 10 || !ok {
+		t.Errorf("number %d, %v", number, ok)
+	}
+	if _, ok := h.FunctionNumber(physical, "0000:01:00.3"); ok {
+		t.Error("a link without a number counts")
+	}
+	if have, err := h.VirtualFunctions("mlx5_core.sf.4"); err != nil || len(have) > 0 {
+		t.Errorf("of a subfunction: %v, %v", have, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "virtfn3"), nil, 0o600); err != nil { // no link
+		t.Fatal(err)
+	}
+	if have, err := h.VirtualFunctions(physical); err == nil || len(have) != 2 {
+		t.Errorf("with one that cannot be read: %v, %v", have, err)
 	}
 }

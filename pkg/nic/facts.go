@@ -1,7 +1,9 @@
 package nic
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -146,13 +148,10 @@ func (h *Host) number(dir, file string) int {
 // netdev, and the number of the virtual function there.
 func (h *Host) addFunctions(nics []resource.NIC) {
 	for _, pf := range nics {
-		dir := filepath.Join(h.Sys, "bus/pci/devices", pf.PCI)
-		virtual, _ := filepath.Glob(filepath.Join(dir, "virtfn*")) // the pattern is well-formed
-		for _, v := range virtual {
-			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(v), "virtfn"))
-			target, linkErr := os.Readlink(v)
-			at := slices.IndexFunc(nics, func(n resource.NIC) bool { return n.PCI == filepath.Base(target) })
-			if err != nil || linkErr != nil || at < 0 {
+		virtual, _ := h.VirtualFunctions(pf.PCI) // one that is just removed has no facts
+		for number, pci := range virtual {
+			at := slices.IndexFunc(nics, func(n resource.NIC) bool { return n.PCI == pci })
+			if at < 0 {
 				continue
 			}
 			nics[at].VF = number
@@ -179,16 +178,41 @@ func (h *Host) PhysicalFunction(pci string) string {
 // FunctionNumber returns the number of a virtual function among those of its physical function, both by PCI
 // address. ok reports whether it is one of them.
 func (h *Host) FunctionNumber(physical, virtual string) (number int, ok bool) {
-	links, _ := filepath.Glob(filepath.Join(h.Sys, "bus/pci/devices", physical, "virtfn*")) // the pattern is well-formed
-	for _, l := range links {
-		target, err := os.Readlink(l)
-		if err != nil || filepath.Base(target) != virtual {
-			continue
+	all, _ := h.VirtualFunctions(physical) // one that is just removed is none of them
+	for number, pci := range all {
+		if pci == virtual {
+			return number, true
 		}
-		number, err = strconv.Atoi(strings.TrimPrefix(filepath.Base(l), "virtfn"))
-		return number, err == nil
 	}
 	return 0, false
+}
+
+// VirtualFunctions returns the PCI addresses of the virtual functions of a physical one, by their numbers: the targets of the links
+// virtfn0, virtfn1 and so on. It returns those that it can read beside an error. A device that is no PCI function has none.
+func (h *Host) VirtualFunctions(physical string) (map[int]string, error) {
+	if !validName(physical) {
+		return nil, nil
+	}
+	dir := filepath.Join(h.Sys, "bus/pci/devices", physical)
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	found, errs := map[int]string{}, []error{err}
+	for _, e := range entries {
+		text, ok := strings.CutPrefix(e.Name(), "virtfn")
+		number, err := strconv.Atoi(text)
+		if !ok || err != nil {
+			continue
+		}
+		target, err := os.Readlink(filepath.Join(dir, e.Name()))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		found[number] = filepath.Base(target)
+	}
+	return found, errors.Join(errs...)
 }
 
 // maxLevels bounds a stack of links, as the kernel does (MAX_NEST_DEV).

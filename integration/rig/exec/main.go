@@ -55,7 +55,10 @@ func run(ctx context.Context, args []string) (int, error) {
 		Binaries: cmp.Or(os.Getenv("RAIL_CNI_BIN"), filepath.Join(root, "bin")),
 		Peers:    cmp.Or(os.Getenv("RAIL_CNI_PEERS"), filepath.Join(root, "bin", "peers")),
 	}
-	m := &rig.Machine{Initrd: initrd, Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr, Disk: os.Getenv("RIG_DISK"), Reach: os.Getenv("RIG_REACH"), Memory: os.Getenv("RIG_MEMORY"), GPUs: os.Getenv("RIG_GPUS") == "yes"}
+	m := &rig.Machine{
+		Initrd: initrd, Out: os.Stdout, ErrOut: os.Stderr, Log: os.Stderr, Disk: os.Getenv("RIG_DISK"), Reach: os.Getenv("RIG_REACH"),
+		Memory: os.Getenv("RIG_MEMORY"), GPUs: os.Getenv("RIG_GPUS") == "yes",
+	}
 	if err := prepare(ctx, root, job, m); err != nil {
 		return 1, err
 	}

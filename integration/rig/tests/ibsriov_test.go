@@ -221,7 +221,10 @@ func TestAnnotationOfIBKubernetes(t *testing.T) {
 	}
 	p := n.pod("pod")
 	// Late.
-	for _, more := range []map[string]any{nil, {"args": map[string]any{"cni": map[string]any{"guid": podGUID}}}, {"args": map[string]any{"cni": map[string]any{"mellanox.infiniband.app": "configured"}}}} {
+	written := func(key, value string) map[string]any {
+		return map[string]any{"args": map[string]any{"cni": map[string]any{key: value}}}
+	}
+	for _, more := range []map[string]any{nil, written("guid", podGUID), written("mellanox.infiniband.app", "configured")} {
 		_, err := n.Run(n.lendIB(p, "ADD", 1, with(more)))
 		refused(t, err, cnierr.TryAgain, "ib-kubernetes has not given the pod a GUID yet")
 		n.untouched(before)

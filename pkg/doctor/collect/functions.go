@@ -3,10 +3,6 @@ package collect
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -44,7 +40,7 @@ func (c *collector) functionTables(context.Context) (functionTables, error) {
 		if _, read := found[l.ParentDev]; l.ParentDev == "" || read || on.IsRepresentor(l) {
 			continue
 		}
-		addresses, err := c.virtualFunctions(l.ParentDev)
+		addresses, err := on.VirtualFunctions(l.ParentDev)
 		if len(addresses) == 0 && err == nil {
 			continue
 		}
@@ -81,29 +77,6 @@ func readFunctions(host *link.Netns, index int, addresses map[int]string) ([]doc
 		table = append(table, f)
 	}
 	return table, err
-}
-
-// virtualFunctions returns the PCI addresses of a function's virtual ones, by number. They are the targets of the links
-// virtfn0, virtfn1 and so on.
-func (c *collector) virtualFunctions(physical string) (map[int]string, error) {
-	entries, err := os.ReadDir(c.pci(physical, ""))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil //nolint:nilnil // it is no PCI function, or has just been removed
-	}
-	found := map[int]string{}
-	for _, e := range entries {
-		text, ok := strings.CutPrefix(e.Name(), "virtfn")
-		number, err := strconv.Atoi(text)
-		if !ok || err != nil {
-			continue
-		}
-		target, err := os.Readlink(c.pci(physical, e.Name()))
-		if err != nil {
-			return nil, err
-		}
-		found[number] = filepath.Base(target)
-	}
-	return found, err
 }
 
 // heldFunctions returns the PCI addresses of the NICs that records hold. A record that cannot be read may hold any.

@@ -3,7 +3,6 @@ package collect
 import (
 	"encoding/binary"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,7 +41,10 @@ func collectorIn(root string) *collector {
 func TestPCIeLinkIsJudgedByBothEnds(t *testing.T) {
 	end := func(pci, speed, width, maxSpeed, maxWidth string) map[string]string {
 		at := "sys/bus/pci/devices/" + pci + "/"
-		return map[string]string{at + "current_link_speed": speed + "\n", at + "current_link_width": width + "\n", at + "max_link_speed": maxSpeed + "\n", at + "max_link_width": maxWidth + "\n"}
+		return map[string]string{
+			at + "current_link_speed": speed + "\n", at + "current_link_width": width + "\n",
+			at + "max_link_speed": maxSpeed + "\n", at + "max_link_width": maxWidth + "\n",
+		}
 	}
 	const nic, bridge = "0000:3b:00.0", "0000:3a:01.0"
 	for _, c := range []struct {
@@ -149,18 +151,6 @@ func TestNetworkManagersAreFoundByTheirFiles(t *testing.T) {
 	}
 	if have := collectorIn(dir).managedBy(7); have.OK() {
 		t.Errorf("a directory in place of the file: %+v", have)
-	}
-}
-
-func TestVirtualFunctionsAreFoundByTheirNumbers(t *testing.T) {
-	const at = "sys/bus/pci/devices/0000:01:00.0/"
-	dir := tree(t, map[string]string{at + "virtfn0@": "../0000:01:00.2", at + "virtfn10@": "../0000:01:01.4", at + "virtfnx@": "../0000:01:00.3", at + "vendor": "0x15b3"})
-	have, err := collectorIn(dir).virtualFunctions("0000:01:00.0")
-	if want := map[int]string{0: "0000:01:00.2", 10: "0000:01:01.4"}; err != nil || !maps.Equal(have, want) {
-		t.Errorf("%v, %v", have, err)
-	}
-	if have, err := collectorIn(dir).virtualFunctions("mlx5_core.sf.4"); err != nil || len(have) > 0 {
-		t.Errorf("of a subfunction: %v, %v", have, err)
 	}
 }
 

@@ -89,7 +89,7 @@ func (p Moving) checkIsolation(tx *attachment.Tx, r *ledger.RDMA) error {
 		Cure(`%s; or remove "rdmaIsolation"`, rdma.AtBoot(rdma.Exclusive))
 }
 
-// guardRebind returns an error if the host needs the RDMA device of the lent function, whose driver is to be bound anew.
+// guardRebind returns an error if the host needs the RDMA device of the lent function, which a new bind of its driver destroys.
 func (p Moving) guardRebind(ctx context.Context, tx *attachment.Tx) error {
 	core, err := rdma.Open(tx.Node.Host().Netns)
 	if err != nil {
