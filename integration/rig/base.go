@@ -24,7 +24,7 @@ var kernelModules = []string{
 var nicModules = []string{"e1000e"}
 
 // functionModules are the drivers of the NIC with virtual functions, and of these. Machines with
-// the fake NICs load them on demand, and vfio-pci with them.
+// the fake NICs load them on demand, and two userspace drivers with them.
 var functionModules = []string{"igb", "igbvf"}
 
 // deviceModules are loaded on demand, for the options of [Machine].
@@ -157,7 +157,7 @@ func (b *builder) pack(ctx context.Context, s *system, path string) error {
 	}
 	if s.module != "" {
 		a.file(wire.NICModule, s.module)
-		if err := a.modules(ctx, s.kernel, wire.Functions, added, append(slices.Clone(functionModules), "vfio_pci")...); err != nil {
+		if err := a.modules(ctx, s.kernel, wire.Functions, added, append(slices.Clone(functionModules), "vfio_pci", "uio_pci_generic")...); err != nil {
 			return err
 		}
 	}

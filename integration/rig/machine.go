@@ -91,10 +91,10 @@ func (m *Machine) args() []string {
 	return args
 }
 
-// fakeFunctions are the arguments for a NIC with eight virtual functions, below a bridge of its own.
+// fakeFunctions are the arguments for a NIC with virtual functions, below a bridge of its own.
 var fakeFunctions = []string{
 	"-device", "pcie-root-port,id=root1,bus=pcie.0,chassis=1,slot=1,addr=2", "-device", "nvme-subsys,id=subsystem",
-	"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=8,sriov_vq_flexible=16,sriov_vi_flexible=8,max_ioqpairs=26,msix_qsize=26",
+	"-device", "nvme,serial=rig,subsys=subsystem,bus=root1,sriov_max_vfs=32,sriov_vq_flexible=64,sriov_vi_flexible=32,max_ioqpairs=66,msix_qsize=66",
 }
 
 // nicArgs returns the arguments for the NICs.

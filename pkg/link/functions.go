@@ -28,13 +28,29 @@ var functionSettings = map[uint16]string{
 // kernel's IFLA_VF_INFO. The kernel asks the driver for each of them, so call
 // it only for a NIC that is lent with them.
 func (n *Netns) Functions(index int) ([][]byte, error) {
-	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
-	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
-	header.Index = int32(index)
-	req.AddData(header)
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(withFunctions|skipStats)))
 	var functions [][]byte
-	err := n.exchange(req, func(m []byte) {
+	var err error
+	if !n.functionsByDump {
+		functions, err = n.functions(n.askLinkFor(0, index, withFunctions|skipStats), index)
+	}
+	if n.functionsByDump || errors.Is(err, unix.EMSGSIZE) {
+		// Kernels without 23f00807619d (6.15) count no room for the GUIDs (rtnl_vfinfo_size), and write a warning to their log
+		// (rtnl_getlink). The datagrams of a dump are as large as our buffer. It asks the drivers of all links, so it is not the
+		// first choice.
+		n.functionsByDump = true
+		functions, err = retryDump(func() ([][]byte, error) {
+			return n.functions(n.askLinkFor(unix.NLM_F_DUMP, 0, withFunctions|skipStats), index)
+		})
+	}
+	return functions, wrap(n.ifGone(err, index), "read virtual functions of link with index %d in netns %s", index, n.Path)
+}
+
+// functions returns the virtual functions of the link with this index in the answer to a request.
+func (n *Netns) functions(req *nl.NetlinkRequest, index int) (functions [][]byte, err error) {
+	err = n.exchange(req, func(m []byte) {
+		if indexOf(m) != index {
+			return
+		}
 		_, attrs, _ := nlattr.ParseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
 		infos, _ := attrs.Nested(unix.IFLA_VFINFO_LIST)
 		for _, info := range infos {
@@ -48,7 +64,7 @@ func (n *Netns) Functions(index int) ([][]byte, error) {
 			functions = append(functions, nlattr.Marshal(nil, settings))
 		}
 	})
-	return functions, wrap(n.ifGone(err, index), "read virtual functions of link with index %d in netns %s", index, n.Path)
+	return functions, err
 }
 
 // RestoreFunctions restores the settings of the link's virtual functions, and

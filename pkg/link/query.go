@@ -178,12 +178,15 @@ func (n *Netns) reportUnread(l *Link) {
 // answer may be too large to send.
 const skipStats = 1 << 3
 
-func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest {
+func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest { return n.askLinkFor(flags, index, skipStats) }
+
+// askLinkFor is askLink with another mask (IFLA_EXT_MASK).
+func (n *Netns) askLinkFor(flags, index int, mask uint32) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, flags)
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)
 	req.AddData(header)
-	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(skipStats)))
+	req.AddData(nl.NewRtAttr(unix.IFLA_EXT_MASK, nl.Uint32Attr(mask)))
 	return req
 }
 

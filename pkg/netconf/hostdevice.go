@@ -2,6 +2,7 @@ package netconf
 
 import (
 	"errors"
+	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
@@ -91,14 +92,18 @@ func (c *HostDevice) LinkWait() LinkWait { return c.wait(c.RDMA.RDMA) }
 // may be PCI addresses, auxiliary device names, or a device plugin's own
 // numbers, which identify nothing on the host.
 func (c *HostDevice) IDs() []string {
-	return given(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID)
+	return devices(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID)
 }
 
-// given returns the values that are not empty, nil if there are none.
-func given(values ...string) (some []string) {
-	for _, v := range values {
-		if v != "" {
-			some = append(some, v)
+// devices returns the IDs that are not empty, nil if there are none. PCI addresses are in lower case, as sysfs has them
+// (pci_setup_device). The names of other devices have no colon.
+func devices(ids ...string) (some []string) {
+	for _, id := range ids {
+		switch {
+		case strings.Contains(id, ":"):
+			some = append(some, strings.ToLower(id))
+		case id != "":
+			some = append(some, id)
 		}
 	}
 	return some

@@ -109,7 +109,7 @@ func (c *IPoIB) checkAddress(args Args) error {
 }
 
 // IDs returns the device IDs of the configuration, the runtime's first.
-func (c *IPoIB) IDs() []string { return given(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID) }
+func (c *IPoIB) IDs() []string { return devices(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID) }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.
 func (c *IPoIB) NeedsRail() bool { return needsRail(c.Rail, &c.Common, &c.Routing) }

@@ -250,6 +250,8 @@ func TestShapes(t *testing.T) {
 		{"A: the NAD as it is", `{"device":"ens12np0"}`, nil},
 		{"B: with the injected ids", `{"deviceID":"0000:3b:00.0","pciBusID":"0000:3b:00.0"}`, []string{"0000:3b:00.0", "0000:3b:00.0"}},
 		{"B: a NAD that names one itself", `{"pciBusID":"0000:3b:00.1"}`, []string{"0000:3b:00.1"}},
+		{"B: a NAD that writes one in upper case", `{"pciBusID":"0000:3B:00.1"}`, []string{"0000:3b:00.1"}},
+		{"B: the name of an auxiliary device stays", `{"deviceID":"mlx5_core.SF.4"}`, []string{"mlx5_core.SF.4"}},
 		{"C: with runtimeConfig", `{"deviceID":"1","pciBusID":"2","RuntimeConfig":{"deviceID":"3"}}`, []string{"3", "2", "1"}},
 	} {
 		got, err := ParseHostDevice([]byte(c.config))

@@ -68,5 +68,5 @@ func (c *Common) NeedPrevResult() error {
 
 // IDs returns the device IDs of the configuration, as [HostDevice.IDs] does.
 func (c *RDMAChained) IDs() []string {
-	return given(c.RuntimeConfig.DeviceID, c.DeviceID, c.PCIBusID)
+	return devices(c.RuntimeConfig.DeviceID, c.DeviceID, c.PCIBusID)
 }

@@ -104,6 +104,8 @@ int fk_set_lid(struct fk_rdma *rdma, u32 port, u16 lid);
 int fk_set_deaf(struct fk_rdma *rdma, u32 port, bool deaf);
 void fk_mac(struct fk_nic *nic, u8 *mac);
 
+int fk_count_init(void);
+void fk_count_exit(void);
 int fk_client_init(void);
 void fk_client_exit(void);
 

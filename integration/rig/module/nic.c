@@ -64,6 +64,14 @@ static uint vf_lacks;
 module_param(vf_lacks, uint, 0644);
 MODULE_PARM_DESC(vf_lacks, "settings of VFs that the driver refuses, a bit for each IFLA_VF_*");
 
+static uint vf_ignores;
+module_param(vf_ignores, uint, 0644);
+MODULE_PARM_DESC(vf_ignores, "settings of VFs that the driver takes without an error and without an effect, a bit for each IFLA_VF_*");
+
+static uint vf_probes_fail;
+module_param(vf_probes_fail, uint, 0644);
+MODULE_PARM_DESC(vf_probes_fail, "how often the driver fails yet to bind a VF (counted down)");
+
 static bool vf_resets;
 module_param(vf_resets, bool, 0644);
 MODULE_PARM_DESC(vf_resets, "a VF takes the MAC that its PF sets, also as the permanent one, as iavf and ixgbevf do");
@@ -209,10 +217,13 @@ bool fk_refuses_vf(int attribute)
 /* The VF that is to get a setting. */
 static struct fk_vf *vf_to_set(struct net_device *nd, int n, int attribute)
 {
+	static struct fk_vf nobody;
 	struct fk_vf *vf = vf_of(nd, n);
 
 	if (fk_refuses_vf(attribute))
 		return ERR_PTR(-EOPNOTSUPP);
+	if (vf_ignores & BIT(attribute))
+		return &nobody;
 	return vf ?: ERR_PTR(-EINVAL);
 }
 
@@ -671,6 +682,10 @@ static int fk_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 
 	if (!fk_wanted(pdev))
 		return -ENODEV;
+	if (pdev->is_virtfn && vf_probes_fail) {
+		vf_probes_fail--;
+		return -EIO;
+	}
 	nic = kzalloc(sizeof(*nic), GFP_KERNEL);
 	if (!nic)
 		return -ENOMEM;
@@ -789,10 +804,13 @@ static struct pci_driver fk_gpu_driver = {
 
 static int __init fk_load(void)
 {
-	int err = fk_client_init();
+	int err = fk_count_init();
 
 	if (err)
 		return err;
+	err = fk_client_init();
+	if (err)
+		goto count;
 	err = pci_register_driver(&fk_gpu_driver);
 	if (err)
 		goto client;
@@ -805,6 +823,8 @@ gpu:
 	pci_unregister_driver(&fk_gpu_driver);
 client:
 	fk_client_exit();
+count:
+	fk_count_exit();
 	return err;
 }
 module_init(fk_load);
@@ -814,6 +834,7 @@ static void __exit fk_unload(void)
 	pci_unregister_driver(&fk_driver);
 	pci_unregister_driver(&fk_gpu_driver);
 	fk_client_exit();
+	fk_count_exit();
 }
 module_exit(fk_unload);
 

@@ -7,15 +7,19 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
+	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -302,14 +306,12 @@ func TestGUIDThatAFunctionHasHalfOfAlready(t *testing.T) {
 func TestGUIDThatTheDriverRefuses(t *testing.T) {
 	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
 	before, table, chars := n.State(), n.table(), n.chars(1)
-	lacks := func(bits string) { write(t, "/sys/module/fakerdma/parameters/vf_lacks", bits) }
-	t.Cleanup(func() { lacks("0") })
 	for bits, setting := range map[string]string{"2048": "port GUID", "3072": "node GUID"} { // IFLA_VF_IB_NODE_GUID is 10
 		for number := range 2 { // without a GUID, and with the administrator's
-			lacks(bits)
-			_, err := n.Run(n.lendIB(n.pod(fmt.Sprint("pod", number)), "ADD", number, asked(podGUID)))
-			refused(t, err, cnierr.NotAvailable, setting)
-			lacks("0")
+			knob(t, "vf_lacks", bits, func() {
+				_, err := n.Run(n.lendIB(n.pod(fmt.Sprint("pod", number)), "ADD", number, asked(podGUID)))
+				refused(t, err, cnierr.NotAvailable, setting)
+			})
 			if bits == "2048" && number == 0 { // it took the node GUID, and 0 is no GUID that can be set
 				n.Batch(nil, "link set "+n.pf+" vf 0 node_guid 00:00:00:00:00:00:00:00", "link set "+n.pf+" vf 0 port_guid 00:00:00:00:00:00:00:00")
 			}
@@ -358,6 +360,102 @@ func TestAttachmentsOfIBSRIOVCNIEnd(t *testing.T) {
 		}
 		if _, err := os.Stat(file); err == nil {
 			t.Errorf("%s is left", file)
+		}
+	}
+}
+
+// TestDriverThatCannotBeBoundAnew: a failed ADD binds it once more. If that fails too, a later DEL does.
+func TestDriverThatCannotBeBoundAnew(t *testing.T) {
+	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
+	before, table, chars := n.State(), n.table(), n.chars(1)
+	for fails, later := range map[string]bool{"1": false, "2": true} {
+		call := n.lendIB(n.pod("pod"+fails), "ADD", 1, asked(podGUID))
+		knob(t, "vf_probes_fail", fails, func() {
+			_, err := n.Run(call)
+			refused(t, err, cnierr.Kernel, "bind "+n.pci[1])
+		})
+		if _, err := os.Stat("/sys/bus/pci/devices/" + n.pci[1] + "/driver"); (err != nil) != later {
+			t.Errorf("after %s failures: %v", fails, err)
+		}
+		n.MustRun(call.With("DEL"))
+		n.untouched(before)
+		if now, guid := n.chars(1), n.guidOf(n.Netns, 1); now != chars || guid != guidText(adminGUID) || n.table() != table {
+			t.Errorf("the function has %s and the GUIDs %s\n%s", now, guid, n.table())
+		}
+	}
+}
+
+// TestGUIDOfAFunctionOfAUserspaceDriver: the function is reset when the pod's program begins, so no driver is bound.
+func TestGUIDOfAFunctionOfAUserspaceDriver(t *testing.T) {
+	if err := kmod.LoadAll(wire.Functions); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := newHCAFunctions(t, rdma.Shared, opensm.OpenFabric)
+	vfio := map[string]any{"vfioPciMode": true, "link_state": "enable"}
+	maps.Copy(vfio, asked(podGUID))
+	before := n.State()
+	_, err := n.Run(n.lendIB(n.pod("early"), "ADD", 1, vfio))
+	refused(t, err, cnierr.NotAvailable, `"vfioPciMode" is set, and no userspace driver holds`)
+	n.untouched(before)
+	n.bind(1, "uio_pci_generic")
+	before, table := n.State(), n.table()
+	for name, end := range map[string]func(p *pod, call testnet.Call){
+		"DEL":          func(_ *pod, call testnet.Call) { n.MustRun(call.With("DEL")) },
+		"dead pod, gc": func(p *pod, _ testnet.Call) { p.Kill(); n.gc() },
+	} {
+		p := n.pod("pod")
+		call := n.lendIB(p, "ADD", 1, vfio)
+		n.MustRun(call)
+		if now := n.table(); strings.Count(now, podGUID) != 2 || !strings.Contains(now, "link-state enable") {
+			t.Errorf("%s: the functions are\n%s", name, now)
+		}
+		if links, err := p.Links(); err != nil || len(links) != 1 {
+			t.Errorf("%s: the pod has the links %+v, %v", name, links, err)
+		}
+		end(p, call)
+		n.untouched(before)
+		if now := n.table(); now != table {
+			t.Errorf("%s: the functions are\n%s\nbefore:\n%s", name, now, table)
+		}
+	}
+	n.bind(1, "mlx5_core")
+}
+
+// expectWarning hides the kernel's warnings from the console until the test ends: a run of the rig takes them for trouble.
+func expectWarning(t *testing.T) {
+	t.Helper()
+	const levels = "/proc/sys/kernel/printk"
+	before, err := os.ReadFile(levels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, levels, "1")
+	t.Cleanup(func() { write(t, levels, string(before)) })
+	write(t, wire.Warned, "")
+}
+
+// TestTableThatDoesNotFitOneAnswer: older kernels refuse a question for many functions, that of iproute2 too. The table is
+// then read in another way.
+func TestTableThatDoesNotFitOneAnswer(t *testing.T) {
+	n := &functionNode{node: newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,18,0 vf_guids_uncounted=1")}
+	n.makeFunctions(24)
+	n.pf = n.ipoibOf(filepath.Base(functionDir))
+	l, err := n.ByName(n.pf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expectWarning(t) // the kernel warns of its own fault (rtnl_getlink)
+	if out, err := exec.Command("ip", "-n", n.Name, "link", "show", n.pf).CombinedOutput(); err == nil || !strings.Contains(string(out), "Message too long") {
+		t.Fatalf("the table fits: %v, %s", err, out)
+	}
+	n.Batch(nil, "link set "+n.pf+" vf 23 node_guid "+adminGUID)
+	for range 2 {
+		settings, err := n.Function(l.Index, 23)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(link.FunctionText(settings)); !strings.Contains(text, adminGUID) {
+			t.Errorf("function 23 has %s", text)
 		}
 	}
 }

@@ -56,6 +56,18 @@ func (n *node) makeFunctions(count int) {
 	n.t.Cleanup(func() { write(n.t, functionDir+"sriov_numvfs", "0") })
 }
 
+// bind binds a virtual function to a driver, also to its own anew.
+func (n *functionNode) bind(number int, driver string) {
+	n.t.Helper()
+	dir := "/sys/bus/pci/devices/" + n.pci[number]
+	write(n.t, dir+"/driver/unbind", n.pci[number])
+	write(n.t, dir+"/driver_override", driver)
+	write(n.t, "/sys/bus/pci/drivers_probe", n.pci[number])
+	if now := filepath.Base(readLink(n.t, dir+"/driver")); now != driver {
+		n.t.Fatalf("virtual function %d has the driver %s", number, now)
+	}
+}
+
 // table returns what the physical function has of its virtual ones, a line for each.
 func (n *functionNode) table() string {
 	n.t.Helper()
@@ -75,6 +87,15 @@ func (n *functionNode) lend(p *pod, verb string, number int, more map[string]any
 	call := p.call(verb, "net1", n.config(0, conf))
 	call.Plugin = "sriov"
 	return call
+}
+
+// knob has a parameter of the driver while do runs, and 0 afterwards.
+func knob(t *testing.T, name, value string, do func()) {
+	t.Helper()
+	file := "/sys/module/fakerdma/parameters/" + name
+	write(t, file, value)
+	defer write(t, file, "0")
+	do()
 }
 
 // counted sets a counter of the driver to 0, and returns what reads it.
@@ -325,13 +346,13 @@ func TestAttachmentsOfSRIOVCNIEnd(t *testing.T) {
 			call := n.lend(p, "ADD", 1, allSettings)
 			n.Batch(nil, "link set "+functionsOf+" vf 1 mac 02:ab:cd:00:00:01 vlan 100 qos 5 spoofchk off trust on state enable rate 2000",
 				"link set enp1s0v1 address 02:ab:cd:00:00:01", "link set enp1s0v1 netns "+p.Name+" name net1")
-			p.IP("link", "set", "net1", "up")
+			p.IP("link", "set", "net1", "mtu", "1400", "up")
 			if err := os.MkdirAll(filepath.Join(dir, "pci"), 0o700); err != nil {
 				t.Fatal(err)
 			}
 			cached := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "functions", "type": "sriov", "OrigVfState": {"HostIFName": "enp1s0v1", "SpoofChk": true,
 				"Trust": false, "AdminMAC": "02:00:00:00:00:77", "EffectiveMAC": "02:00:00:00:00:77", "Vlan": 7, "VlanQoS": 3, "VlanProto": 33024,
-				"MinTxRate": 0, "MaxTxRate": 500, "LinkState": 0}, "DPDKMode": false, "Master": %q, "MAC": "02:ab:cd:00:00:01", "vlan": 100, "vlanQoS": 5,
+				"MinTxRate": 0, "MaxTxRate": 500, "LinkState": 0, "MTU": 1500}, "DPDKMode": false, "Master": %q, "MAC": "02:ab:cd:00:00:01", "vlan": 100, "vlanQoS": 5,
 				"deviceID": %q, "VFID": 1, "ContIFNames": "net1", "min_tx_rate": 10, "max_tx_rate": 2000, "spoofchk": "off", "trust": "on",
 				"link_state": "enable"}`, functionsOf, n.pci[1])
 			files := []string{filepath.Join(dir, "theirs-net1"), filepath.Join(dir, "pci", n.pci[1])}
@@ -352,22 +373,32 @@ func TestAttachmentsOfSRIOVCNIEnd(t *testing.T) {
 func TestSettingThatADriverLacks(t *testing.T) {
 	n := newFunctions(t, 2)
 	before := n.State() // with the physical function's table
-	lacks := func(bits string) { write(t, "/sys/module/fakerdma/parameters/vf_lacks", bits) }
-	lacks("32") // IFLA_VF_LINK_STATE is 5
-	t.Cleanup(func() { lacks("0") })
-	_, err := n.Run(n.lend(n.pod("pod"), "ADD", 1, allSettings))
-	refused(t, err, cnierr.NotAvailable, "virtual function 1 of "+functionsOf, "link state", "not every driver")
-	n.untouched(before)
+	for bits, setting := range map[string]string{"32": "link state", "2": "MAC"} { // IFLA_VF_LINK_STATE is 5, IFLA_VF_MAC is 1
+		knob(t, "vf_lacks", bits, func() {
+			_, err := n.Run(n.lend(n.pod("pod"), "ADD", 1, allSettings))
+			refused(t, err, cnierr.NotAvailable, "virtual function 1 of "+functionsOf, setting, "not every driver")
+			n.untouched(before)
+		})
+	}
+	for bits, setting := range map[string]string{"4096": "VLAN", "2": "MAC"} { // IFLA_VF_VLAN_LIST is 12
+		knob(t, "vf_ignores", bits, func() {
+			_, err := n.Run(n.lend(n.pod("pod"), "ADD", 1, allSettings))
+			refused(t, err, cnierr.NotAvailable, setting+": the driver has another value than was set")
+			n.untouched(before)
+		})
+	}
 	// What the function is anyway is no error.
 	call := n.lend(n.pod("pod2"), "ADD", 1, map[string]any{"link_state": "auto", "trust": "on"})
-	n.MustRun(call)
-	n.MustRun(call.With("DEL"))
+	knob(t, "vf_lacks", "32", func() {
+		n.MustRun(call)
+		n.MustRun(call.With("DEL"))
+	})
 	n.untouched(before)
 
 	// Its own MAC could not be restored.
 	n.IP("link", "set", functionsOf, "vf", "0", "mac", "02:00:00:00:00:55")
 	before = n.State()
-	_, err = n.Run(n.lend(n.pod("pod3"), "ADD", 0, map[string]any{"mac": "02:00:00:00:00:56"}))
+	_, err := n.Run(n.lend(n.pod("pod3"), "ADD", 0, map[string]any{"mac": "02:00:00:00:00:56"}))
 	refused(t, err, cnierr.NotAvailable, "has given it 02:00:00:00:00:55")
 	n.untouched(before)
 
@@ -386,7 +417,7 @@ func TestSettingThatADriverLacks(t *testing.T) {
 
 // TestPodsOfVirtualFunctionsAtOnce: each pod has its own VLAN.
 func TestPodsOfVirtualFunctionsAtOnce(t *testing.T) {
-	count := 7 // what QEMU's device has at most
+	count := 10
 	n := newFunctions(t, count)
 	before := n.State() // with the physical function's table
 	calls := make([]testnet.Call, count)
@@ -412,4 +443,44 @@ func TestPodsOfVirtualFunctionsAtOnce(t *testing.T) {
 		}
 	}
 	n.untouched(before)
+}
+
+// TestPhysicalFunctionWithoutAnInterface: only its virtual functions with settings need one.
+func TestPhysicalFunctionWithoutAnInterface(t *testing.T) {
+	n := newFunctions(t, 2)
+	elsewhere := n.pod("elsewhere")
+	n.IP("link", "set", n.pf, "netns", elsewhere.Name)
+	before := n.State()
+	_, err := n.Run(n.lend(n.pod("pod"), "ADD", 1, map[string]any{"vlan": 100}))
+	refused(t, err, cnierr.NotAvailable, "0000:01:00.0 has no interface on the host")
+	n.untouched(before)
+	call := n.lend(n.pod("pod2"), "ADD", 1, nil)
+	n.MustRun(call)
+	n.MustRun(call.With("DEL"))
+	n.untouched(before)
+	elsewhere.IP("link", "set", n.pf, "netns", n.Name)
+}
+
+// TestDamagedFilesOfPeers: nothing is known of such an attachment, so its DEL succeeds and changes nothing.
+func TestDamagedFilesOfPeers(t *testing.T) {
+	n := newFunctions(t, 2)
+	before := n.State()
+	for plugin, dir := range map[string]string{"sriov": "/var/lib/cni/sriov", "ib-sriov": "/var/lib/cni/ib-sriov"} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range []string{
+			"", "{", "null", "[]", `{"deviceID": 7}`, `{"deviceID": "../../x"}`, `{"deviceID": "0000:77:00.0"}`, `{"deviceID": "net1", "vlan": "x"}`,
+			fmt.Sprintf(`{"deviceID": %q, "link_state": 5}`, n.pci[1]), fmt.Sprintf(`{"deviceID": %q, "MAC": 5, "HostIFGUID": 5}`, n.pci[1]),
+		} {
+			write(t, filepath.Join(dir, "theirs-net1"), text)
+			call := n.lend(n.pod("theirs"), "DEL", 1, map[string]any{"type": plugin})
+			call.Plugin = plugin
+			n.MustRun(call)
+			n.untouched(before)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

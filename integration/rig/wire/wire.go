@@ -64,6 +64,7 @@ const (
 	Devices    = Modules + "/devices"     // as LoadOrder, of drivers for a machine's optional devices
 	Functions  = Modules + "/functions"   // as LoadOrder, of the drivers for igb, vfio-pci among them
 	NoSoftRoCE = Modules + "/no-softroce" // present in its place: why the rig has none
+	Warned     = Root + "/warned"         // of a test that makes the kernel warn: the machine's end does not report it
 )
 
 // The NIC of a machine that reaches its host: its own address, and the one that

@@ -43,6 +43,7 @@ type kept struct {
 		VlanProto              int
 		MinTxRate, MaxTxRate   int
 		LinkState              uint32
+		MTU                    int // 0 if sriov-cni did not change it, or is of a version without it
 	}
 }
 
@@ -150,6 +151,9 @@ func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	err = vf.Set(ctx, host, k.DeviceID, k.original())
 	if mac, macErr := net.ParseMAC(k.OrigVfState.EffectiveMAC); err == nil && l != nil && k.MAC != "" && macErr == nil {
 		err = u.Node.Netns.SetMAC(l.Index, mac)
+	}
+	if err == nil && l != nil && k.OrigVfState.MTU != 0 {
+		err = u.Node.Netns.SetMTU(l.Index, k.OrigVfState.MTU)
 	}
 	if err != nil {
 		return failure.From(err, failure.NotReturned, "restore the settings of sriov-cni's virtual function %s", k.DeviceID).Cure("a DEL tries again")

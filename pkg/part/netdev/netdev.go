@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
@@ -51,8 +50,8 @@ func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 	c := p.Conf
 	s := static(c)
 	for _, id := range c.IDs() {
-		if pci := strings.ToLower(id); h.IsPCI(pci) { // as sysfs has it
-			s.PCI = pci
+		if h.IsPCI(id) {
+			s.PCI = id
 			break
 		}
 		if h.IsAux(id) {

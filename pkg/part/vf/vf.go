@@ -69,10 +69,13 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return failure.New(failure.NotAvailable, `"vfioPciMode" is set, and no userspace driver holds %s (its driver is %q)`, lent.PCI, host.DriverOf(lent.PCI)).
 			Cure(`bind vfio-pci, or remove "vfioPciMode"`)
 	}
+	of, err := physicalLink(host, physical)
+	if err == nil && lent.Snapshot == nil && !p.infiniBand { // for the result, as sriov-cni's
+		tx.Record.MTU = of.MTU
+	}
 	if p.want.IsZero() {
 		return nil
 	}
-	of, err := physicalLink(host, physical)
 	if err != nil {
 		return err
 	}
