@@ -51,6 +51,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
+// extra are commands that only a build with tags has.
+var extra []func(root *cobra.Command) *cobra.Command
+
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "railctl",
@@ -69,6 +72,9 @@ host's /run mounted.)`,
 		`state directory of the plugins, the "stateDir" of their configuration`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
 	root.AddCommand(newShow(&stateDir), newDoctor(&stateDir), newCheck(), newVerify(), newReport(&stateDir), newGC(&stateDir), newNICs(&stateDir), newTopology(&stateDir), newPod(&stateDir), newEnv(&stateDir), newRails(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newUninstall(), newVersion())
+	for _, command := range extra {
+		root.AddCommand(command(root))
+	}
 	return root
 }
 

@@ -1,0 +1,28 @@
+//go:build man
+
+package main
+
+import (
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+)
+
+// This file is no part of a built railctl: "go run -tags man ./cmd/railctl man DIR" of
+// scripts/package.sh writes the manual pages with it.
+
+func init() {
+	extra = append(extra, func(root *cobra.Command) *cobra.Command {
+		return &cobra.Command{
+			Use:    "man DIR",
+			Short:  "Write the manual pages of all commands to a directory",
+			Hidden: true,
+			Args:   cobra.ExactArgs(1),
+			RunE: func(_ *cobra.Command, args []string) error {
+				root.DisableAutoGenTag = true // it has the time of day
+				// The date is that of SOURCE_DATE_EPOCH.
+				header := &doc.GenManHeader{Section: "1", Source: "rail-cni " + version, Manual: "rail-cni"}
+				return doc.GenManTree(root, header, args[0])
+			},
+		}
+	})
+}
