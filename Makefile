@@ -85,7 +85,7 @@ export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 # … and of the daemons that own NICs.
 export RAIL_CNI_OWNERS := $(TOOLS)/owners
 
-.PHONY: help build image chart release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants clean
+.PHONY: help build image chart package release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -105,10 +105,16 @@ image: $(ARCHS:%=image-%) ## the image of rail-cni for amd64 and arm64, without 
 # version of Chart.yaml.
 SEMVER = $(shell sed -nE 's/^v?([0-9]+\.[0-9]+\.[0-9]+.*)$$/\1/p' <<<'$(VERSION)')
 
-chart: tools ## the helm chart with the image of this VERSION, as a file in bin/chart
-	@'$(TOOLS)/helm' package deployments/helm/rail-cni --app-version '$(VERSION)' $(addprefix --version ,$(SEMVER)) --destination '$(BIN)/chart'
+# IMAGE=registry.example/rail-cni/rail-cni: the chart's image, in place of localhost/rail-cni.
+IMAGE ?=
 
-release: image chart ## the image, its SBOM, the chart and their checksums, of one VERSION, in bin/release
+chart: tools ## the helm chart with the image of this VERSION, as a file in bin/chart (IMAGE=…: the image's name)
+	@HELM='$(TOOLS)/helm' IMAGE='$(IMAGE)' scripts/chart.sh '$(VERSION)' $(SEMVER)
+
+package: image ## railctl as .deb with manual and completion, and as a plugin of kubectl for krew, in bin/package
+	@scripts/package.sh '$(VERSION)' $(ARCHS)
+
+release: package chart ## all files of a release of one VERSION and their checksums, in bin/release: image, SBOM, chart, packages
 	@scripts/release.sh '$(VERSION)'
 
 peers: ## other projects' plugins for tests and bench, in bin/peers
@@ -164,7 +170,7 @@ check: build tools ## lint and the quick tests, as any user: in two minutes, onc
 	@scripts/check.sh
 
 test: build peers cluster-binaries owners tools ## lint and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them; BASE=REV: with those whose code changed since REV)
-	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev chromium:chromium,fonts-dejavu-core
+	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev chromium:chromium,fonts-dejavu-core $(if $(filter yes,$(FULL))$(BASE),skopeo:skopeo xz:xz-utils)
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@scripts/debian-files.sh prometheus usr/bin/prometheus:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/prometheus' usr/bin/promtool:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/promtool'
 	@NO_RACE='$(NO_RACE) $(if $(filter yes,$(FULL)),,$(RACE_IN_FULL))' LEAVE_OUT='$(if $(filter no,$(CLUSTER)),$(CLUSTERS))' ALONE='$(ALONE)' BASE='$(BASE)' RIG='$(RIG)' \

@@ -6,7 +6,8 @@
 //	image -tags v1 -out rail-cni-v1.tar bin/image/amd64 bin/image/arm64
 //
 // It also writes rail-cni-v1.spdx.json, the modules that each program was linked
-// from by its own build information, and prints the image's digest.
+// from by its own build information, and rail-cni-v1.digest, the image's digest, which
+// it also prints.
 //
 // Each argument is a directory named as Go names the architecture, with the
 // programs rail-agent and railctl, and the plugins. The same programs make the

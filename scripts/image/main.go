@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// run packs the image, and writes its bill of materials.
+// run packs the image, and writes its bill of materials and its digest.
 func run(out, name string, tags, dirs []string) error {
 	digest, err := pack(out, name, tags, dirs)
 	if err != nil {
@@ -36,6 +36,9 @@ func run(out, name string, tags, dirs []string) error {
 	}
 	bill := strings.TrimSuffix(out, ".tar") + ".spdx.json"
 	if err := writeSBOM(bill, name, tags[0], digest, dirs); err != nil {
+		return err
+	}
+	if err := os.WriteFile(strings.TrimSuffix(out, ".tar")+".digest", []byte(digest+"\n"), 0o644); err != nil {
 		return err
 	}
 	fmt.Printf("%s: %s with the tags %s\n%s: what it is made of\n%s@%s\n", out, name, strings.Join(tags, " and "), bill, name, digest)

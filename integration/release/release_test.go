@@ -1,0 +1,271 @@
+package release
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+	spdxjson "github.com/spdx/tools-golang/json"
+	"github.com/spdx/tools-golang/spdxlib"
+
+	"github.com/rail-cni/rail-cni/integration/need"
+)
+
+const (
+	top     = "../.."
+	version = "v0.1.0"
+)
+
+// run runs a command at the top of the checkout, and returns its standard output.
+func run(t *testing.T, env []string, command ...string) string {
+	t.Helper()
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Dir, cmd.Env = top, append(os.Environ(), env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %v\n%s%s", command, err, out, stderr.Bytes())
+	}
+	return string(out)
+}
+
+// programs returns a directory with the built programs in a directory of this architecture, as
+// "make image" has them.
+func programs(t *testing.T, names ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, runtime.GOARCH), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range names {
+		from := filepath.Join(os.Getenv("RAIL_CNI_BIN"), program)
+		need.NoError(t, need.Built(from, "build"))
+		text, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, runtime.GOARCH, program), text, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// packed packs an image of two programs, and returns the directory with its files.
+func packed(t *testing.T) string {
+	t.Helper()
+	dir, out := programs(t, "railctl", "macvlan"), t.TempDir()
+	run(t, nil, "go", "run", "./scripts/image", "-tags", version+",devel", "-out", filepath.Join(out, "rail-cni-"+version+".tar"), filepath.Join(dir, runtime.GOARCH))
+	return out
+}
+
+// TestBillOfMaterialsIsValidSPDX reads the bill with the library of the SPDX project, which
+// checks what the specification demands.
+func TestBillOfMaterialsIsValidSPDX(t *testing.T) {
+	f, err := os.Open(filepath.Join(packed(t), "rail-cni-"+version+".spdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	bill, err := spdxjson.Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spdxlib.ValidateDocument(bill); err != nil {
+		t.Error(err)
+	}
+	described, err := spdxlib.GetDescribedPackageIDs(bill)
+	if err != nil || len(described) != 1 || described[0] != "image" {
+		t.Errorf("it describes %v, %v", described, err)
+	}
+	names := map[string]bool{}
+	for _, p := range bill.Packages {
+		names[p.PackageName] = true
+	}
+	for _, want := range []string{"railctl (" + runtime.GOARCH + ")", "stdlib", "github.com/spf13/cobra"} {
+		if !names[want] {
+			t.Errorf("it lacks %s", want)
+		}
+	}
+	bill.Relationships[0].RefB.ElementRefID = "nothing"
+	if spdxlib.ValidateDocument(bill) == nil {
+		t.Error("a bill of which a relationship leads nowhere is valid too")
+	}
+}
+
+// packages makes the packages of railctl for this architecture.
+func packages(t *testing.T, programs string) string {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "package")
+	run(t, []string{"PROGRAMS=" + programs, "PACKAGES=" + out, "SOURCE_DATE_EPOCH=1796000000"}, "scripts/package.sh", version, runtime.GOARCH)
+	return out
+}
+
+// TestPackageInstallsAndRuns installs the package into a directory with dpkg, and runs what is there.
+func TestPackageInstallsAndRuns(t *testing.T) {
+	for _, program := range []string{"dpkg", "dpkg-deb"} {
+		_, err := need.Installed(program, "dpkg")
+		need.NoError(t, err)
+	}
+	built := programs(t, "railctl")
+	out := packages(t, built)
+	deb := filepath.Join(out, "rail-cni-tools_0.1.0_"+runtime.GOARCH+".deb")
+	for field, want := range map[string]string{"Package": "rail-cni-tools", "Version": "0.1.0", "Architecture": runtime.GOARCH} {
+		if have := strings.TrimSpace(run(t, nil, "dpkg-deb", "--field", deb, field)); have != want {
+			t.Errorf("%s is %q, want %q", field, have, want)
+		}
+	}
+	root := filepath.Join(t.TempDir(), "root")
+	for _, dir := range []string{"updates", "info", "triggers"} {
+		if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg", dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	need.Root(t) // dpkg changes owners
+	run(t, nil, "dpkg", "--root="+root, "--log=/dev/null", "--force-not-root", "--install", deb)
+	for _, path := range []string{"usr/bin/railctl", "usr/bin/kubectl-rail"} {
+		if have := run(t, nil, filepath.Join(root, path), "version"); !strings.HasPrefix(have, "rail") {
+			t.Errorf("%s version prints %q", path, have)
+		}
+	}
+	path := []string{"PATH=" + filepath.Join(root, "usr/bin") + ":" + os.Getenv("PATH")}
+	if have := run(t, path, filepath.Join(root, "usr/bin/kubectl_complete-rail"), "doc"); !strings.HasPrefix(have, "doctor\t") {
+		t.Errorf("kubectl completes doc as %q", have)
+	}
+	for _, shell := range []string{"bash-completion/completions/railctl", "zsh/vendor-completions/_railctl", "fish/vendor_completions.d/railctl.fish"} {
+		if text := readFile(t, filepath.Join(root, "usr/share", shell)); !bytes.Contains(text, []byte("railctl")) {
+			t.Errorf("%s completes no railctl", shell)
+		}
+	}
+	for page, want := range map[string]string{"railctl.1.gz": ".TH \"RAILCTL\" \"1\" \"Nov 2026\"", "railctl-doctor-cluster.1.gz": "--kubeconfig", "kubectl-rail.1.gz": "railctl"} {
+		z, err := gzip.NewReader(bytes.NewReader(readFile(t, filepath.Join(root, "usr/share/man/man1", page))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text, err := io.ReadAll(z); err != nil || !strings.Contains(strings.ReplaceAll(string(text), `\-`, "-"), want) {
+			t.Errorf("%s lacks %q, %v", page, want, err)
+		}
+	}
+	run(t, nil, "dpkg", "--root="+root, "--log=/dev/null", "--force-not-root", "--purge", "rail-cni-tools")
+	if _, err := os.Lstat(filepath.Join(root, "usr/bin/railctl")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("after the removal: %v", err)
+	}
+
+	krew(t, out)
+	again := packages(t, built)
+	for _, name := range []string{filepath.Base(deb), "rail.yaml", "kubectl-rail_" + version + "_linux_" + runtime.GOARCH + ".tar.gz"} {
+		if !bytes.Equal(readFile(t, filepath.Join(out, name)), readFile(t, filepath.Join(again, name))) {
+			t.Errorf("%s is another file when it is made again", name)
+		}
+	}
+}
+
+// krew checks the archive by the manifest, as krew does when it installs.
+func krew(t *testing.T, dir string) {
+	t.Helper()
+	manifest := string(readFile(t, filepath.Join(dir, "rail.yaml")))
+	m := regexp.MustCompile(`(?m)^    uri: .*/` + version + `/(\S+)\n    sha256: (\S+)$`).FindStringSubmatch(manifest)
+	if m == nil {
+		t.Fatalf("the manifest has no archive of %s:\n%s", version, manifest)
+	}
+	text := readFile(t, filepath.Join(dir, m[1]))
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != m[2] {
+		t.Errorf("%s has the checksum %x, the manifest says %s", m[1], sum, m[2])
+	}
+	z, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+	}
+	if !slices.Equal(names, []string{"LICENSE", "kubectl-rail"}) {
+		t.Errorf("%s has %v", m[1], names)
+	}
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestPublishedImageAndChartCanBePulled pushes image and chart to a registry, and reads them
+// from there as a node and as helm do.
+func TestPublishedImageAndChartCanBePulled(t *testing.T) {
+	helm, err := filepath.Abs(filepath.Join(os.Getenv("RAIL_CNI_BIN"), "tools", "helm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	need.NoError(t, need.Built(helm, "tools"))
+	_, err = need.Installed("skopeo", "skopeo")
+	need.NoError(t, err)
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	host := strings.TrimPrefix(server.URL, "http://") + "/rail-cni"
+
+	files := packed(t)
+	digest := strings.TrimSpace(string(readFile(t, filepath.Join(files, "rail-cni-"+version+".digest"))))
+	charts := t.TempDir()
+	run(t, []string{"HELM=" + helm, "IMAGE=" + host + "/rail-cni", "CHARTS=" + charts}, "scripts/chart.sh", version, "0.1.0")
+	run(t, nil, "cp", filepath.Join(charts, "rail-cni-0.1.0.tgz"), files)
+	run(t, nil, "sh", "-c", `cd "$0" && sha256sum -- * >SHA256SUMS`, files)
+	out := run(t, []string{"HELM=" + helm, "PLAIN=yes", "FILES=" + files, "HELM_REGISTRY_CONFIG=" + filepath.Join(t.TempDir(), "none")}, "scripts/publish.sh", version, host)
+	if !strings.HasSuffix(out, host+"/rail-cni@"+digest+"\n") {
+		t.Errorf("it prints %s", out)
+	}
+
+	// The image has the digest that make image printed, and each blob of it its own.
+	ref, err := name.ParseReference(host+"/rail-cni:"+version, name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := remote.Index(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if have, err := index.Digest(); err != nil || have.String() != digest {
+		t.Errorf("the digest in the registry is %v, %v", have, err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	// The chart installs that image without further values.
+	objects := run(t, nil, helm, "template", "rail-cni", "oci://"+host+"/charts/rail-cni", "--version", "0.1.0", "--plain-http", "--namespace", "kube-system")
+	if want := "image: " + host + "/rail-cni:" + version; !strings.Contains(objects, want) {
+		t.Errorf("the chart has no %q", want)
+	}
+}
