@@ -1,0 +1,20 @@
+package keeper
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/versions"
+)
+
+// TestMemoryOfEachVersionIsRead reads what the doctor has reported: it is not reported again after an
+// upgrade.
+func TestMemoryOfEachVersionIsRead(t *testing.T) {
+	sample := reportedRule{Scope: "node"}
+	versions.Fill(t, &sample)
+	versions.Kept(t, "doctor.json", memory{"NIC-MTU": sample}, func(data []byte) (any, error) {
+		var m memory
+		err := json.Unmarshal(data, &m)
+		return m, err
+	})
+}
