@@ -85,7 +85,7 @@ export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 # … and of the daemons that own NICs.
 export RAIL_CNI_OWNERS := $(TOOLS)/owners
 
-.PHONY: help build image chart package release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants clean
+.PHONY: help build image chart package release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -172,6 +172,7 @@ check: build tools ## lint and the quick tests, as any user: in two minutes, onc
 test: build peers cluster-binaries owners tools ## lint and the tests, without some long ones (needs root: they make network namespaces; FULL=yes: with them; BASE=REV: with those whose code changed since REV)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping gcc:gcc,libc6-dev chromium:chromium,fonts-dejavu-core $(if $(filter yes,$(FULL))$(BASE),skopeo:skopeo xz:xz-utils)
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
+	@scripts/debian-tree.sh '$(TOOLS)/hugo' hugo
 	@scripts/debian-files.sh prometheus usr/bin/prometheus:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/prometheus' usr/bin/promtool:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/promtool'
 	@NO_RACE='$(NO_RACE) $(if $(filter yes,$(FULL)),,$(RACE_IN_FULL))' LEAVE_OUT='$(if $(filter no,$(CLUSTER)),$(CLUSTERS))' ALONE='$(ALONE)' BASE='$(BASE)' RIG='$(RIG)' \
 		RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
@@ -238,6 +239,9 @@ fuzz: ## every fuzz target of the tree for FUZZTIME each (default 60s)
 
 mutants: ## faults planted in the code of PKG, one at a time, which its tests and those of TESTS are to notice (ONE_IN=N: one in N of them)
 	@PKG='$(PKG)' TESTS='$(TESTS)' ONE_IN='$(ONE_IN)' scripts/mutants.sh
+
+docs: ## the documents as a site, in bin/site (SERVE=yes: at a port of the loopback interface, until an interrupt; VERSIONS=yes: each version, from its tag)
+	@scripts/docs.sh $(if $(filter yes,$(SERVE)),serve,$(if $(filter yes,$(VERSIONS)),all '$(BIN)/site','$(BIN)/site' '$(VERSION)'))
 
 clean: ## remove the other targets' files from the tree (not Go's caches)
 	@rm -rf '$(BIN)'
