@@ -57,8 +57,7 @@ func TestPicturesOfTheDocumentsAreOurs(t *testing.T) {
 	style = strings.TrimPrefix(strings.TrimSpace(style), "<style>")
 	pictures := map[string]string{
 		"topology": string(Topology(trainingNode(t), "GPUs and NICs of node-1", "")),
-		"report": fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1180 640" role="img" aria-labelledby="title">
-<title id="title">The page of railctl report for four nodes</title>
+		"report": fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1180 640" role="img" aria-label="The page of railctl report for four nodes">
 <style>%s</style>
 <foreignObject width="1180" height="640">%s</foreignObject>
 </svg>
