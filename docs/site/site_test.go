@@ -345,12 +345,12 @@ func (b *built) testBrowser(t *testing.T) {
 		t.Errorf("the button of the theme changes nothing: %v", dark)
 	}
 	width(1280)
+	chrome.Open(address("docs/reference/keys.html"))
 	for question, want := range symptoms {
 		text, err := json.Marshal(question)
 		if err != nil {
 			t.Fatal(err)
 		}
-		chrome.Open(address("docs/reference/keys.html"))
 		chrome.Evaluate(fmt.Sprintf(`new Promise((found) => {
 			new MutationObserver(found).observe(document.getElementById("site-results"), {childList: true});
 			const input = document.getElementById("site-search");

@@ -16,7 +16,7 @@ byId("site-menu").addEventListener("click", () => {
 document.querySelector("#site-nav [aria-current]")?.scrollIntoView({ block: "center" });
 
 if (navigator.clipboard) {
-  for (const pre of document.querySelectorAll("main pre")) {
+  for (const pre of document.querySelectorAll("main pre:not(:has(.language-text))")) {
     const button = document.createElement("button");
     button.type = "button";
     button.textContent = words.copy;
