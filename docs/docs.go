@@ -145,3 +145,68 @@ func Commands(program string, help func(args ...string) string) string {
 	add()
 	return b.String() + "\n"
 }
+
+// A Block is a fenced block of a page.
+type Block struct {
+	// Language is the first word of the block's info string: sh for commands, "" if
+	// there is none.
+	Language string
+	// Marks are the other words, which have the form KEY=VALUE.
+	Marks map[string]string
+	// Text is what lies between the fences, without the indentation of the first one.
+	Text string
+}
+
+var block = regexp.MustCompile("(?ms)^( *)```([^\n]*)\n(.*?)^ *```$")
+
+// Blocks returns the fenced blocks of the text.
+func Blocks(text string) (all []Block) {
+	for _, m := range block.FindAllStringSubmatch(text, -1) {
+		b := Block{Marks: map[string]string{}, Text: strings.ReplaceAll("\n"+m[3], "\n"+m[1], "\n")[1:]}
+		for i, word := range strings.Fields(m[2]) {
+			key, value, _ := strings.Cut(word, "=")
+			if i == 0 {
+				b.Language = word
+			} else {
+				b.Marks[key] = value
+			}
+		}
+		all = append(all, b)
+	}
+	return all
+}
+
+// Scripts returns the commands that the page says are run by the test that calls it: the
+// blocks with "sh test=NAME". The test fails if there is none.
+func Scripts(t testing.TB, page string) (scripts []string) {
+	t.Helper()
+	name, _, _ := strings.Cut(t.Name(), "/")
+	for _, b := range Blocks(Page(t, page)) {
+		if b.Marks["test"] == name {
+			scripts = append(scripts, b.Text)
+		}
+	}
+	if len(scripts) == 0 {
+		t.Fatalf("%s has no block with test=%s", page, name)
+	}
+	return scripts
+}
+
+// CommandPages returns the pages whose readers paste commands. The READMEs repeat some of
+// these commands.
+func CommandPages(t testing.TB) []string {
+	t.Helper()
+	var pages []string
+	for _, glob := range []string{"docs/guide/*.md", "docs/reference/*.md", "deployments/README.md", "examples/README.md"} {
+		found, err := filepath.Glob(filepath.Join(root(t), glob))
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v", glob, err)
+		}
+		for _, name := range found {
+			if filepath.Base(name) != "cli.md" { // generated
+				pages = append(pages, filepath.ToSlash(strings.TrimPrefix(name, root(t)+"/")))
+			}
+		}
+	}
+	return pages
+}

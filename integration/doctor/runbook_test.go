@@ -18,8 +18,7 @@ func TestRunbookRunsRailctlOnTheNode(t *testing.T) {
 	l := theLab(t)
 	l.healthy(t)
 	const example = "node=gpu-7\n"
-	_, script, _ := strings.Cut(docs.Section(t, "docs/guide/runbook.md", "Run railctl on the node"), "```\n")
-	script, _, _ = strings.Cut(script, "```")
+	script := docs.Scripts(t, "docs/guide/runbook.md")[0]
 	if !strings.HasPrefix(script, example) {
 		t.Fatalf("the page begins with another command: %s", script)
 	}
