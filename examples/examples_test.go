@@ -15,6 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rail-cni/rail-cni/docs"
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
@@ -255,24 +256,48 @@ func objects(t *testing.T, file string) []manifest {
 	}
 }
 
-// The NADs of rails are what the command in the guide prints, so that they follow it.
+// The NADs of rails are what the commands in the guides print.
 func TestRailNetworksAreThoseOfRailctl(t *testing.T) {
-	for file, flags := range map[string][]string{
-		"rails-nads.yaml": {"--range", "172.31.{rail}.0/24", "--gateway", "172.31.{rail}.254"},
-		"rail-nad.yaml":   {"--range", "10.{rail}.0.0/16", "--gateway", "10.{rail}.0.1", "--one"},
+	for page, c := range map[string]struct {
+		file, without string // flags that the file does not have
+	}{
+		"docs/guide/host-device.md": {"rails-nads.yaml", ""},
+		"docs/guide/rails.md":       {"rail-nad.yaml", " --pod"},
 	} {
-		args := append([]string{"generate", "nads", "--rails", "0-7", "--resource", "rdma/roce", "--name", "roce-net", "--rdma", "required"}, flags...)
-		out, err := exec.Command(filepath.Join(testnet.Bin(t), "railctl"), args...).Output()
-		if err != nil {
-			t.Fatal(err)
+		command := docs.Scripts(t, page)[0]
+		if !strings.Contains(command, c.without) {
+			t.Errorf("%s: %q lacks %q", page, command, c.without)
 		}
-		text, err := examples.Files.ReadFile(file)
+		cmd := exec.Command("sh", "-ec", strings.Replace(command, c.without, "", 1))
+		cmd.Env = append(os.Environ(), "PATH="+testnet.Bin(t)+":"+os.Getenv("PATH"))
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", page, err, out)
+		}
+		text, err := examples.Files.ReadFile(c.file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if string(out) != string(text) {
-			t.Errorf("%s: railctl prints\n%s", file, out)
+			t.Errorf("%s: railctl prints\n%s", c.file, out)
 		}
+	}
+}
+
+// TestPluginsArePutInPlaceByHand runs the commands of the guide, and then those that replace
+// plugins while pods start, in a mount namespace of its own.
+func TestPluginsArePutInPlaceByHand(t *testing.T) {
+	need.Root(t)
+	script := strings.Join(docs.Scripts(t, "docs/guide/install.md"), "") + strings.Join(docs.Scripts(t, "deployments/README.md"), "")
+	const private = "mount -t tmpfs tmpfs /opt; mkdir -p /opt/cni/bin; mount -t tmpfs tmpfs /usr/local; mkdir /usr/local/sbin\n"
+	cmd := exec.Command("unshare", "--mount", "sh", "-ec", private+script+"ls -A /opt/cni/bin /usr/local/sbin")
+	cmd.Dir = t.TempDir()
+	if err := os.Symlink(testnet.Bin(t), filepath.Join(cmd.Dir, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.CombinedOutput()
+	if want := "/opt/cni/bin:\nhost-device\nmacvlan\nrdma\nwhereabouts\n\n/usr/local/sbin:\nrailctl\n"; err != nil || string(out) != want {
+		t.Errorf("%v\n%s\nwant\n%s", err, out, want)
 	}
 }
 
@@ -353,24 +378,9 @@ func TestConflistsParse(t *testing.T) {
 // namespaces of their own.
 func TestREADME(t *testing.T) {
 	need.Root(t)
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var script strings.Builder
-	blocks := strings.Split(string(readme), "```sh\n")[1:]
-	for _, b := range blocks {
-		commands, _, closed := strings.Cut(b, "```")
-		if !closed {
-			t.Fatal("README.md has a block that does not end")
-		}
-		script.WriteString(commands)
-	}
-	if len(blocks) < 3 {
-		t.Fatalf("README.md has %d blocks of commands; are they marked as sh?", len(blocks))
-	}
+	script := strings.Join(docs.Scripts(t, "examples/README.md"), "")
 	const private = "mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /var/lib; ip link set lo up; set -x\n"
-	cmd := exec.Command("unshare", "--mount", "--net", "bash", "-euo", "pipefail", "-c", private+script.String())
+	cmd := exec.Command("unshare", "--mount", "--net", "bash", "-euo", "pipefail", "-c", private+script)
 	cmd.Dir = ".." // the README's commands run at the top of the checkout
 	cmd.Env = append(os.Environ(), "CNI_PATH="+testnet.Bin(t), "PATH="+withTool(t)+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()

@@ -25,27 +25,35 @@ func TestRailctlPageHasEveryCommand(t *testing.T) {
 	}
 }
 
+// TestPagesNameRealCommands reads the command lines in the blocks of all guides.
 func TestPagesNameRealCommands(t *testing.T) {
-	line := regexp.MustCompile(`(?m)^(?:\$ )?railctl ([a-z0-9]+)((?: [a-z]+)?)(?: (--[a-z-]+))?`)
+	line := regexp.MustCompile(`(?m)(?:^|[| /])railctl((?: [a-z0-9]+)+)([^\n#|>]*)`)
+	flag := regexp.MustCompile(` --?([a-z][a-z-]*)`)
 	seen := 0
-	for _, page := range []string{"README.md", railctlPage, rdmaModesPage, "docs/guide/addresses.md", "docs/guide/doctor.md", "docs/guide/verify.md", "docs/guide/install.md", "deployments/README.md"} {
-		root := newRoot()
-		for _, m := range line.FindAllStringSubmatch(docs.Page(t, page), -1) {
-			seen++
-			if m[1] == "completion" { // cobra adds it at run time
+	for _, page := range docs.CommandPages(t) {
+		for _, b := range docs.Blocks(docs.Page(t, page)) {
+			if b.Language != "sh" && b.Language != "console" {
 				continue
 			}
-			cmd, rest, err := root.Find(strings.Fields(m[1] + m[2]))
-			if err != nil || cmd == root || cmd.HasSubCommands() && len(rest) > 0 {
-				t.Errorf("%s: there is no command %q", page, m[0])
-				continue
-			}
-			if m[3] != "" && cmd.Flags().Lookup(strings.TrimPrefix(m[3], "--")) == nil {
-				t.Errorf("%s: %s has no flag %s", page, m[1]+m[2], m[3])
+			for _, m := range line.FindAllStringSubmatch(b.Text, -1) {
+				seen++
+				cmd, rest, err := newRoot().Find(strings.Fields(m[1]))
+				if cmd != nil && len(rest) > 0 && rest[0] == "completion" {
+					continue // cobra adds it at run time
+				}
+				if err != nil || !cmd.HasParent() || cmd.HasSubCommands() && len(rest) > 0 {
+					t.Errorf("%s: there is no command %q", page, m[0])
+					continue
+				}
+				for _, f := range flag.FindAllStringSubmatch(m[2], -1) {
+					if cmd.Flags().Lookup(f[1]) == nil && cmd.InheritedFlags().Lookup(f[1]) == nil && (len(f[1]) > 1 || cmd.Flags().ShorthandLookup(f[1]) == nil) {
+						t.Errorf("%s: %q: %s has no flag %s", page, strings.TrimSpace(m[0]), cmd.CommandPath(), f[1])
+					}
+				}
 			}
 		}
 	}
-	if seen < 20 {
+	if seen < 40 {
 		t.Errorf("only %d commands are in the pages", seen)
 	}
 }

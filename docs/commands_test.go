@@ -1,0 +1,171 @@
+package docs
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// needs are what commands can need that no test has.
+var needs = []string{"hardware", "registry"}
+
+// TestEveryCommandIsRunOrNeedsHardware demands a language of each block, and of each block
+// of commands one of these marks behind it:
+//
+//	test=NAME   the test takes the commands from the page, and runs them
+//	like=NAME   the test runs the same commands with values of its own
+//	needs=WHAT  no test can run them: see needs
+func TestEveryCommandIsRunOrNeedsHardware(t *testing.T) {
+	files := testFiles(t)
+	blocks := 0
+	for _, page := range CommandPages(t) {
+		for _, b := range Blocks(Page(t, page)) {
+			first, _, _ := strings.Cut(b.Text, "\n")
+			switch b.Language {
+			case "sh", "console":
+				blocks++
+			case "":
+				t.Errorf("%s: the block %q needs a language: sh for commands, text for output, console for both", page, first)
+				continue
+			default:
+				continue
+			}
+			if len(b.Marks) != 1 {
+				t.Errorf("%s: the commands %q need one of test=, like= and needs=", page, first)
+			}
+			for key, value := range b.Marks {
+				switch key {
+				case "needs":
+					if !slices.Contains(needs, value) {
+						t.Errorf("%s: the commands %q need %q, which is none of %q", page, first, value, needs)
+					}
+				case "test":
+					if text, ok := files[value]; !ok || !strings.Contains(text, filepath.Base(page)) {
+						t.Errorf("%s: no test %s takes the commands %q from the page", page, value, first)
+					}
+				case "like":
+					text, ok := files[value]
+					if !ok {
+						t.Errorf("%s: there is no test %s, which runs %q", page, value, first)
+					}
+					for _, word := range commandWords(b.Text) {
+						if !strings.Contains(text, word) {
+							t.Errorf("%s: the package of %s does not have %q of %q", page, value, word, first)
+						}
+					}
+				default:
+					t.Errorf("%s: the commands %q have the unknown mark %q", page, first, key)
+				}
+			}
+		}
+	}
+	if blocks < 30 {
+		t.Errorf("only %d blocks of commands", blocks)
+	}
+}
+
+// testFiles returns the text of all test files of the package of each test, by the test's name.
+func testFiles(t *testing.T) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	for _, top := range []string{"cmd", "deployments", "docs", "examples", "integration", "pkg", "scripts"} {
+		packages := map[string]string{}
+		err := filepath.WalkDir(filepath.Join(root(t), top), func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(name, "_test.go") {
+				return err
+			}
+			data, err := os.ReadFile(name)
+			packages[filepath.Dir(name)] += string(data)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, text := range packages {
+			for _, m := range testOf.FindAllStringSubmatch(text, -1) {
+				files[m[1]] = text
+			}
+		}
+	}
+	return files
+}
+
+var subcommand = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+
+// commandWords returns the subcommands of railctl, rail-agent, helm and kubectl in a
+// script: "ipam" and "show" of "railctl ipam show POOL".
+func commandWords(script string) []string {
+	words := map[string]bool{}
+	for _, line := range commandLines(script) {
+		switch line[0] {
+		case "railctl", "rail-agent", "helm", "kubectl":
+		default:
+			continue
+		}
+		for _, word := range line[1:] {
+			if !subcommand.MatchString(word) {
+				break
+			}
+			words[word] = true
+			if line[0] == "kubectl" || line[0] == "helm" {
+				break // the rest are objects
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(words))
+}
+
+// commandLines returns the words of each command of a script, without comments and the
+// parts behind a redirection.
+func commandLines(script string) (all [][]string) {
+	script = regexp.MustCompile(`\\\n|(?m)^\$ |\$\(|\)$`).ReplaceAllString(script, " ")
+	for line := range strings.Lines(script) {
+		line, _, _ = strings.Cut(line, " #")
+		for _, part := range regexp.MustCompile(`\|\||\||&&|;`).Split(line, -1) {
+			if part, _, _ = strings.Cut(part, " >"); len(strings.Fields(part)) > 0 {
+				all = append(all, strings.Fields(part))
+			}
+		}
+	}
+	return all
+}
+
+// TestCommandsSetValuesOfTheChart looks for each --set of helm in values.yaml.
+func TestCommandsSetValuesOfTheChart(t *testing.T) {
+	var values map[string]any
+	if err := yaml.Unmarshal([]byte(Page(t, "deployments/helm/rail-cni/values.yaml")), &values); err != nil {
+		t.Fatal(err)
+	}
+	set := regexp.MustCompile(`--set(?:-string)? '?([^ '\n]+)`)
+	seen := 0
+	for _, page := range append(CommandPages(t), readmePage) {
+		for _, b := range Blocks(Page(t, page)) {
+			for _, m := range set.FindAllStringSubmatch(b.Text, -1) {
+				for pair := range strings.SplitSeq(m[1], ",") {
+					key, _, _ := strings.Cut(pair, "=")
+					seen++
+					if !hasValue(values, strings.Split(key, ".")) {
+						t.Errorf("%s sets %s, which the chart does not have", page, key)
+					}
+				}
+			}
+		}
+	}
+	if seen < 3 {
+		t.Errorf("only %d values are set", seen)
+	}
+}
+
+// hasValue reports whether the values have the key. All keys below an empty map exist.
+func hasValue(values map[string]any, key []string) bool {
+	value, ok := values[key[0]]
+	below, isMap := value.(map[string]any)
+	return ok && (len(key) == 1 || isMap && (len(below) == 0 || hasValue(below, key[1:])))
+}
