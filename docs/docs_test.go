@@ -124,6 +124,36 @@ func TestRelativeLinksAndAnchorsLeadSomewhere(t *testing.T) {
 	}
 }
 
+// TestPagesThatTheCodeNamesExist looks for the pages, and the headings in them, that texts of
+// programs, alerts and manifests lead to.
+func TestPagesThatTheCodeNamesExist(t *testing.T) {
+	named := regexp.MustCompile(`\b((?:docs/(?:guide|reference)|deployments|examples)/[A-Za-z/-]*\.md)(?:#([a-z0-9-]+))?`)
+	seen := 0
+	for _, top := range []string{"cmd", "pkg", "plugins", "deployments", "examples", "scripts"} {
+		err := filepath.WalkDir(filepath.Join(root(t), top), func(name string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, ".md") {
+				return err
+			}
+			data, err := os.ReadFile(name)
+			for _, m := range named.FindAllStringSubmatch(string(data), -1) {
+				seen++
+				if _, err := os.Stat(filepath.Join(root(t), m[1])); err != nil {
+					t.Errorf("%s names %s: %v", name, m[0], err)
+				} else if m[2] != "" && !anchors(Page(t, m[1]))[m[2]] {
+					t.Errorf("%s names %s, which has no such heading", name, m[0])
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if seen < 30 {
+		t.Errorf("only %d pages are named", seen)
+	}
+}
+
 const (
 	readmePage  = "README.md"
 	chinesePage = "README.zh-CN.md"
