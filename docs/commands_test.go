@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"os"
@@ -37,38 +38,42 @@ func TestEveryCommandIsRunOrNeedsHardware(t *testing.T) {
 			default:
 				continue
 			}
-			if len(b.Marks) != 1 {
-				t.Errorf("%s: the commands %q need one of test=, like= and needs=", page, first)
-			}
-			for key, value := range b.Marks {
-				switch key {
-				case "needs":
-					if !slices.Contains(needs, value) {
-						t.Errorf("%s: the commands %q need %q, which is none of %q", page, first, value, needs)
-					}
-				case "test":
-					if text, ok := files[value]; !ok || !strings.Contains(text, filepath.Base(page)) {
-						t.Errorf("%s: no test %s takes the commands %q from the page", page, value, first)
-					}
-				case "like":
-					text, ok := files[value]
-					if !ok {
-						t.Errorf("%s: there is no test %s, which runs %q", page, value, first)
-					}
-					for _, word := range commandWords(b.Text) {
-						if !strings.Contains(text, word) {
-							t.Errorf("%s: the package of %s does not have %q of %q", page, value, word, first)
-						}
-					}
-				default:
-					t.Errorf("%s: the commands %q have the unknown mark %q", page, first, key)
-				}
+			if fault := b.markFault(page, files); fault != "" {
+				t.Errorf("%s: the commands %q %s", page, first, fault)
 			}
 		}
 	}
 	if blocks < 30 {
 		t.Errorf("only %d blocks of commands", blocks)
 	}
+}
+
+// markFault returns what is wrong with the mark of a block of commands, or "".
+func (b *Block) markFault(page string, files map[string]string) string {
+	if len(b.Marks) != 1 {
+		return "need one of test=, like= and needs="
+	}
+	for key, value := range b.Marks {
+		text, exists := files[value]
+		switch {
+		case key == "needs" && slices.Contains(needs, value):
+		case key == "needs":
+			return fmt.Sprintf("need %q, which is none of %q", value, needs)
+		case key != "test" && key != "like":
+			return "have the unknown mark " + key
+		case !exists:
+			return "are run by " + value + ", which does not exist"
+		case key == "test" && !strings.Contains(text, page):
+			return "are run by " + value + ", which does not take them from the page"
+		case key == "like":
+			for _, word := range commandWords(b.Text) {
+				if !strings.Contains(text, word) {
+					return fmt.Sprintf("are run by %s, whose package does not have %q", value, word)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // testFiles returns the text of all test files of the package of each test, by the test's name.

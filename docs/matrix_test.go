@@ -31,32 +31,116 @@ const (
 
 var features = []feature{
 	// NICs
-	{what: "[`host-device`](../guide/host-device.md): a NIC is attached, and returns as it was", kernel: "run on all", tests: []string{"TestNICIsLentAndComesHomeAsItWas", "TestPodsBehindThinMultus"}},
-	{what: "`host-device`, the RDMA device in the pod alone", kernel: rigKernel, mode: "exclusive", tests: []string{"TestRDMADevicesGoWithTheirNICsInExclusiveMode", "TestPodHasItsRailsWithRDMA"}, but: "the driver [must be able to move its device](kernels.md#rdma-drivers)"},
-	{what: "`host-device`, the RDMA device also on the host", kernel: rigKernel, mode: "shared", tests: []string{"TestGIDsOfAPodAreFoundInSharedMode"}},
-	{what: "[`macvlan`](../guide/macvlan.md) without RDMA", kernel: "run on all", tests: []string{"TestMacvlanOnANIC", "TestPodsBehindThinMultus"}},
-	{what: "[`macvlan` with RDMA](../guide/macvlan.md#rdma)", kernel: "run on 6.12", mode: "shared", tests: []string{"TestMacvlanPodsOfOneNICHaveTheirGIDs"}},
+	{
+		what:   "[`host-device`](../guide/host-device.md): a NIC is attached, and returns as it was",
+		kernel: "run on all",
+		tests:  []string{"TestNICIsLentAndComesHomeAsItWas", "TestPodsBehindThinMultus"},
+	},
+	{
+		what:   "`host-device`, the RDMA device in the pod alone",
+		kernel: rigKernel, mode: "exclusive",
+		tests: []string{"TestRDMADevicesGoWithTheirNICsInExclusiveMode", "TestPodHasItsRailsWithRDMA"},
+		but:   "the driver [must be able to move its device](kernels.md#rdma-drivers)",
+	},
+	{
+		what:   "`host-device`, the RDMA device also on the host",
+		kernel: rigKernel, mode: "shared",
+		tests: []string{"TestGIDsOfAPodAreFoundInSharedMode"},
+	},
+	{
+		what:   "[`macvlan`](../guide/macvlan.md) without RDMA",
+		kernel: "run on all",
+		tests:  []string{"TestMacvlanOnANIC", "TestPodsBehindThinMultus"},
+	},
+	{
+		what:   "[`macvlan` with RDMA](../guide/macvlan.md#rdma)",
+		kernel: "run on 6.12", mode: "shared",
+		tests: []string{"TestMacvlanPodsOfOneNICHaveTheirGIDs"},
+	},
 	{what: "`macvlan` with RDMA", mode: "exclusive", no: true, but: "the pod has no RDMA; `\"rdma\": \"required\"` refuses it"},
-	{what: "[`host-device` of an InfiniBand HCA](../guide/infiniband.md)", kernel: rigKernel, tests: []string{"TestHCAIsLentInExclusiveModeAndComesHomeAsItWas", "TestWhatHappensToEachKindOfDevice"}, but: "in exclusive mode the whole HCA, all ports"},
-	{what: "[`ipoib`](../guide/infiniband.md) with RDMA", kernel: rigKernel, mode: "shared", tests: []string{"TestPodsShareAnInfiniBandPort"}},
-	{what: "[`sriov`](../guide/sriov.md): a virtual function with its settings", kernel: rigKernel, tests: []string{"TestSettingsOfAVirtualFunctionComeHome", "TestSettingsOfIGBsFunctionsComeHome"}},
-	{what: "[`ib-sriov`](../guide/ib-sriov.md): a virtual function with a GUID", kernel: rigKernel, tests: []string{"TestGUIDOfAVirtualFunctionComesHome", "TestAnnotationOfIBKubernetes"}, but: "ib-kubernetes and UFM themselves were not run"},
-	{what: "[`rdma`](../guide/rdma-modes.md#rdma-behind-another-plugin) behind another plugin", kernel: rigKernel, tests: []string{"TestChainedRDMAMovesTheDeviceBehindUpstreamsHostDevice", "TestChainedRDMAInSharedModeAwaitsTheGIDs"}},
-	{what: "[One network for all rails](../guide/rails.md)", tests: []string{"TestPodOfOneNetworkRequestsADeviceForEachUse", "TestPodsBehindThinMultus"}, multus: "4.3 for a fixed order"},
+	{
+		what:   "[`host-device` of an InfiniBand HCA](../guide/infiniband.md)",
+		kernel: rigKernel,
+		tests:  []string{"TestHCAIsLentInExclusiveModeAndComesHomeAsItWas", "TestWhatHappensToEachKindOfDevice"},
+		but:    "in exclusive mode the whole HCA, all ports",
+	},
+	{
+		what:   "[`ipoib`](../guide/infiniband.md) with RDMA",
+		kernel: rigKernel, mode: "shared",
+		tests: []string{"TestPodsShareAnInfiniBandPort"},
+	},
+	{
+		what:   "[`sriov`](../guide/sriov.md): a virtual function with its settings",
+		kernel: rigKernel,
+		tests:  []string{"TestSettingsOfAVirtualFunctionComeHome", "TestSettingsOfIGBsFunctionsComeHome"},
+	},
+	{
+		what:   "[`ib-sriov`](../guide/ib-sriov.md): a virtual function with a GUID",
+		kernel: rigKernel,
+		tests:  []string{"TestGUIDOfAVirtualFunctionComesHome", "TestAnnotationOfIBKubernetes"},
+		but:    "ib-kubernetes and UFM themselves were not run",
+	},
+	{
+		what:   "[`rdma`](../guide/rdma-modes.md#rdma-behind-another-plugin) behind another plugin",
+		kernel: rigKernel,
+		tests:  []string{"TestChainedRDMAMovesTheDeviceBehindUpstreamsHostDevice", "TestChainedRDMAInSharedModeAwaitsTheGIDs"},
+	},
+	{
+		what:   "[One network for all rails](../guide/rails.md)",
+		multus: "4.3 for a fixed order",
+		tests:  []string{"TestPodOfOneNetworkRequestsADeviceForEachUse", "TestPodsBehindThinMultus"},
+	},
 	{what: "Pods in a user namespace", kernel: rigKernel, tests: []string{"TestPodsInAUserNamespaceGetAndReturnNICsWithRDMA"}},
 	// Addresses
-	{what: "[`whereabouts`](../guide/addresses.md) in the cluster", tests: []string{"TestConformance", "TestMixedWritersShareAPool"}, but: "whereabouts' CRDs, which the chart has"},
-	{what: "[Blocks of addresses](../guide/address-blocks.md)", tests: []string{"TestNodesAssignAddressesOfTheirOwnBlocks"}, but: "the node's name, which rail-agent writes"},
-	{what: "[Limit for patches of pools](../guide/large-clusters.md)", kubernetes: "1.29", tests: []string{"TestPatchesOfPoolsHaveALevelOfTheirOwn"}},
-	{what: "Tokens bound to their node, and [admission policies](../../deployments/README.md#what-a-node-may-do)", kubernetes: "1.31", tests: []string{"TestAdmissionPolicyKeepsANodeToItsOwn"}},
+	{
+		what:  "[`whereabouts`](../guide/addresses.md) in the cluster",
+		tests: []string{"TestConformance", "TestMixedWritersShareAPool"},
+		but:   "whereabouts' CRDs, which the chart has",
+	},
+	{
+		what:  "[Blocks of addresses](../guide/address-blocks.md)",
+		tests: []string{"TestNodesAssignAddressesOfTheirOwnBlocks"},
+		but:   "the node's name, which rail-agent writes",
+	},
+	{
+		what:       "[Limit for patches of pools](../guide/large-clusters.md)",
+		kubernetes: "1.29",
+		tests:      []string{"TestPatchesOfPoolsHaveALevelOfTheirOwn"},
+	},
+	{
+		what:       "Tokens bound to their node, and [admission policies](../../deployments/README.md#what-a-node-may-do)",
+		kubernetes: "1.31",
+		tests:      []string{"TestAdmissionPolicyKeepsANodeToItsOwn"},
+	},
 	// Devices and what containers get
-	{what: "[Device plugin](../guide/devices.md)", tests: []string{"TestPodWhoseRailIsTakenIsPending", "TestNICsAreNearThePodsGPUs"}, but: "with GPUs that a program stands in for"},
-	{what: "[CDI](../guide/devices.md#what-a-container-gets)", kubernetes: "1.31", runtime: "with CDI", tests: []string{"TestCDIDevicesReplaceCharDevices"}, but: "the specification only; no runtime read it"},
+	{
+		what:  "[Device plugin](../guide/devices.md)",
+		tests: []string{"TestPodWhoseRailIsTakenIsPending", "TestNICsAreNearThePodsGPUs"},
+		but:   "with GPUs that a program stands in for",
+	},
+	{
+		what:       "[CDI](../guide/devices.md#what-a-container-gets)",
+		kubernetes: "1.31", runtime: "with CDI",
+		tests: []string{"TestCDIDevicesReplaceCharDevices"},
+		but:   "the specification only; no runtime read it",
+	},
 	{what: "Health of devices in the status of pods", kubernetes: "1.36", tests: []string{"TestHealthOfANICIsInThePodsStatus"}},
-	{what: "[NRI](../guide/nccl.md#nri): variables, files and locked memory", runtime: "containerd 2", tests: []string{"TestPodWithRailsHasWhatItNeeds"}},
+	{
+		what:    "[NRI](../guide/nccl.md#nri): variables, files and locked memory",
+		runtime: "containerd 2",
+		tests:   []string{"TestPodWithRailsHasWhatItNeeds"},
+	},
 	{what: "NRI with containerd 1.7 or CRI-O", runtime: "NRI turned on"},
-	{what: "Pods that [wait for the agent](../guide/nccl.md#when-the-agent-is-away)", runtime: "containerd 2.2", tests: []string{"TestPodThatRequiresWhatCannotBeGivenWaits", "TestPodsWithoutTheAgent"}},
-	{what: "GPUDirect RDMA", kernel: "5.12 for dma-buf", but: "needs hardware. [HOST-PEERMEM](doctor-rules.md#host-peermem) says what a node has"},
+	{
+		what:    "Pods that [wait for the agent](../guide/nccl.md#when-the-agent-is-away)",
+		runtime: "containerd 2.2",
+		tests:   []string{"TestPodThatRequiresWhatCannotBeGivenWaits", "TestPodsWithoutTheAgent"},
+	},
+	{
+		what:   "GPUDirect RDMA",
+		kernel: "5.12 for dma-buf",
+		but:    "needs hardware. [HOST-PEERMEM](doctor-rules.md#host-peermem) says what a node has",
+	},
 	{what: "Claims of Dynamic Resource Allocation (DRA)", no: true, but: "use the device plugin"},
 	{what: "Creation of virtual functions", no: true, but: "sriov-network-operator, or `sriov_numvfs`"},
 	// Operation
@@ -64,7 +148,11 @@ var features = []feature{
 	{what: "A node with read-only `/etc` and `/usr`", tests: []string{"TestNodeWithAReadOnlyEtcAndUsr"}},
 	{what: "[`railctl verify`](../guide/verify.md), levels 0 and 1", tests: []string{"TestHealthyRailsOfAClusterAreHealthy"}},
 	{what: "`railctl verify`, levels 2 and 3", kernel: rigKernel, tests: []string{"TestVerifyMeasuresRDMA"}, but: "over Soft-RoCE"},
-	{what: "[The doctor](../guide/doctor.md) knows the networks of services", kubernetes: "1.33", tests: []string{"TestHealthyClusterHasNoFindings"}},
+	{
+		what:       "[The doctor](../guide/doctor.md) knows the networks of services",
+		kubernetes: "1.33",
+		tests:      []string{"TestHealthyClusterHasNoFindings"},
+	},
 	{what: "cgroup v2", tests: []string{"TestPodHasItsRailsWithRDMA"}, but: "[one node](kubernetes.md#cgroups), no cluster of several"},
 	{what: "arm64", tests: []string{"TestProgramsStart"}, but: "in an emulated machine, without RDMA"},
 	{what: "SELinux, AppArmor"},
@@ -112,11 +200,9 @@ func TestMatrixIsMadeOfWhatIsTested(t *testing.T) {
 	}
 	Generated(t, matrixPage, "features", strings.ReplaceAll(b.String(), "|  |", "| |"))
 
-	column := func(page, section string, n int) (cells []string) {
-		for _, row := range Rows(Section(t, page, section)) {
-			cells = append(cells, row[n])
-		}
-		return cells
+	var releases []string
+	for _, row := range Rows(Section(t, kubernetesPage, "Releases that tests run on")) {
+		releases = append(releases, row[0])
 	}
 	beside := map[string]string{}
 	for _, row := range Rows(Section(t, kubernetesPage, "What they run beside")) {
@@ -131,7 +217,7 @@ func TestMatrixIsMadeOfWhatIsTested(t *testing.T) {
 	}
 	run := strings.Split(header[1], " | ")
 	want := "| | tested | expected | not supported |\n|---|---|---|---|\n" +
-		fmt.Sprintf("| Kubernetes | %s | %s and newer | before %s |\n", strings.Join(column(kubernetesPage, "Releases that tests run on", 0), ", "), floor[1], floor[1]) +
+		fmt.Sprintf("| Kubernetes | %s | %s and newer | before %s |\n", strings.Join(releases, ", "), floor[1], floor[1]) +
 		fmt.Sprintf("| container runtime | containerd %s | other releases of containerd, CRI-O | |\n", beside["containerd"]) +
 		fmt.Sprintf("| Multus | %s, thin and thick | %s and newer | before %s |\n", beside["Multus, thin and thick"], multus[1], multus[1]) +
 		fmt.Sprintf("| Linux | Debian's %s | %s and newer, of any vendor | [without two features](kernels.md#what-is-refused) of %s |\n", strings.Join(run, ", "), run[0], run[0]) +

@@ -46,7 +46,8 @@ func TestPagesNameRealCommands(t *testing.T) {
 					continue
 				}
 				for _, f := range flag.FindAllStringSubmatch(m[2], -1) {
-					if cmd.Flags().Lookup(f[1]) == nil && cmd.InheritedFlags().Lookup(f[1]) == nil && (len(f[1]) > 1 || cmd.Flags().ShorthandLookup(f[1]) == nil) {
+					short := len(f[1]) == 1 && cmd.Flags().ShorthandLookup(f[1]) != nil
+					if !short && cmd.Flags().Lookup(f[1]) == nil && cmd.InheritedFlags().Lookup(f[1]) == nil {
 						t.Errorf("%s: %q: %s has no flag %s", page, strings.TrimSpace(m[0]), cmd.CommandPath(), f[1])
 					}
 				}

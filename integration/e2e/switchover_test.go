@@ -57,7 +57,9 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {name: rdma-devices, namespace: kube-system}
 data:
-  config.json: '{"configList": [{"resourceName": "hca_gpu", "resourcePrefix": "rdma", "rdmaHcaMax": 500, "selectors": {"ifNames": ["ens12np0", "ens13np0"]}}]}'
+  config.json: |
+    {"configList": [{"resourceName": "hca_gpu", "resourcePrefix": "rdma", "rdmaHcaMax": 500,
+      "selectors": {"ifNames": ["ens12np0", "ens13np0"]}}]}
 `
 
 // theirs installs the reference plugin host-device and whereabouts on each node.
@@ -82,15 +84,28 @@ func (l *installing) theirs(t *testing.T) {
 		flat := `{"datastore": "kubernetes", "kubernetes": {"kubeconfig": "` + dir + `/whereabouts.kubeconfig"}}`
 		conf := filepath.Join(n.CNIConf(), "whereabouts.d")
 		need.NoError(t, errors.Join(os.Mkdir(conf, 0o755), os.WriteFile(filepath.Join(conf, "whereabouts.conf"), []byte(flat), 0o600)))
-		_, err := l.Plane.Kubeconfig(account, controlplane.Form{Path: filepath.Join(conf, "whereabouts.kubeconfig"), Server: "https://" + controlplane.ServiceAddress})
+		form := controlplane.Form{Path: filepath.Join(conf, "whereabouts.kubeconfig"), Server: "https://" + controlplane.ServiceAddress}
+		_, err := l.Plane.Kubeconfig(account, form)
 		need.NoError(t, err)
 		l.was = append(l.was, l.files(t, n))
 	}
 }
 
-// TestClusterIsSwitchedOverByThePage runs the commands of the guides on three nodes, of which the
-// first two are switched first: before the installation, the switch and back, and the first pod.
-func TestClusterIsSwitchedOverByThePage(t *testing.T) {
+// guided runs the commands of guides in a cluster.
+type guided struct {
+	*installing
+	bin    string // directory with kubectl, helm and railctl
+	here   *strings.Replacer
+	blocks []string // that were not run yet
+}
+
+// guides are the pages in the order in which their commands are run.
+var guides = []string{
+	"docs/guide/requirements.md", "docs/guide/switch-over.md", "docs/guide/install.md", "docs/guide/switch-device-plugin.md",
+}
+
+func beginGuided(t *testing.T) *guided {
+	t.Helper()
 	need.Cluster(t)
 	l := &installing{v1: build(t, "switched")}
 	l.lab = &lab{Cluster: cluster.Start(t, cluster.Options{Nodes: 3, Multus: cluster.Thin, Hardware: true})}
@@ -99,98 +114,98 @@ func TestClusterIsSwitchedOverByThePage(t *testing.T) {
 	need.NoError(t, err)
 	l.apply(t, text)
 	l.theirs(t)
-
-	bin := t.TempDir()
-	for name, path := range map[string]string{"kubectl": l.KubectlPath(), "helm": testnet.Tool(t, "helm", "tools"), "railctl": filepath.Join(l.v1.bin, "railctl")} {
+	g := &guided{installing: l, bin: t.TempDir()}
+	helm := testnet.Tool(t, "helm", "tools")
+	for name, path := range map[string]string{"kubectl": l.KubectlPath(), "helm": helm, "railctl": filepath.Join(l.v1.bin, "railctl")} {
 		path, err := filepath.Abs(path)
-		need.NoError(t, errors.Join(err, os.Symlink(path, filepath.Join(bin, name))))
+		need.NoError(t, errors.Join(err, os.Symlink(path, filepath.Join(g.bin, name))))
 	}
-	here := strings.NewReplacer("gpu-1 gpu-2", l.Node(0).Name+" "+l.Node(1).Name, "registry.example/rail-cni", "localhost/rail-cni",
+	g.here = strings.NewReplacer("gpu-1 gpu-2", l.Node(0).Name+" "+l.Node(1).Name, "registry.example/rail-cni", "localhost/rail-cni",
 		"image.tag=v1", "image.tag="+l.v1.tag, "NAMESPACE", "default", "ghcr.io/spidernet-io/rdma-tools:v12.5.7", cluster.ToolsImage)
-	var page []string
-	for _, name := range []string{"docs/guide/requirements.md", "docs/guide/switch-over.md", "docs/guide/install.md", "docs/guide/switch-device-plugin.md"} {
-		page = append(page, docs.Scripts(t, name)...)
+	for _, page := range guides {
+		g.blocks = append(g.blocks, docs.Scripts(t, page)...)
 	}
-	const doctor = "railctl doctor cluster"
-	// next runs the page's next commands, which are to contain some, and returns what they say.
-	next := func(contain string) string {
-		t.Helper()
-		if len(page) == 0 || !strings.Contains(page[0], contain) {
-			t.Fatalf("the page has not %q next: %q", contain, page)
-		}
-		script := here.Replace(page[0])
-		page = page[1:]
-		cmd := exec.CommandContext(t.Context(), "sh", "-exc", script)
-		cmd.Dir = top
-		cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "KUBECONFIG=" + l.Kubeconfig()}
-		began := time.Now()
-		out, err := cmd.CombinedOutput()
-		t.Logf("after %v: %v\n%s", time.Since(began).Round(100*time.Millisecond), err, out)
-		if err != nil && contain != doctor { // which finds that the nodes have no RDMA
-			t.FailNow()
-		}
-		return string(out)
-	}
-	ours := func(node int) bool {
-		_, err := os.Stat(l.Node(node).Path("/var/lib/rail-cni/install/record.json"))
-		return err == nil
-	}
+	return g
+}
 
-	next("kubectl get nodes")
-	next("/sys/fs/cgroup")
-	a, b := l.pair(t, "before", 1) // by the reference plugin and whereabouts
-	if said := next("railctl check"); !strings.Contains(said, " ok") {
-		t.Errorf("the check said %s", said)
+const doctor = "railctl doctor cluster"
+
+// next runs the next block of the guides, which is to have a command, and fails the test unless
+// its output has a text.
+func (g *guided) next(t *testing.T, command, want string) {
+	t.Helper()
+	if len(g.blocks) == 0 || !strings.Contains(g.blocks[0], command) {
+		t.Fatalf("%q is not next in the guides: %q", command, g.blocks)
 	}
-	next("scale deployment")
-	next("helm install")
-	if !ours(0) || !ours(1) || ours(2) {
-		t.Errorf("the nodes have ours: %v, %v, %v", ours(0), ours(1), ours(2))
+	cmd := exec.CommandContext(t.Context(), "sh", "-exc", g.here.Replace(g.blocks[0]))
+	g.blocks = g.blocks[1:]
+	cmd.Dir = top
+	cmd.Env = []string{"PATH=" + g.bin + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir(), "KUBECONFIG=" + g.Kubeconfig()}
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	t.Logf("after %v: %v\n%s", time.Since(began).Round(100*time.Millisecond), err, out)
+	if err != nil && command != doctor { // which finds that the nodes have no RDMA
+		t.FailNow()
 	}
-	l.wantNICs(t, a, b) // they keep theirs
-	c, d := l.pair(t, "after", 2)
-	l.delete(t, a, b, c, d)
-	for i := range 2 {
-		for _, r := range l.records(t, l.Node(i)) {
-			t.Errorf("%s has a record of %s", l.Node(i).Name, r.Holder())
+	if !strings.Contains(string(out), want) {
+		t.Errorf("the output lacks %q", want)
+	}
+}
+
+// wantOurs fails the test unless rail-agent has installed the plugins on these nodes only.
+func (g *guided) wantOurs(t *testing.T, want ...bool) {
+	t.Helper()
+	for i, n := range g.Nodes() {
+		_, err := os.Stat(n.Path("/var/lib/rail-cni/install/record.json"))
+		if (err == nil) != want[i] {
+			t.Errorf("%s has the plugins of rail-cni: %v", n.Name, err)
 		}
 	}
-	for _, left := range l.held(t) {
+}
+
+// TestClusterIsSwitchedOverByThePage runs the commands of the guides on three nodes, of which the
+// first two are switched first: before the installation, the switch and back, and the first pod.
+func TestClusterIsSwitchedOverByThePage(t *testing.T) {
+	g := beginGuided(t)
+	g.next(t, "kubectl get nodes", g.Node(2).Name)
+	g.next(t, "/sys/fs/cgroup", "fs\n")
+	a, b := g.pair(t, "before", 1) // by the reference plugin and whereabouts
+	g.next(t, "railctl check", " ok")
+	g.next(t, "scale deployment", "scaled")
+	g.next(t, "helm install", "successfully rolled out")
+	g.wantOurs(t, true, true, false)
+	g.wantNICs(t, a, b) // they keep theirs
+	c, d := g.pair(t, "after", 2)
+	g.delete(t, a, b, c, d)
+	for _, n := range g.Nodes() {
+		for _, r := range g.records(t, n) {
+			t.Errorf("%s has a record of %s", n.Name, r.Holder())
+		}
+	}
+	for _, left := range g.held(t) {
 		t.Errorf("an address is left: %s", left)
 	}
-	if said := next(doctor); !strings.Contains(said, " rules on ") {
-		t.Errorf("the doctor said %s", said)
+	g.next(t, doctor, " rules on 2 nodes: ")
+	g.next(t, "railctl verify", "2 nodes × 8 rails")
+	g.run(t, pod{name: "third", node: 2, networks: "roce-net-3"})
+	g.next(t, "helm upgrade", "successfully rolled out")
+	g.wantOurs(t, true, true, true)
+	g.run(t, pod{name: "fourth", node: 2, networks: "roce-net-4"})
+	g.delete(t, "third", "fourth")
+	g.next(t, "helm uninstall", "uninstalled")
+	g.wantAsBefore(t)
+	a, b = g.pair(t, "back", 1)
+	g.delete(t, a, b)
+
+	g.helm(t, "install", "rail-cni", top+"/deployments/helm/rail-cni", "--set", "image.tag="+g.v1.tag)
+	g.next(t, "rollout status", "successfully rolled out")
+	g.next(t, "railctl check", " ok")
+	g.next(t, "kubectl wait pod/first", "172.31.1.2/24")
+	g.next(t, "/railctl show", "default/first")
+	g.next(t, "railctl migrate devices", "name: rdma/hca_gpu")
+	g.next(t, "patch daemonset", "patched")
+	g.kubectl(t, "--namespace", "kube-system", "wait", "--for=delete", patience, "pod", "--selector=name=rdma-shared-dp-ds")
+	if len(g.blocks) > 0 {
+		t.Errorf("not run: %q", g.blocks)
 	}
-	if said := next("railctl verify"); !strings.Contains(said, l.Node(1).Name) || strings.Contains(said, l.Node(2).Name) {
-		t.Errorf("the verification said %s", said)
-	}
-	l.run(t, pod{name: "third", node: 2, networks: "roce-net-3"})
-	next("helm upgrade")
-	if !ours(2) {
-		t.Error("the third node does not have ours")
-	}
-	l.run(t, pod{name: "fourth", node: 2, networks: "roce-net-4"})
-	l.delete(t, "third", "fourth")
-	next("helm uninstall")
-	l.wantAsBefore(t)
-	l.helm(t, "install", "rail-cni", top+"/deployments/helm/rail-cni", "--set", "image.tag="+l.v1.tag)
-	next("rollout status")
-	next("railctl check")
-	if said := next("kubectl wait pod/first"); !strings.Contains(said, "172.31.1.2/24") {
-		t.Errorf("the first pod has %s", said)
-	}
-	if said := next("/railctl show"); !strings.Contains(said, "default/first") {
-		t.Errorf("railctl show said %s", said)
-	}
-	if said := next("railctl migrate devices"); !strings.Contains(said, "name: rdma/hca_gpu") {
-		t.Errorf("the migration said %s", said)
-	}
-	next("patch daemonset")
-	await := []string{"--namespace", "kube-system", "wait", "--for=delete", patience, "pod", "--selector=name=rdma-shared-dp-ds"}
-	l.kubectl(t, await...)
-	if len(page) > 0 {
-		t.Errorf("not run: %q", page)
-	}
-	e, f := l.pair(t, "back", 1)
-	l.delete(t, e, f)
 }
