@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -52,5 +54,29 @@ func TestProbeWithoutAnAgentNamesTheCure(t *testing.T) {
 	code := run(t.Context(), []string{"probe", "--socket", socket}, &stderr)
 	if code != 1 || !strings.Contains(stderr.String(), "no rail-agent answers at "+socket) || !strings.Contains(stderr.String(), "--state-dir") {
 		t.Errorf("exit code %d: %s", code, stderr.String())
+	}
+}
+
+// A collector of logs reads one JSON object a line, with the phrase and its attributes.
+func TestLogsAreTextOrJSON(t *testing.T) {
+	var stderr bytes.Buffer
+	a := agentFlags{level: "warn", format: "json"}
+	log, err := a.newLog(&stderr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("not logged")
+	log.Warn("NIC not returned", "nic", "ens1", "err", errors.New("busy"))
+	var line struct{ Level, Msg, NIC, Err string }
+	if err := json.Unmarshal(stderr.Bytes(), &line); err != nil || line.Level != "WARN" || line.Msg != "NIC not returned" || line.NIC != "ens1" || line.Err != "busy" {
+		t.Errorf("%s: %+v, %v", &stderr, line, err)
+	}
+	for args, want := range map[string]string{
+		"--log-level=loud": `--log-level is "loud"; it must be debug, info, warn or error`, "--log-format=xml": `--log-format is "xml"; it must be text or json`,
+	} {
+		stderr.Reset()
+		if code := run(t.Context(), []string{"probe", args}, &stderr); code != 1 || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%s: exit code %d: %s", args, code, &stderr)
+		}
 	}
 }

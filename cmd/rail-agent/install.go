@@ -25,6 +25,7 @@ import (
 type installFlags struct {
 	on, uninstall, force bool
 	prefix, nodeFile     string
+	toolDir              string
 	plugins              []string
 	record               string
 	credential           credentialFlags
@@ -61,6 +62,8 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, even if pods need the plugins")
 	flags.StringVar(&f.nodeFile, "node-file", "",
 		"with --install: the text to write to "+nodefile.InstalledPath+", which limits what networks may use on a node without "+nodefile.DefaultPath)
+	flags.StringVar(&f.toolDir, "railctl-dir", "",
+		"with --install: also install the railctl beside the agent's program there, for people on the node; without this flag one that was installed is removed")
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)
 }
@@ -80,6 +83,9 @@ func (f *installFlags) check() error {
 			return fmt.Errorf("--node-file: %w", err)
 		}
 	}
+	if f.toolDir != "" && !filepath.IsAbs(f.toolDir) {
+		return fmt.Errorf("--railctl-dir is %q; it must be an absolute path", f.toolDir)
+	}
 	if strings.ContainsAny(f.prefix, "/ ") || strings.HasPrefix(f.prefix, ".") {
 		return fmt.Errorf("--prefix %q cannot begin the name of a program", f.prefix)
 	}
@@ -98,7 +104,11 @@ func (f *installFlags) components(ctx context.Context, h *host, restore bool) ([
 	plugins := node.Plugins{BinDirs: h.binDirs, Own: h.own, Names: f.plugins, Prefix: f.prefix, NodeFile: f.nodeFile, Log: h.log}
 	var components []component.Component
 	if f.on || f.uninstall {
-		var err error
+		program, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		plugins.Tool, plugins.ToolDir = filepath.Join(filepath.Dir(program), "railctl"), f.toolDir
 		restore, plugins.Record = true, install.Open(f.record)
 		if components, err = f.install(ctx, h, plugins); err != nil {
 			return nil, err
@@ -115,7 +125,7 @@ func (f *installFlags) install(ctx context.Context, h *host, plugins node.Plugin
 	put := plugins.Record.Put
 	if f.uninstall {
 		put = plugins.Record.PutBack // removed files stay removed
-	} else if err := plugins.Record.Visible(append(slices.Clone(h.binDirs), filepath.Join(f.credential.confDir, credential.Dir))...); err != nil {
+	} else if err := plugins.Record.Visible(append(slices.Clone(h.binDirs), filepath.Join(f.credential.confDir, credential.Dir), f.toolDir)...); err != nil {
 		return nil, fmt.Errorf("files that an earlier version installed elsewhere cannot be removed (restore its settings, uninstall, then change them): %w", err)
 	} else if err := plugins.Put(ctx, inUse); err != nil {
 		return nil, err

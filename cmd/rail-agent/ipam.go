@@ -34,7 +34,7 @@ func newIPAM(a *agentFlags) *cobra.Command {
 	var once, journal bool
 	var of reconcilerFlags
 	var flags cluster.Flags
-	var address string
+	var address, health string
 	var metrics metricsFlags
 	cmd := &cobra.Command{
 		Use:   "ipam",
@@ -56,12 +56,14 @@ rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once,
 and prints what it did.
 
 At --metrics it serves /metrics for Prometheus. While it does the work these tell how
-full the pools are, as of its last scan.`,
+full the pools are, as of its last scan. At --health it serves /healthz and /readyz. It
+is ready when it could read the Lease and, if it does the work, the pools and pods.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")
 	cmd.Flags().BoolVar(&journal, "journal", true, "also free addresses that DELs of this node left in the journal; false in a pod that does not serve its node")
 	cmd.Flags().StringVar(&address, "metrics", off, `address of /metrics; "off" for none`)
+	cmd.Flags().StringVar(&health, "health", off, `address of /healthz and /readyz, without encryption, for the kubelet's probes; "off" for none`)
 	metrics.add(cmd.Flags())
 	of.add(cmd.Flags())
 	flags.Add(cmd)
@@ -80,7 +82,7 @@ full the pools are, as of its last scan.`,
 			o.Journal = s
 		}
 		if !once {
-			return a.reconcile(cmd.Context(), o, address, &metrics)
+			return a.reconcile(cmd.Context(), o, address, health, &metrics)
 		}
 		r := reconcile.New(o)
 		ctx, cancel := context.WithTimeout(cmd.Context(), of.grace+onceTime)
@@ -95,9 +97,10 @@ full the pools are, as of its last scan.`,
 	return cmd
 }
 
-// reconcile reconciles until ctx ends, and serves the metrics of pools at the address.
-func (a *agentFlags) reconcile(ctx context.Context, o reconcile.Options, address string, f *metricsFlags) error {
-	if address == off {
+// reconcile reconciles until ctx ends, and serves the metrics of pools and the probes at the
+// addresses.
+func (a *agentFlags) reconcile(ctx context.Context, o reconcile.Options, address, health string, f *metricsFlags) error {
+	if address == off && health == off {
 		return reconcile.New(o).Run(ctx)
 	}
 	pools := new(usage.Metrics)
@@ -106,13 +109,20 @@ func (a *agentFlags) reconcile(ctx context.Context, o reconcile.Options, address
 	if err != nil {
 		return err
 	}
-	serve := agent.Options{Metrics: address, NodeName: name, Version: version, Log: a.log} // the name is that of a certificate that the process signs itself
+	serve := agent.Options{NodeName: name, Version: version, Log: a.log} // the name is that of a certificate that the process signs itself
+	if address != off {
+		serve.Metrics = address
+	}
+	if health != off {
+		serve.Health = health
+	}
 	if err := f.begin(&serve, o.Client); err != nil {
 		return err
 	}
 	run := agent.New(serve)
+	r := reconcile.New(o)
 	var failed error
-	run.Add(pools.Component(), component.Component{Name: "reconciler", Run: func(ctx context.Context) { failed = reconcile.New(o).Run(ctx) }})
+	run.Add(pools.Component(), component.Component{Name: "reconciler", Ready: r.Ready, Run: func(ctx context.Context) { failed = r.Run(ctx) }})
 	err = run.Run(ctx)
 	return errors.Join(err, failed)
 }

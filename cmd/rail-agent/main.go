@@ -35,6 +35,8 @@ func main() {
 type agentFlags struct {
 	stateDirs []string
 	verbose   bool
+	level     string
+	format    string
 	log       *slog.Logger
 }
 
@@ -60,19 +62,38 @@ func newRoot(stderr io.Writer) *cobra.Command {
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRun: func(*cobra.Command, []string) {
-			level := slog.LevelInfo
-			if a.verbose {
-				level = slog.LevelDebug
-			}
-			a.log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			var err error
+			a.log, err = a.newLog(stderr)
+			return err
 		},
 	}
 	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{nodefile.DefaultStateDir},
 		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
-	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log debug messages")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log debug messages; the same as --log-level=debug")
+	root.PersistentFlags().StringVar(&a.level, "log-level", "info", "least severe level that is logged: debug, info, warn or error")
+	root.PersistentFlags().StringVar(&a.format, "log-format", "text", "format of the log on standard error: text (key=value), or json (one object a line)")
 	root.AddCommand(newRun(a), newProbe(a), newFacts(a), newReadFacts(), newIPAM(a), newUninstall(a), newVersion())
 	return root
+}
+
+// newLog returns the log that the flags ask for.
+func (a *agentFlags) newLog(stderr io.Writer) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.level)); err != nil {
+		return nil, fmt.Errorf("--log-level is %q; it must be debug, info, warn or error", a.level)
+	}
+	if a.verbose {
+		level = slog.LevelDebug
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch a.format {
+	case "text":
+		return slog.New(slog.NewTextHandler(stderr, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(stderr, options)), nil
+	}
+	return nil, fmt.Errorf("--log-format is %q; it must be text or json", a.format)
 }
 
 func newVersion() *cobra.Command {

@@ -71,7 +71,7 @@ host's /run mounted.)`,
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", nodefile.DefaultStateDir,
 		`state directory of the plugins, the "stateDir" of their configuration`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
-	root.AddCommand(newShow(&stateDir), newDoctor(&stateDir), newCheck(), newVerify(), newReport(&stateDir), newGC(&stateDir), newNICs(&stateDir), newTopology(&stateDir), newPod(&stateDir), newEnv(&stateDir), newRails(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newUninstall(), newVersion())
+	root.AddCommand(newShow(&stateDir), newDoctor(&stateDir), newCheck(), newVerify(), newReport(&stateDir), newGC(&stateDir), newNICs(&stateDir), newTopology(&stateDir), newPod(&stateDir), newEnv(&stateDir), newRails(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newReady(), newUninstall(), newVersion())
 	for _, command := range extra {
 		root.AddCommand(command(root))
 	}

@@ -33,6 +33,8 @@ type Options struct {
 	// ReadyWithoutMetrics: the agent is ready although its metrics are not served.
 	ReadyWithoutMetrics bool
 	Socket              string // path of the socket for railctl, "" for none
+	// Health is the address of /healthz and /readyz alone, without TLS, "" for none.
+	Health string
 
 	Notify func(component.Notice) // passes notices on and does not block; nil = the log is enough
 	Log    *slog.Logger
@@ -55,7 +57,7 @@ func New(o Options) *Agent {
 		Options: o, registry: prometheus.NewRegistry(), began: time.Now(), reporter: component.NewReporter("agent", o.Log, o.Notify),
 	}
 	a.metrics = component.OneAtATime(a.exposition(), "another scrape is waiting: a driver is slow to answer", 10*time.Second)
-	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	a.registry.MustRegister(collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector())
 	if o.Keeps {
 		a.registry.MustRegister(collector(func(out component.Metrics) {
 			out.Gauge("rail_cni_agent_info", "Version of the agent.", 1, "version", o.Version, "node_name", o.NodeName)
@@ -76,12 +78,17 @@ func (a *Agent) Add(components ...component.Component) {
 }
 
 // Run runs the components until ctx ends. It returns an error at once if it cannot start: if the
-// address of the metrics is malformed, or another agent has the socket.
+// address of the metrics is malformed, if it cannot listen at that of Health, or if another agent
+// has the socket.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := checkMetrics(a.Metrics); err != nil {
 		return err
 	}
 	socket, err := a.private()
+	if err != nil {
+		return err
+	}
+	health, err := a.health()
 	if err != nil {
 		return err
 	}
@@ -98,9 +105,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.metricsState.err = errNotListening
 		all.Go(func() { a.serveMetrics(ctx, a.answers(a.MetricsGuard)) })
 	}
-	failed := make(chan error, 1)
-	if socket != nil {
-		all.Go(func() { failed <- socket.serve(ctx) })
+	failed := make(chan error, 2)
+	for _, s := range []*server{socket, health} {
+		if s != nil {
+			all.Go(func() { failed <- s.serve(ctx) })
+		}
 	}
 	a.Log.Info("agent started", "node", a.NodeName, "version", a.Version)
 	select {

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -72,7 +74,7 @@ func TestOneBadMetricCostsNoOther(t *testing.T) {
 		`b_total{pod="a\"b\\c\nd` + "\uFFFD" + `"} 12`, `rail_cni_agent_info{node_name="node-a",version="v7"} 1`,
 		`rail_cni_panics_total{component="broken"} 1`, `c_seconds_bucket{plugin="macvlan",le="0.1"} 2`, `c_seconds_bucket{plugin="macvlan",le="1"} 2`,
 		`c_seconds_bucket{plugin="macvlan",le="+Inf"} 3`, `c_seconds_sum{plugin="macvlan"} 2.1`, `c_seconds_count{plugin="macvlan"} 3`,
-		"# TYPE process_resident_memory_bytes gauge", "# TYPE process_cpu_seconds_total counter",
+		"# TYPE process_resident_memory_bytes gauge", "# TYPE process_cpu_seconds_total counter", "# TYPE go_goroutines gauge",
 	} {
 		if !strings.Contains(w.Body.String(), want+"\n") {
 			t.Errorf("no %s in\n%s", want, w.Body)
@@ -129,5 +131,52 @@ func TestComponentThatPanicsRunsAgain(t *testing.T) {
 	)
 	if err := a.Run(ctx); err != nil || runs != 3 || returned != 1 {
 		t.Errorf("%v: %d runs, %d returned", err, runs, returned)
+	}
+}
+
+// The address for the kubelet's probes has no metrics, which others may not read.
+func TestHealthIsServedWithoutMetrics(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	a := New(Options{Log: slog.New(slog.DiscardHandler), Health: address})
+	if err := a.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "--health") {
+		t.Errorf("the port is taken: %v", err)
+	}
+	_ = l.Close()
+	notReady := errors.New("the Lease cannot be read")
+	a.Add(component.Component{Name: "reconciler", Ready: func() error { return notReady }})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	ask := func(path string) (int, string) {
+		t.Helper()
+		for range 100 {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			answer, err := http.DefaultClient.Do(request)
+			if err != nil { // it does not listen yet
+				time.Sleep(20 * time.Millisecond)
+				continue
+			}
+			defer answer.Body.Close()
+			text, _ := io.ReadAll(answer.Body) // a short text
+			return answer.StatusCode, string(text)
+		}
+		t.Fatal("it does not listen")
+		return 0, ""
+	}
+	for path, want := range map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusServiceUnavailable, "/metrics": http.StatusNotFound} {
+		if code, text := ask(path); code != want || path == "/readyz" && !strings.Contains(text, notReady.Error()) {
+			t.Errorf("%s: %d, %s", path, code, text)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

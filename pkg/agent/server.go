@@ -53,11 +53,29 @@ func (a *Agent) answers(guard func(http.Handler) http.Handler) *http.ServeMux {
 	if guard != nil {
 		metrics = guard(metrics)
 	}
-	mux := http.NewServeMux()
+	mux := a.probes()
 	mux.Handle("GET /metrics", metrics)
+	return mux
+}
+
+// probes returns the handler of the kubelet's probes.
+func (a *Agent) probes() *http.ServeMux {
+	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", probe(a.healthy))
 	mux.HandleFunc("GET /readyz", probe(a.ready))
 	return mux
+}
+
+// health listens at the address for the probes, if there is one.
+func (a *Agent) health() (*server, error) {
+	if a.Health == "" {
+		return nil, nil //nolint:nilnil // no address is no error
+	}
+	l, err := net.Listen("tcp", a.Health)
+	if err != nil {
+		return nil, failure.From(err, failure.IO, "health").Cure("free the port, or name another one by --health")
+	}
+	return &server{listener: l, handler: a.probes()}, nil
 }
 
 // private listens on the socket for root, if there is one.

@@ -264,3 +264,35 @@ func TestAddressesThatWaitCountAsUsers(t *testing.T) {
 		t.Errorf("users: %q", users)
 	}
 }
+
+// railctl on the node is for people: no pod needs it, so it goes while plugins stay.
+func TestRailctlIsInstalledForPeople(t *testing.T) {
+	l := newLab(t)
+	dir, tool := t.TempDir(), filepath.Join(t.TempDir(), "railctl")
+	l.write(tool, "our railctl")
+	path := filepath.Join(dir, "railctl")
+	has := func(want string) {
+		t.Helper()
+		if text, err := os.ReadFile(path); string(text) != want || (want == "") != errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("railctl is %q, not %q: %v", text, want, err)
+		}
+	}
+	l.plugins.Tool, l.plugins.ToolDir = tool, dir
+	l.put()
+	has("our railctl")
+	l.use("pod default/web-0 has ens1 as net1")
+	l.plugins.ToolDir = ""
+	l.put()
+	has("")
+	l.has(node.PluginNames...)
+
+	l.write(path, "another's")
+	l.plugins.ToolDir = dir
+	l.put()
+	has("our railctl")
+	if err := node.Remove(l.plugins.Record, l.plugins.Log); err != nil {
+		t.Error(err)
+	}
+	has("another's")
+	l.isAsBefore()
+}

@@ -23,6 +23,9 @@ const (
 	nodeFileMode = fs.FileMode(0o644)
 )
 
+// toolName is the name of the program that is installed in ToolDir.
+const toolName = "railctl"
+
 // Plugins are the plugins of a node, and the node file that they read.
 type Plugins struct {
 	BinDirs  []string // where they are installed
@@ -30,11 +33,13 @@ type Plugins struct {
 	Names    []string
 	Prefix   string // of their names where they are installed
 	NodeFile string // text of the node file, "" for none
+	Tool     string // path of our railctl; needed with ToolDir
+	ToolDir  string // where railctl is installed for people, "" for nowhere
 	Record   *install.Node
 	Log      *slog.Logger
 }
 
-// Put installs the node file and the plugins. It removes plugins of an earlier
+// Put installs the node file, the plugins and railctl. It removes plugins of an earlier
 // version or of another prefix, unless inUse returns users of them.
 func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 	if err := p.putNodeFile(ctx); err != nil {
@@ -45,18 +50,25 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 		for _, name := range p.Names {
 			path := filepath.Join(dir, p.Prefix+name)
 			wanted[path] = true
-			if err := p.putPlugin(ctx, name, path); err != nil {
+			if err := p.putProgram(ctx, filepath.Join(p.Own, name), path); err != nil {
 				return err
 			}
+		}
+	}
+	if p.ToolDir != "" {
+		path := filepath.Join(p.ToolDir, toolName)
+		wanted[path] = true
+		if err := p.putProgram(ctx, p.Tool, path); err != nil {
+			return err
 		}
 	}
 	return p.removeOthers(wanted, inUse)
 }
 
-// putPlugin installs a plugin. It tries again while another installer is
-// writing the file at the path.
-func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
-	file := install.File{Path: path, Source: filepath.Join(p.Own, name), Mode: PluginMode}
+// putProgram installs a plugin, or railctl. It tries again while another installer
+// is writing the file at the path.
+func (p *Plugins) putProgram(ctx context.Context, source, path string) error {
+	file := install.File{Path: path, Source: source, Mode: PluginMode}
 	outcome, err := p.Record.Put(ctx, file)
 	for tries := 0; failure.KindOf(err) == failure.TryAgain && tries < maxTries; tries++ {
 		outcome, err = p.Record.Put(ctx, file)
@@ -64,7 +76,7 @@ func (p *Plugins) putPlugin(ctx context.Context, name, path string) error {
 	if err != nil {
 		return err
 	}
-	p.Log.Info("plugin", "path", path, "outcome", outcome)
+	p.Log.Info("program", "path", path, "outcome", outcome)
 	return nil
 }
 
@@ -78,7 +90,7 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 		if wanted[e.Path] || !isPlugin(e.Path) {
 			continue
 		}
-		if users := inUse(); len(users) > 0 {
+		if users := inUse(); len(users) > 0 && filepath.Base(e.Path) != toolName { // no pod needs railctl
 			p.Log.Info("plugin no longer wanted, kept while it may be needed", "path", e.Path, "users", users)
 			continue
 		}

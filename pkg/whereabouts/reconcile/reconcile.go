@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -74,9 +75,10 @@ type Journal interface {
 // Addresses of blocks are left to the nodes that hold the blocks. [Reconciler.Run] frees
 // the blocks of nodes that are gone.
 //
-// A Reconciler is not safe for concurrent use.
+// A Reconciler is not safe for concurrent use, except for Ready.
 type Reconciler struct {
 	Options
+	failed atomic.Pointer[error] // of the last look at the Lease or the last scan; nil before the first
 	marks  map[string]mark
 	nodes  *nodes    // nil if they do not matter
 	blocks *Blocks   // nil if blocks are left alone
@@ -105,6 +107,20 @@ func New(o Options) *Reconciler {
 	}
 	return &Reconciler{Options: o, marks: map[string]mark{}}
 }
+
+var errNotChecked = errors.New("the Lease of the reconcilers was not read yet")
+
+// Ready returns an error while Run has not read the Lease, or the reason why its last read of the
+// Lease or its last scan failed.
+func (r *Reconciler) Ready() error {
+	if err := r.failed.Load(); err != nil {
+		return *err
+	}
+	return errNotChecked
+}
+
+// note makes err the answer of Ready, nil for none.
+func (r *Reconciler) note(err error) { r.failed.Store(&err) }
 
 // Once scans, waits the grace period if that is needed, and scans again. It
 // returns the findings of the last scan, and an error if that scan was

@@ -39,6 +39,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		}
 		if !time.Now().Before(next) {
 			held, err := l.acquire(ctx)
+			r.note(err)
 			if held {
 				r.Log.Info("reconciling the cluster's addresses")
 				err = l.keep(ctx, r.lead)
@@ -100,6 +101,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 			}
 		}
 		found, err := r.examine(ctx, all, ripe)
+		r.note(err)
 		r.Report(found)
 		switch {
 		case ctx.Err() != nil:
