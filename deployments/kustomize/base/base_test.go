@@ -16,7 +16,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/deployments/kustomize/base"
-	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
@@ -38,13 +37,24 @@ func run(t *testing.T, command string, args ...string) []byte {
 	return out
 }
 
-// rendered returns the chart's output, by template.
+// ofARelease are the labels that only helm's objects have: who manages them, and of which version they
+// are.
+var ofARelease = regexp.MustCompile(`(?m)^ +(app\.kubernetes\.io/(version|managed-by)|helm\.sh/chart): .*\n`)
+
+// command returns a command of helm.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	return exec.CommandContext(t.Context(), testnet.Tool(t, "helm", "tools"), args...)
+}
+
+// rendered returns the chart's output, by template, without the labels of a release.
 func rendered(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	out := run(t, testnet.Tool(t, "helm", "tools"), append([]string{
 		"template", "rail-cni", chart, "--namespace", "kube-system", "--no-hooks", "--api-versions", "whereabouts.cni.cncf.io/v1alpha1/NodeSlicePool",
 	}, args...)...)
 	files := map[string]string{}
+	out = ofARelease.ReplaceAll(out, nil)
 	source := regexp.MustCompile(`^# Source: rail-cni/templates/(\S+)\n`)
 	for part := range strings.SplitSeq(string(out), "---\n") {
 		m := source.FindStringSubmatch(part)
@@ -336,80 +346,10 @@ func wantEqual(t *testing.T, have, want map[string]any) {
 	}
 }
 
-// TestChartMakesWhatTheServerTakes has a real API server validate all objects,
-// including those of helm's hook, field by field.
-func TestChartMakesWhatTheServerTakes(t *testing.T) {
-	c := newCluster(t)
-	t.Run("and notes", func(t *testing.T) { testNotes(t, c.plane.AdminKubeconfig()) })
-	for _, set := range [][]string{
-		nil,
-		{
-			"image.tag=v1", "image.pullSecrets={a,b}", "plugins.prefix=rail-", "plugins.names={macvlan,whereabouts}", "whereabouts.apiServer=https://[fd00::1]:6443",
-			"whereabouts.replaceFiles=true", "reconcile=false", "metrics.address=::1", "nodeSelector.a=b", "priorityClassName=", "maxUnavailable=1",
-			"stateDirs={/run/rail-cni,/run/other}", "tolerations=null", "resources=null",
-			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=a",
-			"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
-			"cniBinDir=/home/kubernetes/bin", "cniConfDir=/etc/kubernetes/cni/net.d",
-		},
-		{"uninstall.enabled=false", "metrics.address=0.0.0.0", "reconcile=daemonset", "admissionPolicy=false"},
-		{"reconcile=off", "privileged=false", "netnsDirs={/run/netns}", "metrics.secure=true", "metrics.certSecret=a", "reconcile=false", "image.digest=sha256:" + strings.Repeat("0a", 32)},
-		{"values-openshift.yaml"},
-		{"devicePlugin.enabled=true", "devicePlugin.cdi=true", "devicePlugin.sharedConfigMap=rdma-devices", "devicePlugin.kubeletDir=/data/kubelet", "devicePlugin.devicePlugins=false", "privileged=false"},
-		{
-			"devicePlugin.enabled=true", "nodePools[0].name=a", "nodePools[0].nodeSelector.gpu=a", "nodePools[0].nodeFile.rails.auto=pciOrder", "nodePools[1].name=b-2", "nodePools[1].nodeSelector.gpu=b",
-		},
-		{"values-talos.yaml"},
-		{"values-bottlerocket.yaml"},
-		{"values-k3s.yaml"},
-		{"values-microk8s.yaml", "devicePlugin.enabled=true"},
-		{"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "annotatePods=true", "reconciler.nodeSelector.a=b", "reconciler.tolerations=null", "reconciler.resources=null"},
-	} {
-		all := objects(t, set...)
-		want := 32
-		if slices.Contains(set, "uninstall.enabled=false") {
-			want -= 6
-		}
-		if slices.Contains(set, "reconcile=false") {
-			want -= 7
-		}
-		if slices.Contains(set, "reconcile=daemonset") {
-			want -= 2
-		}
-		if slices.Contains(set, "metrics.secure=true") || slices.Contains(set, "values-openshift.yaml") {
-			want += 2
-		}
-		switch {
-		case slices.Contains(set, "admissionPolicy=false"):
-			want -= 8
-		case slices.Contains(set, "admissionPolicy=true"):
-			want += 2 + 2 // also for node slices; the right to annotate pods
-		}
-		if slices.Contains(set, "nodePools[1].name=b-2") {
-			want++
-		}
-		if len(all) != want {
-			t.Errorf("%v: %d objects, not %d", set, len(all), want)
-		}
-		for name, o := range all {
-			object, err := yaml.Marshal(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			path := c.path(object) + "?dryRun=All&fieldValidation=Strict"
-			// The cluster has the base, whose cluster-wide objects have the
-			// same names.
-			code, answer, err := c.plane.Admin().Do(t.Context(), "POST", path, controlplane.YAML, object)
-			if err != nil || code != 201 && !(code == 409 && bytes.Contains(answer, []byte("AlreadyExists"))) {
-				t.Errorf("%v: %s: %d, %v: %s", set, name, code, err, answer)
-			}
-		}
-	}
-}
-
 func TestValuesThatCannotBeAreRefused(t *testing.T) {
 	for _, set := range []string{
 		"plugins.names={bridge}", "plugins.names={}", "plugins.prefix=../x", "plugin.prefix=rail-", "cniBinDir=opt/cni/bin", "image.pullPolicy=Maybe",
-		"whereabouts.tokenLifetime=1 day", "whereabouts.apiServer=10.0.0.1", "metrics.port=0", "stateDirs={/tmp/x}", "reconcile=perhaps", "reconciler.replicas=2", "admissionPolicy=yes", "netnsDirs={/}", "nodeFileDir=/etc", "nodeFile.nic=x", "nodeFile.paths={srv}", "nodeFile.nics[0].names=x", "openshift=yes", "devicePlugin.enabled=on", "devicePlugin.kubeletDir=kubelet", "devicePlugin.dir=/x", "devicePlugin.sharedConfigMap=/x", "nodePools[0].name=a", "nodePools[0].name=A_b", "nodePools[0].nodeFile.rail=x", "nodeFile.rails=auto", "privileged=no", "image.digest=sha256:0", "uninstall.timeout=soon",
+		"whereabouts.tokenLifetime=1 day", "whereabouts.apiServer=10.0.0.1", "metrics.port=0", "stateDirs={/tmp/x}", "reconcile=perhaps", "reconciler.replicas=0", "admissionPolicy=yes", "netnsDirs={/}", "nodeFileDir=/etc", "nodeFile.nic=x", "nodeFile.paths={srv}", "nodeFile.nics[0].names=x", "openshift=yes", "devicePlugin.enabled=on", "devicePlugin.kubeletDir=kubelet", "devicePlugin.dir=/x", "devicePlugin.sharedConfigMap=/x", "nodePools[0].name=a", "nodePools[0].name=A_b", "nodePools[0].nodeFile.rail=x", "nodeFile.rails=auto", "privileged=no", "image.digest=sha256:0", "uninstall.timeout=soon", "fullnameOverride=A", "log.level=loud", "log.format=xml", "railctl.hostDir=bin", "monitoring.podMonitor.interval=often", "commonLabels.a=true", "extraVolumes[0].hostPath.path=/x",
 	} {
 		out, err := exec.Command(testnet.Tool(t, "helm", "tools"), "template", "rail-cni", chart, "--set", set).CombinedOutput()
 		if err == nil || !bytes.Contains(out, []byte("don't meet the specifications of the schema")) {

@@ -93,6 +93,7 @@ func (c *cluster) path(document []byte) string {
 	const group, admission, flow = "/apis/rbac.authorization.k8s.io/v1/", "/apis/admissionregistration.k8s.io/v1/", "/apis/flowcontrol.apiserver.k8s.io/v1/"
 	path, ok := map[string]string{
 		"ServiceAccount": "/api/v1/" + in + "serviceaccounts", "DaemonSet": "/apis/apps/v1/" + in + "daemonsets", "Job": "/apis/batch/v1/" + in + "jobs",
+		"Pod": "/api/v1/" + in + "pods", "PodDisruptionBudget": "/apis/policy/v1/" + in + "poddisruptionbudgets", "ConfigMap": "/api/v1/" + in + "configmaps",
 		"Deployment": "/apis/apps/v1/" + in + "deployments", "Lease": "/apis/coordination.k8s.io/v1/" + in + "leases",
 		"ValidatingAdmissionPolicy": admission + "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": admission + "validatingadmissionpolicybindings",
 		"FlowSchema": flow + "flowschemas", "PriorityLevelConfiguration": flow + "prioritylevelconfigurations",

@@ -1,5 +1,36 @@
-{{- define "rail-cni.labels" -}}
+{{- /* The beginning of the objects' names. */}}
+{{- define "rail-cni.fullname" -}}
+{{- .Values.fullnameOverride | default .Values.nameOverride | default "rail-cni" | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- /* Labels by which pods are selected: they never change. The first is also that by which railctl finds the agents. */}}
+{{- define "rail-cni.selector" -}}
 app.kubernetes.io/name: rail-cni
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+{{- define "rail-cni.labels" -}}
+{{ include "rail-cni.selector" . }}
+app.kubernetes.io/version: {{ .Values.image.tag | default .Chart.AppVersion | replace "+" "_" | trunc 63 | quote }}
+app.kubernetes.io/part-of: rail-cni
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- /* Pods have no label that changes with the version: a new chart with the same image would restart them. */}}
+{{- define "rail-cni.podLabels" -}}
+{{ include "rail-cni.selector" . }}
+app.kubernetes.io/part-of: rail-cni
+{{- with mergeOverwrite (dict) .Values.commonLabels .Values.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- /* Arguments of rail-agent about its log, none for the defaults. */}}
+{{- define "rail-cni.logArgs" -}}
+{{- $args := list }}
+{{- if ne .Values.log.level "info" }}{{ $args = append $args (printf "- --log-level=%s" .Values.log.level) }}{{ end }}
+{{- if ne .Values.log.format "text" }}{{ $args = append $args (printf "- --log-format=%s" .Values.log.format) }}{{ end }}
+{{- join "\n" $args }}
 {{- end }}
 {{- define "rail-cni.image" -}}
 image: {{ .Values.image.repository }}{{ with .Values.image.digest }}@{{ . }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
@@ -27,6 +58,11 @@ imagePullSecrets:
 "helm.sh/hook": pre-delete
 "helm.sh/hook-delete-policy": before-hook-creation,hook-succeeded
 {{- end }}
+{{- define "rail-cni.testRights" -}}
+"helm.sh/hook": test
+"helm.sh/hook-delete-policy": before-hook-creation,hook-succeeded,hook-failed
+"helm.sh/hook-weight": "-1"
+{{- end }}
 {{- /* An account that may patch a privileged DaemonSet must not outlive its Job. */}}
 {{- define "rail-cni.hookRights" -}}
 "helm.sh/hook": pre-delete
@@ -35,12 +71,13 @@ imagePullSecrets:
 {{- end }}
 {{- /* The name of the DaemonSet of a node pool. */}}
 {{- define "rail-cni.agent" -}}
-rail-agent{{ with .name }}-{{ . }}{{ end }}
+{{- $name := include "rail-cni.fullname" (index . 0) }}
+{{- ternary "rail-agent" (printf "%s-agent" $name) (eq $name "rail-cni") }}{{ with (index . 1).name }}-{{ . }}{{ end }}
 {{- end }}
 {{- /* The names of all DaemonSets, as a list in JSON. */}}
 {{- define "rail-cni.agents" -}}
 {{- $names := list }}
-{{- range .Values.nodePools | default (list dict) }}{{ $names = append $names (include "rail-cni.agent" .) }}{{ end }}
+{{- range .Values.nodePools | default (list dict) }}{{ $names = append $names (include "rail-cni.agent" (list $ .)) }}{{ end }}
 {{- toJson $names }}
 {{- end }}
 {{- /* The node file of a node pool, as JSON: its own, else that of all; and the place of sharedConfigMap in it. */}}
