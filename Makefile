@@ -40,7 +40,7 @@ export GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpa
 
 # Packages (import paths without the module's) whose tests run without the race detector:
 # those of a whole cluster, which also "make e2e" runs …
-CLUSTERS = integration/cluster integration/devices integration/doctor integration/e2e integration/nri integration/verify
+CLUSTERS = integration/cluster integration/devices integration/doctor integration/e2e integration/nri integration/pages integration/verify
 # … those that measure time, re-execute themselves or run built programs, which are without it …
 NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/owners integration/specs integration/whereabouts
 # … and those that start few goroutines of ours, or whose goroutines run programs: they have it
@@ -61,6 +61,11 @@ FUZZTIME  ?= 60s
 HOSTILE_TIME ?= 10m
 BENCHARGS ?=
 CLUSTERARGS ?=
+# CHART=yes: "make cluster" installs rail-cni by its chart, from the image that it builds.
+# JOB=yes: its nodes have the image of the job in examples/job/allreduce.yaml.
+CHART     ?=
+JOB       ?=
+HOSTARCH   = $(shell go env GOARCH)
 E2E       ?=
 # RIG=no: without the virtual machine, the part of the bench with RDMA. RIG=5.10,
 # RIG=6.1, RIG=6.18, RIG=newest: "make test-rig" on that kernel. RIG=arm64: on an arm64 machine.
@@ -85,7 +90,7 @@ export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 # … and of the daemons that own NICs.
 export RAIL_CNI_OWNERS := $(TOOLS)/owners
 
-.PHONY: help build image chart package release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants docs clean
+.PHONY: help build image chart package release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants docs helm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -108,7 +113,7 @@ SEMVER = $(shell sed -nE 's/^v?([0-9]+\.[0-9]+\.[0-9]+.*)$$/\1/p' <<<'$(VERSION)
 # IMAGE=registry.example/rail-cni/rail-cni: the chart's image, in place of localhost/rail-cni.
 IMAGE ?=
 
-chart: tools ## the helm chart with the image of this VERSION, as a file in bin/chart (IMAGE=…: the image's name)
+chart: helm ## the helm chart with the image of this VERSION, as a file in bin/chart (IMAGE=…: the image's name)
 	@HELM='$(TOOLS)/helm' IMAGE='$(IMAGE)' scripts/chart.sh '$(VERSION)' $(SEMVER)
 
 package: image ## railctl as .deb with manual and completion, and as a plugin of kubectl for krew, in bin/package
@@ -134,9 +139,20 @@ cluster-binaries: controlplane multus ## the rest of a Kubernetes cluster: the o
 	@scripts/debian-files.sh busybox-static bin/busybox:'$(RUNTIME)/busybox'
 	@scripts/need.sh ip:iproute2 nsenter:util-linux
 
-cluster: build peers cluster-binaries ## run two nodes with kubelets, containerd, Multus and our plugins, until an interrupt or make cluster-down (CLUSTERARGS=…)
+# With CHART=yes the nodes begin without our plugins, and get them from the image as nodes of users do.
+cluster: peers cluster-binaries $(if $(filter yes,$(CHART)),helm image-$(HOSTARCH),build) ## run two nodes with kubelets, containerd, Multus and our plugins, until an interrupt or make cluster-down (CHART=yes: rail-cni by its image and chart; JOB=yes: with the image of examples/job; CLUSTERARGS=…)
 	@go build -o '$(TOOLS)/cluster' ./integration/cluster/run
-	@'$(TOOLS)/cluster' -plugins '$(BIN)' -kubeconfig '$(BIN)/kubeconfig' -pidfile '$(BIN)/cluster.pid' $(CLUSTERARGS)
+ifeq ($(CHART),yes)
+	@go run ./scripts/image -tags '$(VERSION)' -out '$(BIN)/image/cluster.tar' '$(BIN)/image/$(HOSTARCH)' >/dev/null
+endif
+ifeq ($(JOB),yes)
+	@scripts/need.sh gcc:gcc,libc6-dev
+	@scripts/debian-tree.sh '$(TOOLS)/mpi' openmpi-bin libopenmpi-dev openssh-client openssh-server
+	@go run ./integration/pages/image -tree '$(TOOLS)/mpi' -busybox '$(RUNTIME)/busybox' -out '$(BIN)/image/allreduce.tar'
+endif
+	@'$(TOOLS)/cluster' -kubeconfig '$(BIN)/kubeconfig' -pidfile '$(BIN)/cluster.pid' \
+		$(if $(filter yes,$(CHART)),-chart deployments/helm/rail-cni -helm '$(TOOLS)/helm' -tag '$(VERSION)',-plugins '$(BIN)') \
+		$(if $(filter yes,$(CHART)),-images '$(BIN)/image/cluster.tar') $(if $(filter yes,$(JOB)),-images '$(BIN)/image/allreduce.tar') $(CLUSTERARGS)
 
 cluster-down: ## end the cluster of make cluster
 	@if test -e '$(BIN)/cluster.pid'; then \
@@ -147,8 +163,11 @@ cluster-down: ## end the cluster of make cluster
 owners: ## NetworkManager, systemd-networkd, FRRouting and keepalived for the tests: Debian's, unpacked in bin/tools/owners
 	@scripts/debian-tree.sh '$(RAIL_CNI_OWNERS)' frr keepalived network-manager systemd dbus-daemon
 
+helm: ## helm, in bin/tools (its first build takes minutes)
+	@scripts/programs.sh helm
+
 tools: ## the linter and helm, in bin/tools (their first build takes minutes)
-	@scripts/programs.sh tools
+	@scripts/programs.sh tools helm
 
 demo: build ## show two nodes, eight rails, two pods; then RDMA in a virtual machine (RIG=no: without; NICS="…": on these NICs of the host)
 	@scripts/need.sh ip:iproute2 ping:iputils-ping

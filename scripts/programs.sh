@@ -3,7 +3,7 @@
 #
 #   scripts/programs.sh GROUP…
 #
-# GROUP is peers, multus, controlplane, nodes or tools. KUBERNETES=1.37 builds controlplane and
+# GROUP is peers, multus, controlplane, nodes, tools or helm. KUBERNETES=1.37 builds controlplane and
 # nodes of another release, into bin/tools/controlplane-1.37. A first build takes minutes, and
 # says how far it is. The programs are kept for all checkouts of the user, in
 # ~/.cache/rail-cni/programs, by all that goes into them: even linking them anew takes most of a
@@ -44,7 +44,7 @@ rows() {
 		nodes|kubelet and the other programs of Kubernetes|$release|$plane|$(printf 'k8s.io/kubernetes/cmd/%s ' kube-controller-manager kube-scheduler kubectl kubelet)|$of_kubernetes
 		nodes|containerd 2|$containerd|tools/runtime2|github.com/containerd/containerd/v2/cmd/containerd github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2|$of_containerd|urfave_cli_no_docs,no_btrfs,no_devmapper,no_zfs
 		tools|the linter|scripts/tools|tools|github.com/golangci/golangci-lint/v2/cmd/golangci-lint
-		tools|helm|$kubernetes|tools|helm.sh/helm/v3/cmd/helm|$of_helm
+		helm|helm|$kubernetes|tools|helm.sh/helm/v3/cmd/helm|$of_helm
 	END
 }
 

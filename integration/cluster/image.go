@@ -22,6 +22,9 @@ const (
 	// ToolsImage has a shell, busybox' programs, and iproute2's ip. Its entry
 	// point sleeps until it gets a signal.
 	ToolsImage = "localhost/tools:1"
+	// BusyboxImage has busybox alone, under the name by which nodes with a registry
+	// pull it: the pods of examples/try run here and there.
+	BusyboxImage = "docker.io/library/busybox:stable"
 	// PauseImage is that of sandboxes.
 	PauseImage = "localhost/pause:1"
 )
@@ -164,12 +167,17 @@ func (c *Cluster) baseImages() ([]string, error) {
 		Name: ToolsImage, Files: map[string]string{"/bin/busybox": busybox}, Links: map[string]string{},
 		Entrypoint: []string{"/bin/sh", "-c", "trap exit TERM; while :; do sleep 1; done"},
 	}
+	box := Image{Name: BusyboxImage, Entrypoint: []string{"/bin/sh"}, Files: map[string]string{"/bin/busybox": busybox}, Links: map[string]string{}}
 	applets, err := output(exec.Command(busybox, "--list"))
 	if err != nil {
 		return nil, err
 	}
 	for applet := range strings.FieldsSeq(applets) {
-		if applet != "busybox" && applet != "ip" {
+		if applet == "busybox" {
+			continue
+		}
+		box.Links["/bin/"+applet] = "busybox"
+		if applet != "ip" { // the tools have iproute2's
 			tools.Links["/bin/"+applet] = "busybox"
 		}
 	}
@@ -177,7 +185,7 @@ func (c *Cluster) baseImages() ([]string, error) {
 		return nil, err
 	}
 	var archives []string
-	for _, image := range []Image{pause, tools} {
+	for _, image := range []Image{pause, tools, box} {
 		archive := filepath.Join(c.dir, strings.NewReplacer("/", "-", ":", "-").Replace(image.Name)+".tar")
 		if err := image.WriteFile(archive); err != nil {
 			return nil, err
