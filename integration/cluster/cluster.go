@@ -69,6 +69,7 @@ type Cluster struct {
 	alive   *os.File         // closed when the holder is to clean up and end
 	cgroup  string           // below each hierarchy's mount point
 	nodes   []*Node
+	stop    func() // ends the DNS; nil = there is none
 }
 
 // binaries are the directories of the binaries that a cluster needs. containerd 2 has its
@@ -173,6 +174,9 @@ func (c *Cluster) start(ctx context.Context) error {
 		return err
 	}
 	if err := c.accounts(ctx); err != nil {
+		return err
+	}
+	if c.stop, err = c.serveDNS(); err != nil {
 		return err
 	}
 	return c.startNodes(ctx, images)
@@ -347,6 +351,9 @@ func (c *Cluster) Report() string {
 // Close ends everything. Its error names what could not be removed. It may be
 // called again.
 func (c *Cluster) Close() error {
+	if c.stop != nil {
+		c.stop()
+	}
 	for _, n := range c.nodes {
 		if n.stop != nil {
 			n.stop()

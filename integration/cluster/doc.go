@@ -13,8 +13,8 @@
 // network namespace unless [Options].Hardware is set.
 //
 // The API server has the address of the service "kubernetes", so that in-cluster
-// configuration works in every pod, although there is no kube-proxy, DNS or
-// other service. Nodes have no way out.
+// configuration works in every pod, although there is no kube-proxy. A DNS has the
+// names of headless services and of their pods. Nodes have no way out.
 //
 // All of it ends with the process that started it, however that one ends, and
 // leaves nothing but the files in its directory.

@@ -200,12 +200,12 @@ failSwapOn: false
 oomScoreAdj: 0
 makeIPTablesUtilChains: false
 resolvConf: ""
-clusterDNS: [10.96.0.10]
-clusterDomain: cluster.local
+clusterDNS: [%s]
+clusterDomain: %s
 imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 100Mi, nodefs.available: "1%%", nodefs.inodesFree: "1%%", imagefs.available: "1%%"}
 %s
-`, n.Address, clusterCA, kubeletCert, kubeletKey, n.cluster.cgroup, n.Name, n.cluster.options.KubeletConfig)
+`, n.Address, clusterCA, kubeletCert, kubeletKey, n.cluster.cgroup, n.Name, dnsAddress, dnsZone, n.cluster.options.KubeletConfig)
 	account, err := n.cluster.CertificateFor("system:node:"+n.Name, "system:nodes")
 	if err != nil {
 		return err

@@ -44,6 +44,7 @@ func (c *Cluster) wire(ctx context.Context) error {
 	commands := []string{
 		"link set lo up",
 		"address add " + controlplane.ServiceAddress + "/32 dev lo",
+		"address add " + dnsAddress + "/32 dev lo",
 		"link add nodes type bridge",
 		"link set nodes up",
 		"address add " + address + "/24 dev nodes",
