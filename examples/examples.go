@@ -11,9 +11,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Files are the examples: the users' YAML, and the conflists in cnitool/.
+// Files are the examples: the users' YAML, also that in try/ and job/, and the conflists
+// in cnitool/.
 //
-//go:embed *.yaml *.json cnitool/*.conflist
+//go:embed *.yaml *.json cnitool/*.conflist try/*.yaml job/*.yaml
 var Files embed.FS
 
 // networksAnnotation lists a pod's networks for Multus.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,7 +62,7 @@ func parse(config []byte) error {
 }
 
 func TestNADsParse(t *testing.T) {
-	names := map[string]int{"roce-nads.yaml": 8, "macvlan-nad.yaml": 1, "rails-nads.yaml": 8, "rail-nad.yaml": 1}
+	names := map[string]int{"roce-nads.yaml": 8, "macvlan-nad.yaml": 1, "rails-nads.yaml": 8, "rail-nad.yaml": 1, "try/networks.yaml": 8}
 	for file, want := range names {
 		networks, err := examples.Networks(file)
 		if err != nil {
@@ -91,6 +92,7 @@ func TestPodsAskForNetworksThatExist(t *testing.T) {
 		"rail-pod.yaml":    {"rail-nad.yaml", []int{8}},
 		"nccl-pod.yaml":    {"rail-nad.yaml", []int{8}},
 		"macvlan-pod.yaml": {"macvlan-nad.yaml", []int{1}},
+		"try/pods.yaml":    {"try/networks.yaml", []int{8, 8}},
 	} {
 		networks, err := examples.Networks(c.networks)
 		if err != nil {
@@ -219,6 +221,41 @@ func TestPodOfOneNetworkRequestsADeviceForEachUse(t *testing.T) {
 	}
 	if n := fmt.Sprint(pod.Spec.Containers[0].Resources.Limits[r]); r != pools[0].Resource || n != fmt.Sprint(len(list[0].NADs)) {
 		t.Errorf("the pod names %d networks and requests %s of %q; the node offers %q", len(list[0].NADs), n, r, pools[0].Resource)
+	}
+}
+
+// The NICs that try/ names are those of the cluster's nodes, whose names are from the other
+// examples, and nothing in it asks for hardware.
+func TestTryAsksForNoHardware(t *testing.T) {
+	nics := map[string]map[string]bool{}
+	for _, file := range []string{"roce-nads.yaml", "try/networks.yaml"} {
+		networks, err := examples.Networks(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nics[file] = map[string]bool{}
+		for _, n := range networks {
+			conf, err := netconf.ParseHostDevice(n.Config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			nics[file][conf.Device] = true
+		}
+	}
+	if here, there := nics["try/networks.yaml"], nics["roce-nads.yaml"]; len(here) != 8 || !maps.Equal(here, there) {
+		t.Errorf("try/networks.yaml has %v, and roce-nads.yaml %v", here, there)
+	}
+	for _, name := range []string{"try/pods.yaml", "try/shared.yaml"} {
+		for _, o := range objects(t, name) {
+			for _, c := range o.Spec.Containers {
+				if len(c.Resources.Limits) > 0 {
+					t.Errorf("%s: %s asks for %v", name, o.Metadata.Name, c.Resources.Limits)
+				}
+			}
+			if r := o.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"]; r != "" {
+				t.Errorf("%s: %s is for the resource %s", name, o.Metadata.Name, r)
+			}
+		}
 	}
 }
 
