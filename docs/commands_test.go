@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -40,6 +41,11 @@ func TestEveryCommandIsRunOrNeedsHardware(t *testing.T) {
 			}
 			if fault := b.markFault(page, files); fault != "" {
 				t.Errorf("%s: the commands %q %s", page, first, fault)
+			}
+			if b.Language == "sh" {
+				if out, err := exec.Command("sh", "-n", "-c", b.Text).CombinedOutput(); err != nil {
+					t.Errorf("%s: the commands %q: %v\n%s", page, first, err, out)
+				}
 			}
 		}
 	}
