@@ -90,7 +90,7 @@ export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
 # … and of the daemons that own NICs.
 export RAIL_CNI_OWNERS := $(TOOLS)/owners
 
-.PHONY: help build image chart package release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants docs helm clean
+.PHONY: help build image chart package release peers owners multus controlplane cluster-binaries cluster cluster-down tools demo check test rig test-rig kernels-table nightly crash e2e lint vuln bench fuzz mutants helm clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -259,6 +259,7 @@ fuzz: ## every fuzz target of the tree for FUZZTIME each (default 60s)
 mutants: ## faults planted in the code of PKG, one at a time, which its tests and those of TESTS are to notice (ONE_IN=N: one in N of them)
 	@PKG='$(PKG)' TESTS='$(TESTS)' ONE_IN='$(ONE_IN)' scripts/mutants.sh
 
+.PHONY: docs
 docs: ## the documents as a site, in bin/site (SERVE=yes: at a port of the loopback interface, until an interrupt; VERSIONS=yes: each version, from its tag)
 	@scripts/docs.sh $(if $(filter yes,$(SERVE)),serve,$(if $(filter yes,$(VERSIONS)),all '$(BIN)/site','$(BIN)/site' '$(VERSION)'))
 

@@ -108,7 +108,6 @@ type page struct {
 	headings int
 	links    []string // href and src, without those of the menu of versions
 	alts     []bool   // of the pictures: whether each has a text
-	orphans  int      // ids that occur twice
 }
 
 func parse(t *testing.T, file string) *page {
@@ -267,19 +266,17 @@ func (b *built) testIndex(t *testing.T) {
 			t.Fatal(err)
 		}
 		call := strings.TrimSpace(string(data))
-		var rows [][]any
+		var rows []struct{ Page, URL, Heading, Text string }
 		if err := json.Unmarshal([]byte(strings.TrimSuffix(strings.TrimPrefix(call, "searchIndex("), ")")), &rows); err != nil {
 			t.Fatal(err)
 		}
 		text := map[string]int{}
 		for _, row := range rows {
-			address, _ := row[1].(string)
-			body, _ := row[3].(string)
-			if why := b.leads("index.html", address); why != "" {
-				t.Errorf("%s %s", address, why)
+			if why := b.leads("index.html", row.URL); why != "" {
+				t.Errorf("%s %s", row.URL, why)
 			}
-			name, _, _ := strings.Cut(address, "#")
-			text[name] += len(body)
+			name, _, _ := strings.Cut(row.URL, "#")
+			text[name] += len(row.Text)
 		}
 		for _, s := range menu(t) {
 			for _, page := range s.Pages {
@@ -316,6 +313,11 @@ func (b *built) testBrowser(t *testing.T) {
 	width := func(pixels int) {
 		chrome.Call("Emulation.setDeviceMetricsOverride", map[string]any{"width": pixels, "height": 844, "deviceScaleFactor": 1, "mobile": pixels < 600})
 	}
+	picture := func(name string) { // it takes a second for a long page
+		if os.Getenv("RAIL_CNI_SCREENSHOTS") != "" {
+			chrome.Screenshot(name)
+		}
+	}
 	width(390)
 	names := make([]string, 0, len(b.pages))
 	for name := range b.pages {
@@ -332,9 +334,7 @@ func (b *built) testBrowser(t *testing.T) {
 		if over := chrome.Evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"); over != 0.0 {
 			t.Errorf("%s is %v px wider than a phone", name, over)
 		}
-		if os.Getenv("RAIL_CNI_SCREENSHOTS") != "" {
-			chrome.Screenshot(fmt.Sprintf("site-%s-390", strings.ReplaceAll(name, "/", "-")))
-		}
+		picture(fmt.Sprintf("site-%s-390", strings.ReplaceAll(name, "/", "-")))
 	}
 	t.Logf("%d pages in %s", len(names), time.Since(began))
 	chrome.Open(address("index.html"))
@@ -344,20 +344,21 @@ func (b *built) testBrowser(t *testing.T) {
 	if dark := chrome.Evaluate(background); dark == light {
 		t.Errorf("the button of the theme changes nothing: %v", dark)
 	}
+	picture("site-dark")
+	chrome.Evaluate("document.getElementById('site-menu').click()")
+	picture("site-menu")
 	width(1280)
-	chrome.Open(address("docs/reference/keys.html"))
-	for question, want := range symptoms {
+	search := func(question string, want []string) {
 		text, err := json.Marshal(question)
 		if err != nil {
 			t.Fatal(err)
 		}
-		chrome.Evaluate(fmt.Sprintf(`new Promise((found) => {
+		list, _ := chrome.Evaluate(fmt.Sprintf(`new Promise((found) => {
 			new MutationObserver(found).observe(document.getElementById("site-results"), {childList: true});
 			const input = document.getElementById("site-search");
 			input.value = %s;
 			input.dispatchEvent(new Event("input"));
-		}).then(() => 1)`, text))
-		list, _ := chrome.Evaluate(`[...document.querySelectorAll("#site-results a")].map((a) => a.href).join(" ")`).(string)
+		}).then(() => [...document.querySelectorAll("#site-results a")].map((a) => a.href).join(" "))`, text)).(string)
 		links := strings.Fields(list)
 		if !slices.ContainsFunc(links[:min(3, len(links))], func(link string) bool {
 			return slices.ContainsFunc(want, func(page string) bool { return strings.Contains(link, "/"+page+".html") })
@@ -365,4 +366,12 @@ func (b *built) testBrowser(t *testing.T) {
 			t.Errorf("%q finds %q, and none of %q is among the first three", question, links, want)
 		}
 	}
+	chrome.Open(address("docs/reference/kubernetes.html"))
+	for question, want := range symptoms {
+		search(question, want)
+	}
+	picture("site-search")
+	chrome.Open(address("zh/index.html"))
+	search("没有可用地址", []string{"zh/index", "zh/docs/guide/troubleshooting"})
+	picture("site-search-zh")
 }

@@ -189,4 +189,3 @@ func Complaints(events []map[string]any, address string) (all []string) {
 	}
 	return all
 }
-

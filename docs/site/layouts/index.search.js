@@ -12,7 +12,7 @@
       {{- $heading = replaceRE `(?s)^[^>]*>(.*?)</h[23]>.*$` "$1" $part | plainify | htmlUnescape | replaceRE `^\s+|\s+$` "" -}}
     {{- end -}}
     {{- $body = $body | replaceRE `(?s)<h1.*?</h1>` "" | replaceRE `<` " <" | plainify | htmlUnescape | replaceRE `\s+` " " -}}
-    {{- $sections = $sections | append (slice (slice $title (printf "%s%s" $url $anchor) $heading $body $weight)) -}}
+    {{- $sections = $sections | append (dict "page" $title "url" (printf "%s%s" $url $anchor) "heading" $heading "text" $body "weight" $weight) -}}
   {{- end -}}
 {{- end }}{{ end }}{{ end -}}
 searchIndex({{ $sections | jsonify }})

@@ -37,8 +37,7 @@ const input = byId("site-search"), results = byId("site-results");
 let sections, loading;
 window.searchIndex = (rows) => {
   const fold = (text) => text.normalize("NFKC").toLowerCase();
-  sections = rows.map(([page, url, heading, text, weight]) =>
-    ({ page, url, heading, text, weight, inPage: fold(page), inHeading: fold(heading), inText: fold(text) }));
+  sections = rows.map((row) => ({ ...row, inPage: fold(row.page), inHeading: fold(row.heading), inText: fold(row.text) }));
   show();
 };
 function load() {
@@ -54,18 +53,20 @@ const same = {
   crash: ["restart"], ip: ["address"], bandwidth: ["slow"], perf: ["slow"], "all-reduce": ["slow"],
 };
 
-// terms returns the words of a question, and neighboring pairs of Chinese characters. A plural
+const stop = new Set("a an and are as at be but can do does for from get has have how i if in is it its my not of on or the to was what when where which why with without".split(" "));
+
+// terms returns the words of a question that matter, and neighboring pairs of Chinese characters. A plural
 // finds the singular.
 function terms(question) {
   const all = new Set();
   for (const word of question.normalize("NFKC").toLowerCase().match(/[\p{Script=Han}]+|[^\s\p{Script=Han}"“”,;?!()]+/gu) || []) {
     if (/\p{Script=Han}/u.test(word) && word.length > 2) {
       for (let i = 0; i + 2 <= word.length; i++) all.add(word.slice(i, i + 2));
-    } else {
+    } else if (!stop.has(word)) {
       all.add(word.length > 3 ? word.replace(/(ies|es|s|ed|ing|ion|e)$/, "") || word : word);
     }
   }
-  return [...all];
+  return all.size ? [...all] : [question.trim().toLowerCase()];
 }
 
 // find returns the best sections: those that have more of the rarer terms, in the heading
