@@ -84,6 +84,8 @@ export RAIL_CNI_CONTROLPLANE := $(PLANE)
 export KUBERNETES
 export RAIL_CNI_DEBIAN_ETCD  := $(TOOLS)/etcd-debian
 export RAIL_CNI_DEBIAN_PROMETHEUS := $(TOOLS)/prometheus
+# … of the names of PCI devices …
+export RAIL_CNI_DEBIAN_PCI_IDS := $(TOOLS)/pci.ids
 # … of the container runtime of a cluster's nodes …
 export RAIL_CNI_RUNTIME := $(RUNTIME)
 export RAIL_CNI_RUNTIME2 := $(RUNTIME2)
@@ -193,6 +195,7 @@ test: build peers cluster-binaries owners tools ## lint and the tests, without s
 	@scripts/debian-files.sh etcd-server usr/bin/etcd:'$(RAIL_CNI_DEBIAN_ETCD)'
 	@scripts/debian-tree.sh '$(TOOLS)/hugo' hugo
 	@scripts/debian-files.sh prometheus usr/bin/prometheus:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/prometheus' usr/bin/promtool:'$(RAIL_CNI_DEBIAN_PROMETHEUS)/promtool'
+	@scripts/debian-files.sh pci.ids usr/share/misc/pci.ids:'$(RAIL_CNI_DEBIAN_PCI_IDS)'
 	@NO_RACE='$(NO_RACE) $(if $(filter yes,$(FULL)),,$(RACE_IN_FULL))' LEAVE_OUT='$(if $(filter no,$(CLUSTER)),$(CLUSTERS))' ALONE='$(ALONE)' BASE='$(BASE)' RIG='$(RIG)' \
 		RAIL_CNI_MODEL_STEPS='$(MODEL_STEPS)' scripts/test.sh
 

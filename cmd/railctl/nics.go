@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -33,8 +34,8 @@ interfaces on it. GPU is the nearest GPU, after its distance as nvidia-smi abbre
   SYS   the link between NUMA nodes
 
 RAIL is the number of the NIC's rail, by the node file. With -o wide the table also has
-the PCI IDs, the MAC, the MTU, the firmware, the resources that the NIC is in, and all
-GPUs at that distance. A function that a userspace driver holds has no interface and no
+the model (the PCI IDs if its name is unknown), the MAC, the MTU, the firmware, the
+resources that the NIC is in, and all GPUs at that distance. A function that a userspace driver holds has no interface and no
 name.
 
 Problems with the rails and resources of the node file are printed on stderr: a
@@ -81,15 +82,15 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
 // problemLine returns a problem of the node file for stderr.
 func problemLine(p resource.Problem) string {
 	if p.Resource == "" {
-		return fmt.Sprintf("railctl: %s: %s", p.Reason, cell.Printable(p.Message))
+		return fmt.Sprintf("%s: %s: %s", program, p.Reason, cell.Printable(p.Message))
 	}
-	return fmt.Sprintf("railctl: resource %s: %s: %s", cell.Printable(p.Resource), p.Reason, cell.Printable(p.Message))
+	return fmt.Sprintf("%s: resource %s: %s: %s", program, cell.Printable(p.Resource), p.Reason, cell.Printable(p.Message))
 }
 
 func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string {
 	header := []string{"NIC", "PCI", "RAIL", "NUMA", "DRIVER", "SPEED", "LINK", "RDMA", "STATE", "GPU", "HOLDER"}
 	if wide {
-		header = append(header, "ID", "MAC", "MTU", "FIRMWARE", "RESOURCE")
+		header = append(header, "MODEL", "MAC", "MTU", "FIRMWARE", "RESOURCE")
 	}
 	rows := [][]string{header}
 	for i := range list {
@@ -99,7 +100,7 @@ func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string 
 			n.PortNames(), n.PortStates(), gpuCell(n, wide), n.Holder(),
 		}
 		if wide {
-			row = append(row, n.PCIID(), n.MAC, mtuCell(n.MTU), cell.Printable(n.Firmware), resourceCell(n, pools))
+			row = append(row, cmp.Or(n.Model, n.PCIID()), n.MAC, mtuCell(n.MTU), cell.Printable(n.Firmware), resourceCell(n, pools))
 		}
 		rows = append(rows, row)
 	}

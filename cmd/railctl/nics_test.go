@@ -17,17 +17,17 @@ func TestNameThatAPodChoseIsHarmlessInEachFormat(t *testing.T) {
 	numa, rail := 1, 3
 	list := []inventory.NIC{
 		{
-			Name: "\x1b[2J\xff\x7f", PCI: "0000:3d:00.0", Vendor: "15b3", Device: "1021", NUMA: &numa, Rail: &rail, Firmware: "28.39", Mbps: 400000, MTU: 9000, Link: inventory.LinkUp,
+			Name: "\x1b[2J\xff\x7f", PCI: "0000:3d:00.0", Vendor: "15b3", Device: "ffff", NUMA: &numa, Rail: &rail, Firmware: "28.39", Mbps: 400000, MTU: 9000, Link: inventory.LinkUp,
 			Ports: []inventory.Port{{Device: "mlx5_0", Port: 1, State: "ACTIVE"}},
 			GPUs:  []inventory.GPU{{PCI: "0000:3e:00.0", Distance: pcie.PIX}, {PCI: "0000:3f:00.0", Distance: pcie.PIX}, {PCI: "0000:60:00.0", Distance: pcie.SYS}},
 		},
 		{Name: "ens2", Mbps: 2500, Children: 3},
-		{PCI: "0000:51:00.0", Driver: "vfio-pci", Lent: &inventory.Lent{Pod: "default/dpdk"}},
+		{PCI: "0000:51:00.0", Vendor: "15b3", Device: "1021", Model: "ConnectX-7", Driver: "vfio-pci", Lent: &inventory.Lent{Pod: "default/dpdk"}},
 	}
 	pools := []resource.Pool{{Resource: "rdma/a", NICs: []resource.NIC{{PCI: "0000:3d:00.0"}}}, {Resource: "rdma/b", NICs: []resource.NIC{{PCI: "0000:3d:00.0"}, {PCI: "0000:51:00.0"}}}}
 	for f, want := range map[format][]string{
-		asTable: {`"\x1b[2J\xff\x7f" 0000:3d:00.0 3 1 - 400G up mlx5_0/1 ACTIVE PIX 0000:3e:00.0,0000:3f:00.0 - 15b3:1021 - 9000 28.39 rdma/a,rdma/b`, "ens2 - - - - 2500M - - - - 3 child interface(s)", "- 0000:51:00.0 - - vfio-pci - - - - - default/dpdk - - - - rdma/b"},
-		asJSON:  {`"distance": "PIX"`, `"mbps": 400000`},
+		asTable: {`"\x1b[2J\xff\x7f" 0000:3d:00.0 3 1 - 400G up mlx5_0/1 ACTIVE PIX 0000:3e:00.0,0000:3f:00.0 - 15b3:ffff - 9000 28.39 rdma/a,rdma/b`, "ens2 - - - - 2500M - - - - 3 child interface(s)", "- 0000:51:00.0 - - vfio-pci - - - - - default/dpdk ConnectX-7 - - - rdma/b"},
+		asJSON:  {`"distance": "PIX"`, `"model": "ConnectX-7"`, `"mbps": 400000`},
 		asYAML:  {"distance: PIX", "mbps: 400000"},
 	} {
 		var out bytes.Buffer

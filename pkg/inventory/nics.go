@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/pciname"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -35,6 +36,7 @@ type NIC struct {
 	ACPIIndex   int    `json:"acpiIndex,omitempty"`
 	Vendor      string `json:"vendor,omitempty"` // four hexadecimal digits, as Device
 	Device      string `json:"device,omitempty"`
+	Model       string `json:"model,omitempty"` // "ConnectX-7"; empty if package pciname does not know it
 	Driver      string `json:"driver,omitempty"`
 	Firmware    string `json:"firmware,omitempty"`
 	NUMA        *int   `json:"numa,omitempty"` // nil if the machine does not say
@@ -267,6 +269,7 @@ func (n *NIC) addDevice(tree *pcie.Tree) {
 		return
 	}
 	n.Vendor, n.Device, n.Driver, n.Path = fmt.Sprintf("%04x", d.Vendor), fmt.Sprintf("%04x", d.Device), d.Driver, d.Path
+	n.Model = pciname.Of(n.Vendor, n.Device)
 	if d.NUMA >= 0 {
 		n.NUMA = &d.NUMA
 	}

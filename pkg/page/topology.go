@@ -295,7 +295,7 @@ func nicCard(n *inventory.NIC) card {
 	if holder := cell.Printable(n.Holder()); holder != "" {
 		c.lines = append(c.lines, "→ "+holder)
 	}
-	more := []string{strings.Join(n.Path, " → "), n.Driver, n.PCIID(), n.Firmware, n.MAC}
+	more := []string{strings.Join(n.Path, " → "), n.Driver, strings.TrimSpace(n.Model + " " + n.PCIID()), n.Firmware, n.MAC}
 	if n.Protected != "" {
 		more = append(more, "protected: "+n.Protected)
 	}
