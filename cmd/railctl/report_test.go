@@ -52,7 +52,7 @@ func TestReportWritesThePageOfStoredFacts(t *testing.T) {
 		want  []string
 	}{
 		{[]string{one}, []string{"Rails of node-1", "NIC-CARRIER", "ens15np0: ", "llama-worker-1"}},
-		{[]string{one, two, store("three", short)}, []string{"Rails of 3 nodes", "Rail 7", "RAIL-ABSENT", "node-2: "}},
+		{[]string{one, two, store("three", short)}, []string{"Rails of 3 nodes", "Rail 7", "RAIL-ABSENT", "on 3 nodes", "node-1, node-2, node-3"}},
 		{[]string{cluster}, []string{"Rails of 2 nodes", "Rail 7"}},
 	} {
 		args := []string{"report", "--html"}

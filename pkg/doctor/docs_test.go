@@ -76,7 +76,7 @@ func TestRulesPageIsGenerated(t *testing.T) {
 			slow = ", slow"
 		}
 		if r.API {
-			slow += ", not judged by rail-agent"
+			slow += ", not checked by rail-agent"
 		}
 		fmt.Fprintf(&texts, "\n### %s\n\n%s, %s%s\n\n- Expected: %s\n- Consequence: %s\n- Cure: %s\n", r.ID, r.Scope, r.Severity, slow, r.Expects, r.Consequence, r.Cure)
 	}

@@ -88,7 +88,7 @@ func TestFlapsThatNobodyRemembersAreNotJudged(t *testing.T) {
 	}
 }
 
-// Networks that nobody could read are not well, and those that do not exist are nothing to judge.
+// Networks that nobody could read are not well, and those that do not exist are nothing to check.
 func TestNetworksThatAreNotKnownAreUnknown(t *testing.T) {
 	for _, c := range []struct {
 		nads Fact[[]Config]

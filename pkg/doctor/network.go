@@ -291,7 +291,7 @@ func NotJudged(f *Facts) []string {
 			names = append(names[:maxShown], fmt.Sprintf("%d more types", more))
 		}
 		if total > 0 {
-			all = append(all, fmt.Sprintf("not judged: %s of others (%s)", plural(total, of.what), strings.Join(names, ", ")))
+			all = append(all, fmt.Sprintf("not checked: %s of others (%s)", plural(total, of.what), strings.Join(names, ", ")))
 		}
 	}
 	return all

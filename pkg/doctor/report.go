@@ -155,6 +155,33 @@ func ByRule(results []Result, status Status) (groups [][]*Result) {
 	return groups
 }
 
+// Alike is a finding that is the same on several nodes.
+type Alike struct {
+	Finding
+	Nodes []string // none if the results have no node
+}
+
+// GroupFindings returns the findings of results, in their order; those that differ in their node
+// only are one.
+func GroupFindings(results []*Result) (all []Alike) {
+	type key struct{ object, evidence, fix string }
+	at := map[key]int{}
+	for _, r := range results {
+		for _, f := range r.Findings {
+			k := key{f.Object, f.Evidence, f.Fix}
+			i, ok := at[k]
+			if !ok {
+				i = len(all)
+				at[k], all = i, append(all, Alike{Finding: f})
+			}
+			if of := &all[i]; r.Node != "" && !slices.Contains(of.Nodes, r.Node) {
+				of.Nodes = append(of.Nodes, r.Node)
+			}
+		}
+	}
+	return all
+}
+
 var colors = map[Status]string{Status(Fail): "31;1", Status(Warn): "33", Unknown: "35", OK: "32", Skipped: "2"}
 
 func (t *text) colored(status Status, s string) string {
@@ -174,16 +201,14 @@ func (t *text) problem(group []*Result) {
 	t.WriteString(t.colored(first.Status, first.ID) + "\n")
 	var findings []string
 	var fixes []string
-	for _, r := range group {
-		for _, f := range r.Findings {
-			line := f.Evidence
-			if f.Object != "" {
-				line = f.Object + ": " + line
-			}
-			findings = append(findings, t.on(r.Node)+line)
-			if fix := t.on(r.Node) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < maxShown {
-				fixes = append(fixes, fix)
-			}
+	for _, f := range GroupFindings(group) {
+		line := f.Evidence
+		if f.Object != "" {
+			line = f.Object + ": " + line
+		}
+		findings = append(findings, t.on(f.Nodes...)+line)
+		if fix := t.on(f.Nodes...) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < maxShown {
+			fixes = append(fixes, fix)
 		}
 	}
 	shown := findings
@@ -209,12 +234,16 @@ func (t *text) problem(group []*Result) {
 	t.WriteString("\n")
 }
 
-// on returns the prefix of what is about a node, if there are several.
-func (t *text) on(node string) string {
-	if len(t.nodes) < 2 || node == "" {
+// on returns the prefix of what is about some of several nodes.
+func (t *text) on(nodes ...string) string {
+	const few = 3
+	switch more := len(nodes) - few; {
+	case len(t.nodes) < 2 || len(nodes) == 0 || nodes[0] == "":
 		return ""
+	case more > 1 && !t.Verbose:
+		return fmt.Sprintf("%s and %d more nodes: ", strings.Join(nodes[:few], ", "), more)
 	}
-	return node + ": "
+	return strings.Join(nodes, ", ") + ": "
 }
 
 // wrapped writes a text behind a label, in lines that are not too wide.
@@ -341,7 +370,7 @@ func (t *text) summary(results []Result) {
 		}
 	}
 	if len(parts) == 0 {
-		parts = []string{"nothing to judge"}
+		parts = []string{"nothing to check"}
 	}
 	fmt.Fprintf(t, "%s%s: %s\n", plural(len(ids), "rule"), where, strings.Join(parts, ", "))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -67,15 +68,15 @@ func TestTextReportReadsWell(t *testing.T) {
 
 func TestTextReportShowsTenFindingsOfARule(t *testing.T) {
 	r := Result{ID: "A-A", Status: Status(Fail)}
-	for range 12 {
-		r.Findings = append(r.Findings, Finding{Evidence: "broken"})
+	for i := range 12 {
+		r.Findings = append(r.Findings, Finding{Object: fmt.Sprint(i), Evidence: "broken"})
 	}
 	for verbose, want := range map[bool]int{false: 10, true: 12} {
 		var b strings.Builder
 		if err := WriteText(&b, []Result{r}, TextOptions{Verbose: verbose}); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Count(b.String(), "* broken\n"); got != want || strings.Contains(b.String(), "and 2 more") == verbose {
+		if got := strings.Count(b.String(), ": broken\n"); got != want || strings.Contains(b.String(), "and 2 more") == verbose {
 			t.Errorf("verbose %v: %d findings:\n%s", verbose, got, b.String())
 		}
 	}
@@ -123,6 +124,30 @@ func TestJSONReportHasTheResults(t *testing.T) {
 	for _, r := range d.Results {
 		if r.ID == "NIC-CARRIER" && (r.Status != Status(Fail) || r.Findings[0].Object != "NIC ens4np0" || r.Cure == "") {
 			t.Errorf("%+v", r)
+		}
+	}
+}
+
+func TestEqualFindingsOfNodesAreOne(t *testing.T) {
+	var results []Result
+	for i := range 6 {
+		results = append(results, Result{
+			ID: "HOST-PEERMEM", Node: fmt.Sprintf("n%d", i), Status: Status(Warn), Expects: "e", Consequence: "c", Cure: "c",
+			Findings: []Finding{{Evidence: "it is not loaded", Fix: "modprobe x"}, {Object: "NIC a", Evidence: fmt.Sprint("odd ", i/5)}},
+		})
+	}
+	for verbose, wants := range map[bool][]string{
+		false: {"* n0, n1, n2 and 3 more nodes: it is not loaded\n", "* n0, n1, n2 and 2 more nodes: NIC a: odd 0\n", "* n5: NIC a: odd 1\n", "fix          n0, n1, n2 and 3 more nodes: modprobe x\n"},
+		true:  {"* n0, n1, n2, n3, n4, n5: it is not loaded\n"},
+	} {
+		var out strings.Builder
+		if err := WriteText(&out, results, TextOptions{Verbose: verbose}); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wants {
+			if strings.Count(out.String(), want) != 1 {
+				t.Errorf("verbose %v: %q is not there once:\n%s", verbose, want, out.String())
+			}
 		}
 	}
 }

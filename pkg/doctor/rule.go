@@ -42,7 +42,7 @@ type Status string
 const (
 	OK      Status = "ok"
 	Unknown Status = "unknown" // a fact is missing
-	Skipped Status = "skipped" // there is nothing to judge, or --ignore names the rule
+	Skipped Status = "skipped" // there is nothing to check, or --ignore names the rule
 )
 
 // Statuses are all statuses, the worst first.
@@ -75,6 +75,8 @@ type Finding struct {
 	Object   string `json:"object"`        // what it is about: "NIC ens1", "pod default/a"; empty for the node
 	Evidence string `json:"evidence"`      // the facts, with their values
 	Fix      string `json:"fix,omitempty"` // a command that does the cure, if there is one
+	// Rail is set if the finding is about a rail of the node, and Object does not name its NIC.
+	Rail *int `json:"rail,omitempty"`
 	// Part distinguishes findings about one object, and stays the same while the evidence
 	// changes: "net2" of a pod, the file of a record.
 	Part string `json:"-"`
@@ -151,6 +153,12 @@ type Found struct{ f *Finding }
 // several.
 func (f *Found) Part(part string) *Found {
 	f.f.Part = clean(strings.TrimSpace(f.f.Part + " " + part))
+	return f
+}
+
+// OnRail sets the rail that the finding is about, if it is not that of the NIC in Object.
+func (f *Found) OnRail(rail int) *Found {
+	f.f.Rail = &rail
 	return f
 }
 

@@ -128,8 +128,8 @@ func (n *NIC) isUplink() bool {
 
 // The sentences of [Notes].
 const (
-	noteNoRDMA  = "there is no RDMA device on this machine, so rules about rails have nothing to judge"
-	noteNoRails = "no rails are known, because the node file has none; judged are %s (to name the rails: railctl rails discover)"
+	noteNoRDMA  = "there is no RDMA device on this machine, so rules about rails have nothing to check"
+	noteNoRails = "no rails are known, because the node file has none; checked are %s (to name the rails: railctl rails discover)"
 )
 
 // Notes returns sentences about what the rules could look at, for the head of a report. There
@@ -202,6 +202,9 @@ func (n *NIC) label() string { return cmp.Or(n.Name, n.PCI, "without a name") }
 
 // Object names the NIC in findings.
 func (n *NIC) Object() string { return "NIC " + n.label() }
+
+// In reports whether a finding is about the NIC.
+func (n *NIC) In(f *Finding) bool { return f.Object == clean(n.Object()) }
 
 // up reports whether the NIC is known to be up with a carrier. Facts that are missing are
 // noted.

@@ -15,7 +15,7 @@ var clusterRules = []Rule{
 	{
 		ID: "CLUSTER-SILENT", Scope: ClusterScope, Severity: Warn,
 		Expects:     "Each node of the cluster answers with its facts.",
-		Consequence: "The node is not judged, so the rules for clusters can miss problems of it.",
+		Consequence: "The node is not checked, so the rules for clusters can miss problems of it.",
 		Cure:        "Look at the node's pod of the DaemonSet rail-agent, or collect the facts there with railctl doctor collect.",
 		Check: func(f *Facts, r *Report) {
 			if f.Cluster == nil {
@@ -41,7 +41,7 @@ var clusterRules = []Rule{
 					return nil
 				}
 				mode, _ := Read(r, n.Node+" rdmaMode", n.Host.RDMAMode)
-				return []entry{{"", mode}}
+				return []entry{{value: mode}}
 			})
 		},
 	},
@@ -147,7 +147,10 @@ func eachNode(f *Facts, do func(*Facts)) {
 }
 
 // entry is a value of a node, with what it is the value of.
-type entry struct{ what, value string }
+type entry struct {
+	what, value string
+	rail        *int // nil if it is not of a rail
+}
 
 // majority counts the values of something.
 type majority struct {
@@ -205,7 +208,10 @@ func skew(f *Facts, r *Report, name string, of func(*Facts) []entry) {
 			}
 			if most := m.mode(); e.value != most {
 				what := strings.TrimSpace(e.what + " " + name)
-				r.Find("node "+n.name, "%s: %s, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
+				found := r.Find("node "+n.name, "%s: %s, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
+				if e.rail != nil {
+					found.OnRail(*e.rail)
+				}
 			}
 		}
 	}
@@ -217,16 +223,16 @@ func versions(r *Report, n *Facts) []entry {
 		binaries, _ := Read(r, n.Node+" plugins", n.CNI.Binaries)
 		for i := range binaries {
 			if v := binaries[i].Version; v != "" {
-				all = append(all, entry{"plugins", v})
+				all = append(all, entry{what: "plugins", value: v})
 				break // CNI-MIX has the others
 			}
 		}
 		multus, _ := Read(r, n.Node+" multus", n.CNI.Multus)
-		all = append(all, entry{"Multus", multus})
+		all = append(all, entry{what: "Multus", value: multus})
 	}
 	if n.Agent != nil && !n.Agent.absent() {
 		agent, _ := Read(r, n.Node+" agent version", n.Agent.Version)
-		all = append(all, entry{"rail-agent", agent})
+		all = append(all, entry{what: "rail-agent", value: agent})
 	}
 	return all
 }
@@ -242,7 +248,7 @@ func railSkew[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact
 			}
 			var none T
 			if value, ok := Read(r, node.Node+" "+n.label()+" "+name, of(n)); ok && value != none {
-				all = append(all, entry{fmt.Sprintf("rail %d (%s)", *n.Rail, n.model()), text(value)})
+				all = append(all, entry{fmt.Sprintf("rail %d (%s)", *n.Rail, n.model()), text(value), n.Rail})
 			}
 		})
 		return all
@@ -269,7 +275,7 @@ func checkAbsentRails(f *Facts, r *Report) {
 		r.judged()
 		for _, rail := range slices.Sorted(maps.Keys(has)) {
 			if rails[rail] == nil && 2*has[rail] > nodes {
-				r.Find("node "+n.Node, "it has no rail %d, which %d of %d nodes have", rail, has[rail], nodes)
+				r.Find("node "+n.Node, "it has no rail %d, which %d of %d nodes have", rail, has[rail], nodes).OnRail(rail)
 			}
 		}
 	})
@@ -394,9 +400,9 @@ func reportSubnet(r *Report, n *Facts, rail int, nets map[netip.Prefix]bool, mos
 	switch isSwapped := len(other) > 0; {
 	case isSwapped != swapped:
 	case isSwapped:
-		r.Find("node "+n.Node, "rail %d is in %s, which is the subnet of rail %d on other nodes", rail, strings.Join(texts, ", "), other[0])
+		r.Find("node "+n.Node, "rail %d is in %s, which is the subnet of rail %d on other nodes", rail, strings.Join(texts, ", "), other[0]).OnRail(rail)
 	default:
-		r.Find("node "+n.Node, "rail %d is in %s, and in %s on most nodes", rail, strings.Join(texts, ", "), most)
+		r.Find("node "+n.Node, "rail %d is in %s, and in %s on most nodes", rail, strings.Join(texts, ", "), most).OnRail(rail)
 	}
 }
 

@@ -42,14 +42,14 @@ var configRules = []Rule{
 	{
 		ID: "CNI-TYPE", Scope: ConfigScope, Severity: Warn,
 		Expects:     "No type of a plugin or of IPAM in a network is one letter away from that of a plugin of rail-cni.",
-		Consequence: "The runtime looks for a plugin of that name, and each ADD of the network fails. No rule judges its configuration.",
+		Consequence: "The runtime looks for a plugin of that name, and each ADD of the network fails. No rule checks its configuration.",
 		Cure:        "Correct the type. If a plugin of another project has that name, ignore this rule (--ignore CNI-TYPE).",
 		Check:       checkTypes,
 	},
 	{
 		ID: "CNI-FOREIGN-TYPE", Scope: ConfigScope, Severity: Fail,
 		Expects: "Where pods with a network can run, a plugin serves its type: rail-cni's, if the network has keys that only rail-cni reads. " +
-			"Nodes without a plugin of rail-cni are not judged.",
+			"Nodes without a plugin of rail-cni are not checked.",
 		Consequence: "Without the plugin each ADD of the network fails. The plugin of another project ignores the keys, or refuses them.",
 		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins): sriov, ib-sriov and ipoib are not installed by default. " +
 			"Or remove the keys, so that the other plugin does all that the network asks for.",

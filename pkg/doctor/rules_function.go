@@ -9,7 +9,7 @@ var functionRules = []Rule{
 	{
 		ID: "VF-STALE", Scope: NodeScope, Severity: Warn,
 		Expects: "A free virtual function has no VLAN, no trust and its spoof check, if most other free ones of its physical function are so. " +
-			"Functions that the host uses are not judged.",
+			"Functions that the host uses are not checked.",
 		Consequence: "The next pod gets the function with these settings, unless its network sets others: it is in another VLAN, " +
 			"or may take other MACs.",
 		Cure: "If an attachment of sriov-cni left them, as it does when the pod is killed, run the command. " +

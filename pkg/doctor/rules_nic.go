@@ -286,7 +286,7 @@ var nicRules = []Rule{
 			for _, rail := range slices.Sorted(maps.Keys(byRail)) {
 				r.judged()
 				if nics := byRail[rail]; len(nics) > 1 {
-					r.Find(fmt.Sprintf("rail %d", rail), "it is %s", strings.Join(nics, " and "))
+					r.Find(fmt.Sprintf("rail %d", rail), "it is %s", strings.Join(nics, " and ")).OnRail(rail)
 				}
 			}
 		},
@@ -301,7 +301,7 @@ var nicRules = []Rule{
 			for i := 1; i < len(rails); i++ {
 				r.judged()
 				if rails[i]-rails[i-1] > 1 {
-					r.Find(fmt.Sprintf("rail %d", rails[i-1]+1), "the node has rail %d and rail %d, and none between them", rails[i-1], rails[i])
+					r.Find(fmt.Sprintf("rail %d", rails[i-1]+1), "the node has rail %d and rail %d, and none between them", rails[i-1], rails[i]).OnRail(rails[i-1] + 1)
 				}
 			}
 		},

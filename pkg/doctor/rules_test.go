@@ -120,7 +120,7 @@ func TestTypesOfOthersAreCountedAndNotJudged(t *testing.T) {
 	if got := evidence(t, f, "CNI-TYPE"); got != "" {
 		t.Error(got)
 	}
-	want := []string{"not judged: 4 plugins of others (bridge, ipvlan, tuning)", "not judged: 2 IPAM plugins of others (host-local, static)"}
+	want := []string{"not checked: 4 plugins of others (bridge, ipvlan, tuning)", "not checked: 2 IPAM plugins of others (host-local, static)"}
 	if got := NotJudged(f); !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/pciname"
 )
 
 // The bounds of the page. The facts may come from a stranger.
@@ -20,6 +21,7 @@ const (
 	maxHolders  = 4   // pods in a cell
 	maxOnPage   = 100 // findings of a rule
 	maxText     = 300 // characters of a name
+	maxInCell   = 100 // characters of a finding in the matrix
 	maxCounters = 3   // error counters in a cell
 )
 
@@ -63,8 +65,7 @@ type pageRule struct {
 }
 
 type pageFinding struct {
-	Node string // empty if the page is of one node
-	doctor.Finding
+	doctor.Alike // without nodes if the page is of one node
 }
 
 // pageNode is a node with its NICs.
@@ -72,11 +73,31 @@ type pageNode struct {
 	Name    string
 	Taken   string
 	Version string
-	Status  sign
+	Status  sign // the worst of its rules, and of the cluster's rules about it
 	Counts  []pageCount
 	Error   string // why its NICs are not known
 	NICs    []pageNIC
-	Cells   [][]pageNIC // of the matrix, for each of its rails
+	Cells   []pageCell // of the matrix, for each of its rails
+
+	rails  []railFinding
+	status doctor.Status
+}
+
+// pageCell is a rail of a node.
+type pageCell struct {
+	Class string // of the worst finding, empty without one
+	Worst *railFinding
+	More  int // other findings
+	NICs  []pageNIC
+}
+
+// railFinding is a finding about a rail of a node.
+type railFinding struct {
+	sign
+	Evidence string
+
+	status doctor.Status
+	rail   int
 }
 
 // pageNIC is a row of a node's table.
@@ -85,6 +106,7 @@ type pageNIC struct {
 	Rail    string
 	Name    string
 	PCI     string
+	Model   string // "ConnectX-7", the PCI IDs if its name is unknown
 	Kind    string // "VF" or "SF", empty for a physical function
 	RDMA    string
 	Speed   string
@@ -127,7 +149,9 @@ func newReport(nodes []*doctor.Facts, results []doctor.Result, picture []byte, v
 	for _, f := range nodes {
 		n := nodeOnPage(f)
 		of := byNode[doctor.NewDocument(f, nil).Node]
-		n.Status, n.Counts = signs[doctor.Worst(of)], countsOf(of)
+		n.Counts = countsOf(of)
+		n.rails, n.status = findingsOnRails(f, of, results), doctor.Worst(append(of, ofCluster(n.Name, results)...))
+		n.Status = signs[n.status]
 		for _, nic := range n.NICs {
 			if nic.rail != nil {
 				rails[*nic.rail] = true
@@ -140,6 +164,7 @@ func newReport(nodes []*doctor.Facts, results []doctor.Result, picture []byte, v
 	case 1:
 		p.Title = "Rails of " + cmp.Or(p.Nodes[0].Name, "a node")
 	default:
+		slices.SortStableFunc(p.Nodes, worseFirst)
 		p.matrix(slices.Sorted(maps.Keys(rails)))
 	}
 	for _, s := range doctor.Statuses {
@@ -168,13 +193,6 @@ func (p *report) add(status doctor.Status, results []doctor.Result, several bool
 			if several {
 				node = r.Node
 			}
-			for _, f := range r.Findings {
-				if len(rule.Findings) == maxOnPage {
-					rule.More++
-					continue
-				}
-				rule.Findings = append(rule.Findings, pageFinding{node, f})
-			}
 			for _, m := range r.Missing {
 				if node != "" {
 					m = node + ": " + m
@@ -183,6 +201,16 @@ func (p *report) add(status doctor.Status, results []doctor.Result, several bool
 					rule.Missing = append(rule.Missing, m)
 				}
 			}
+		}
+		for _, f := range doctor.GroupFindings(group) {
+			if len(rule.Findings) == maxOnPage {
+				rule.More++
+				continue
+			}
+			if !several {
+				f.Nodes = nil
+			}
+			rule.Findings = append(rule.Findings, pageFinding{f})
 		}
 		rules = append(rules, rule)
 	}
@@ -206,16 +234,89 @@ func (p *report) matrix(rails []int) {
 	}
 	for i := range p.Nodes {
 		n := &p.Nodes[i]
-		n.Cells = make([][]pageNIC, len(p.Rails))
+		n.Cells = make([]pageCell, len(p.Rails))
 		for _, nic := range n.NICs {
 			if nic.rail == nil {
 				continue
 			}
 			if k, ok := column[*nic.rail]; ok {
-				n.Cells[k] = append(n.Cells[k], nic)
+				n.Cells[k].NICs = append(n.Cells[k].NICs, nic)
+			}
+		}
+		for _, f := range n.rails { // the worst first
+			k, ok := column[f.rail]
+			if !ok {
+				continue
+			}
+			if c := &n.Cells[k]; c.Worst != nil {
+				c.More++
+			} else {
+				c.Class, c.Worst = f.Class, &f
 			}
 		}
 	}
+}
+
+// ofCluster returns the results of rules for clusters that found something about a node.
+func ofCluster(node string, results []doctor.Result) (found []doctor.Result) {
+	for i := range results {
+		r := &results[i]
+		if r.Scope == doctor.ClusterScope && slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.Object == "node "+node }) {
+			found = append(found, *r)
+		}
+	}
+	return found
+}
+
+// findingsOnRails returns the findings about rails of a node, the worst first: those of its own
+// results about a NIC with a rail, and those that name the rail.
+func findingsOnRails(node *doctor.Facts, own, all []doctor.Result) (found []railFinding) {
+	add := func(r *doctor.Result, f *doctor.Finding, rail int) {
+		mark := signs[r.Status]
+		mark.Text = r.ID
+		found = append(found, railFinding{mark, cell.Cut(legible(f.Evidence), maxInCell), r.Status, rail})
+	}
+	for i := range own {
+		for k := range own[i].Findings {
+			f := &own[i].Findings[k]
+			if f.Rail != nil {
+				add(&own[i], f, *f.Rail)
+			}
+			if node.NICs == nil {
+				continue
+			}
+			for m := range node.NICs.List.Value {
+				if n := &node.NICs.List.Value[m]; f.Rail == nil && n.Rail != nil && n.In(f) {
+					add(&own[i], f, *n.Rail)
+				}
+			}
+		}
+	}
+	name := doctor.NewDocument(node, nil).Node
+	for _, r := range ofCluster(name, all) {
+		for k := range r.Findings {
+			if f := &r.Findings[k]; f.Rail != nil && f.Object == "node "+name {
+				add(&r, f, *f.Rail)
+			}
+		}
+	}
+	slices.SortStableFunc(found, func(a, b railFinding) int { return cmp.Compare(badness(a.status), badness(b.status)) })
+	return found
+}
+
+// badness returns the place of a status among all, the worst first.
+func badness(s doctor.Status) int { return slices.Index(doctor.Statuses, s) }
+
+// worseFirst orders nodes: those with the worse status, then with more findings about rails. A node
+// whose NICs are not known is not well.
+func worseFirst(a, b pageNode) int {
+	of := func(n *pageNode) int {
+		if n.Error != "" {
+			return min(badness(n.status), badness(doctor.Unknown))
+		}
+		return badness(n.status)
+	}
+	return cmp.Or(cmp.Compare(of(&a), of(&b)), cmp.Compare(len(b.rails), len(a.rails)))
 }
 
 func nodeOnPage(f *doctor.Facts) pageNode {
@@ -251,6 +352,9 @@ func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
 	row := pageNIC{
 		sign: stateOnPage(n), Rail: cell.Number(n.Rail), Name: legible(n.Name), PCI: legible(n.PCI),
 		Errors: errorsOnPage(n), Note: legible(n.Protected), rail: n.Rail,
+	}
+	if n.Vendor != "" {
+		row.Model = legible(cmp.Or(pciname.Of(n.Vendor, n.Device), n.Vendor+":"+n.Device))
 	}
 	if n.Kind == "vf" || n.Kind == "sf" {
 		row.Kind = strings.ToUpper(n.Kind)

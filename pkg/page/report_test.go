@@ -159,6 +159,81 @@ func TestPagesAreTheExpectedOnes(t *testing.T) {
 	}
 }
 
+// fleet returns the page of 64 nodes with eight rails: all lack a module, a rail of node-17 has no
+// carrier, one of node-40 has another MTU, one of node-41 another speed, and node-63 has no rail 7.
+func fleet(t *testing.T) string {
+	t.Helper()
+	const source = "test"
+	cluster := &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{}}
+	var results []doctor.Result
+	for i := range 64 {
+		f := factsOfTraining(fmt.Sprintf("node-%02d", i))
+		list := f.NICs.List.Value[:8]
+		for rail := range list {
+			n := &list[rail]
+			n.Vendor, n.Device = "15b3", "1021"
+			n.AdminUp, n.Carrier = doctor.Known(true, source), doctor.Known(true, source)
+			n.MTU, n.Mbps = doctor.Known(9000, source), doctor.Known(int64(400000), source)
+			n.Rising, n.Flaps = doctor.Known(doctor.Rising{Seconds: 1}, source), doctor.Known(doctor.Flaps{Seconds: 86400}, source)
+			n.Ports = doctor.Known([]doctor.Port{{Device: fmt.Sprintf("mlx5_%d", rail), Port: 1, State: "ACTIVE"}}, source)
+		}
+		switch i {
+		case 17:
+			list[3].Carrier.Value, list[3].Ports.Value[0].State = false, "DOWN"
+		case 40:
+			list[5].MTU.Value = 1500
+		case 41:
+			list[1].Mbps.Value = 200000
+		case 63:
+			list = list[:7]
+		}
+		f.NICs.List.Value = list
+		f.Ledger.Attachments.Value = f.Ledger.Attachments.Value[:i%2*4]
+		for rail := range list {
+			if list[rail].Holder = ""; i%2 == 1 && rail < 4 {
+				list[rail].Holder = f.Ledger.Attachments.Value[rail].Pod
+			}
+		}
+		cluster.Cluster.Nodes = append(cluster.Cluster.Nodes, f)
+		results = append(results, resultsOf(f.Node)[1], resultsOf(f.Node)[4])
+		results = append(results, doctor.Judge(slices.DeleteFunc(doctor.Rules(), func(r doctor.Rule) bool { return r.ID != "NIC-CARRIER" }), f)...)
+	}
+	results = append(results, doctor.Judge(doctor.Select(doctor.Rules(), doctor.ClusterScope), cluster)...)
+	return reportOf(t, cluster.Cluster.Nodes, results, nil)
+}
+
+func TestMatrixShowsTheWorstFindingAndBadNodesFirst(t *testing.T) {
+	text := fleet(t)
+	_, matrix, _ := strings.Cut(text, "<tbody>")
+	matrix, rest, _ := strings.Cut(matrix, "</tbody>")
+	rows := strings.Split(strings.TrimSpace(matrix), "<tr>")[1:]
+	if len(rows) != 64 {
+		t.Fatalf("%d rows", len(rows))
+	}
+	found := map[string]string{}
+	for i, row := range rows {
+		node := row[strings.Index(row, "node-"):][:7]
+		for rail, cell := range strings.Split(row, "<td ")[1:] {
+			if _, mark, ok := strings.Cut(cell, `<div><span class="mark `); ok && strings.HasPrefix(cell, `class="cell bad"`) || strings.HasPrefix(cell, `class="cell poor"`) {
+				mark, _, _ = strings.Cut(mark, "</span>")
+				found[fmt.Sprintf("%s rail %d", node, rail)] = mark
+				if i > 3 {
+					t.Errorf("%s with a finding is row %d", node, i)
+				}
+			}
+		}
+	}
+	want := map[string]string{
+		"node-17 rail 3": `bad">✕ NIC-CARRIER`, "node-40 rail 5": `bad">✕ CLUSTER-MTU`, "node-41 rail 1": `poor">! CLUSTER-SPEED`, "node-63 rail 7": `poor">! RAIL-ABSENT`,
+	}
+	if fmt.Sprint(found) != fmt.Sprint(want) {
+		t.Errorf("cells with findings: %v\nwant: %v", found, want)
+	}
+	if n := strings.Count(rest, "nvidia_peermem is not loaded"); n != 1 || !strings.Contains(rest, "<details><summary>on 64 nodes</summary>node-00, node-01, ") {
+		t.Errorf("the finding of all nodes is there %d times", n)
+	}
+}
+
 func TestPageSaysWhatIsKnownOfANIC(t *testing.T) {
 	n := nodeOnPage(factsOfTraining("node-1"))
 	for i, want := range []struct{ state, speed, near, errors, holders string }{
