@@ -100,6 +100,7 @@ help: ## list the targets
 build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin/
 	@mkdir -p '$(BIN)'
 	@go build -ldflags '$(LDFLAGS)' -o '$(BIN)/' $(MAINS)
+	@ln -sf railctl '$(BIN)/kubectl-rail'
 
 # The image's programs for one architecture.
 image-%:

@@ -257,15 +257,15 @@ func TestCheckTakesFilesAndDirectories(t *testing.T) {
 		wants []string
 	}{
 		{[]string{at("nads/roce.yaml")}, 0, []string{" ok\n"}},
-		{[]string{"-f", at("nads/roce.yaml"), at("nads/pods.yaml")}, 0, []string{"not judged: 1 file(s) without a configuration (" + at("nads/pods.yaml") + ")", "not judged: 2 object(s) of other kinds (Pod, Service)"}},
-		{[]string{at("nads")}, 0, []string{"not judged: 2 plugins of others (bridge, tuning)", "not judged: 1 IPAM plugin of others (host-local)", "not judged: 2 object(s) of other kinds (Pod, Service)"}},
+		{[]string{"-f", at("nads/roce.yaml"), at("nads/pods.yaml")}, 0, []string{"not checked: 1 file(s) without a configuration (" + at("nads/pods.yaml") + ")", "not checked: 2 object(s) of other kinds (Pod, Service)"}},
+		{[]string{at("nads")}, 0, []string{"not checked: 2 plugins of others (bridge, tuning)", "not checked: 1 IPAM plugin of others (host-local)", "not checked: 2 object(s) of other kinds (Pod, Service)"}},
 		{[]string{at("typo.json")}, 0, []string{"CNI-TYPE", `did you mean "host-device"?`, `did you mean "whereabouts"?`}},
 		{[]string{at("typo.json"), "--strict"}, 1, []string{"CNI-TYPE"}},
 		{[]string{at("typo.json"), "-o", "yaml"}, 0, []string{"notes:\n", "id: CNI-TYPE"}},
-		{[]string{at("nads/pods.yaml")}, 2, []string{"nothing to judge"}},
+		{[]string{at("nads/pods.yaml")}, 2, []string{"nothing to check"}},
 		{[]string{at("empty")}, 2, []string{"no file that ends in .yaml, .yml, .json, .conf, .conflist"}},
 		{[]string{at("none")}, 2, []string{"no such file"}},
-		{nil, 2, []string{"name the files to judge: railctl check FILE..."}},
+		{nil, 2, []string{"name the files to check: railctl check FILE..."}},
 	} {
 		out, errOut, code := plainRun(append([]string{"check"}, c.args...)...)
 		if code != c.code {

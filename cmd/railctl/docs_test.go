@@ -27,7 +27,7 @@ func TestRailctlPageHasEveryCommand(t *testing.T) {
 
 // TestPagesNameRealCommands reads the command lines in the blocks of all guides.
 func TestPagesNameRealCommands(t *testing.T) {
-	line := regexp.MustCompile(`(?m)(?:^|[| /])railctl((?: [a-z0-9]+)+)([^\n#|>]*)`)
+	line := regexp.MustCompile(`(?m)(?:^|[| /])railctl((?: [a-z0-9][a-z0-9-]*)+)([^\n#|>]*)`)
 	flag := regexp.MustCompile(` --?([a-z][a-z-]*)`)
 	seen := 0
 	for _, page := range docs.CommandPages(t) {

@@ -24,6 +24,7 @@ type doctorFlags struct {
 	cluster.Flags
 	stateDir *string
 	facts    string
+	alone    bool // the API server is not asked
 }
 
 // judgeFlags are those of the commands that judge.
@@ -36,7 +37,7 @@ type judgeFlags struct {
 
 func (j *judgeFlags) add(cmd *cobra.Command, path string) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&j.only, "only", nil, "judge only the rules with these IDs")
+	flags.StringSliceVar(&j.only, "only", nil, "use only the rules with these IDs")
 	flags.StringSliceVar(&j.ignore, "ignore", nil, "skip the rules with these IDs")
 	flags.BoolVarP(&j.verbose, "verbose", "v", false, "also list the rules without a finding")
 	flags.BoolVar(&j.strict, "strict", false, "let warnings and missing facts also change the exit code")
@@ -51,7 +52,7 @@ func (j *judgeFlags) add(cmd *cobra.Command, path string) {
 	}
 }
 
-const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be judged, and else 0. With
+const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be checked, and else 0. With
 --strict it is also 1 if a rule warns, and 2 if a fact is missing. These are the
 exit codes of node-problem-detector's custom plugins.`
 
@@ -61,14 +62,14 @@ func newDoctor(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what is wrong with the rails of this node, and how to fix it",
-		Long: `Read the facts of this node, and judge them by rules: the host, its NICs, the
+		Long: `Read the facts of this node, and check them by rules: the host, its NICs, the
 ledger, the plugins, rail-agent, the device plugins, the pods that hold a NIC, and
 the networks. Each finding has its evidence, its consequence and its cure. It changes
 nothing.
 
 A rule that lacks a fact is unknown, and never ok. To read all facts, run it as root,
 in the host's network and PID namespaces. With a kubeconfig it also reads the node's
-resources and the networks of the cluster. --facts judges the facts that "railctl
+resources and the networks of the cluster. --facts checks the facts that "railctl
 doctor collect" has printed, on any machine.
 
 ` + exitCodesHelp,
@@ -96,7 +97,7 @@ doctor collect" has printed, on any machine.
 		return j.report(cmd, f, doctor.Judge(doctor.Select(rules, scopes...), f))
 	}
 	cmd.AddCommand(newDoctorPod(d), newDoctorCluster(), newDoctorCollect(d))
-	return cmd
+	return ofNode(cmd, &d.Flags)
 }
 
 // addTo adds the flags about where facts are.
@@ -116,7 +117,7 @@ func newDoctorCollect(d *doctorFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "collect",
 		Short: "Print the facts of this node as JSON",
-		Long: `Print the facts by which "railctl doctor" judges this node. Each fact has its
+		Long: `Print the facts by which "railctl doctor" checks this node. Each fact has its
 source; a fact that could not be read has the error, and the exit code is 0
 nevertheless. The document has the names of hosts and pods, and addresses. Of the
 environment variables in the pods that hold a NIC it has only those of NCCL, UCX,
@@ -128,10 +129,10 @@ NVSHMEM and GLOO.`,
 	var own doctorFlags
 	var ofCluster bool
 	var agents string
-	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, which railctl doctor cluster judges")
+	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, which railctl doctor cluster checks")
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
 	own.addKubeconfig(cmd)
-	cmd.Flags().StringVar(&own.Namespace, "namespace", "",
+	cmd.Flags().StringVarP(&own.Namespace, "namespace", "n", "",
 		"with --cluster: namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		own.stateDir = d.stateDir
@@ -172,13 +173,17 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: version, Socket: local.SocketIn(*d.stateDir),
 		Functions: true,
 	}
-	o.Client, o.NoClient = d.Open("railctl/" + version)
-	if o.NoClient != nil {
+	if !d.alone {
+		o.Client, o.NoClient = d.Open("railctl/" + version)
+	}
+	switch {
+	case d.alone:
+	case o.NoClient != nil:
 		if d.Named() {
 			return nil, o.NoClient
 		}
 		o.NoClient = nil // there is none, which is no error
-	} else {
+	default:
 		o.OfPod = !d.Named()
 	}
 	if bar := newProgress(cmd.ErrOrStderr(), "facts"); bar != nil {

@@ -29,8 +29,8 @@ func newCheck() *cobra.Command {
 	var j judgeFlags
 	cmd := &cobra.Command{
 		Use:   "check FILE|DIRECTORY...",
-		Short: "Judge network configurations and node files before they are applied",
-		Long: `Judge files by the rules of "railctl doctor" for configurations, with the plugins'
+		Short: "Check network configurations and node files before they are applied",
+		Long: `Check files by the rules of "railctl doctor" for configurations, with the plugins'
 own parsers. It needs neither root nor a cluster. It recognizes these files by their
 content:
 
@@ -41,8 +41,8 @@ content:
   JSON or in a ConfigMap
 
 Networks are also compared with each other, so name all files in one command, or their
-directory. What no rule judges is counted: plugins of others, other objects of
-Kubernetes, and files with nothing to judge. It is an error if there is nothing else.
+directory. What no rule covers is counted: plugins of others, other objects of
+Kubernetes, and files with nothing to check. It is an error if there is nothing else.
 
 ` + exitCodesHelp,
 		Example: `  railctl check nads.yaml node.yaml
@@ -51,11 +51,11 @@ Kubernetes, and files with nothing to judge. It is an error if there is nothing 
 		Annotations: judges,
 	}
 	j.add(cmd, "check")
-	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file or directory to judge, "-" for stdin; may be repeated`)
+	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file or directory to check, "-" for stdin; may be repeated`)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		names := append(slices.Clone(files), args...)
 		if len(names) == 0 {
-			return errors.New(`name the files to judge: railctl check FILE...; "-" is stdin`)
+			return errors.New(`name the files to check: railctl check FILE...; "-" is stdin`)
 		}
 		rules, err := j.rules(doctor.Select(doctor.Rules(), doctor.ConfigScope))
 		if err != nil {
@@ -151,10 +151,10 @@ func (c *checked) notes() []string {
 			total += c.others[kind]
 			kinds[i] = cell.Printable(kind)
 		}
-		all = append(all, fmt.Sprintf("not judged: %d object(s) of other kinds (%s)", total, strings.Join(kinds, ", ")))
+		all = append(all, fmt.Sprintf("not checked: %d object(s) of other kinds (%s)", total, strings.Join(kinds, ", ")))
 	}
 	if len(c.empty) > 0 {
-		all = append(all, fmt.Sprintf("not judged: %d file(s) without a configuration (%s)", len(c.empty), cell.Printable(strings.Join(c.empty, ", "))))
+		all = append(all, fmt.Sprintf("not checked: %d file(s) without a configuration (%s)", len(c.empty), cell.Printable(strings.Join(c.empty, ", "))))
 	}
 	return all
 }
@@ -173,7 +173,7 @@ func harmless(err error) string {
 const maxDocuments = 10000
 
 // errNothing is the error of a file with nothing to judge.
-var errNothing = errors.New(`it has nothing to judge: no NetworkAttachmentDefinition, CNI configuration ("type" or "plugins"), node file ("rails", "resources", "nics", ...), or configuration of a device plugin ("configList" or "resourceList")`)
+var errNothing = errors.New(`it has nothing to check: no NetworkAttachmentDefinition, CNI configuration ("type" or "plugins"), node file ("rails", "resources", "nics", ...), or configuration of a device plugin ("configList" or "resourceList")`)
 
 // configsIn returns the configurations in a file, and the kinds of its other objects.
 func configsIn(name string, text []byte) (found []doctor.Config, others []string, err error) {
@@ -288,7 +288,7 @@ func configOf(name, source, text string) (found []doctor.Config, others []string
 	case has(nodeFileKeys...):
 		return one(doctor.NodeFile)
 	}
-	return nil, nil, fmt.Errorf("nothing in it can be judged: its keys are %s", quotedKeys(keys))
+	return nil, nil, fmt.Errorf("nothing in it can be checked: its keys are %s", quotedKeys(keys))
 }
 
 func quotedKeys(keys map[string]yaml.Node) string {

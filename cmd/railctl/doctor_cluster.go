@@ -22,11 +22,11 @@ func newDoctorCluster() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Find what is wrong with the rails of all nodes of a cluster",
-		Long: `Read the facts of all nodes with a rail-agent, and judge them by all rules: each
+		Long: `Read the facts of all nodes with a rail-agent, and check them by all rules: each
 node, its pods and networks, and the nodes together. It runs on any machine with a
 kubeconfig, and needs no root: the API server runs "rail-agent facts" in the agent's
 pod of each node. 32 nodes are asked at a time, each for 25 s at most. A node that does
-not answer is a finding, and the others are judged nevertheless.
+not answer is a finding, and the others are checked nevertheless.
 
 The account needs the rights to list pods, nodes, servicecidrs, ippools,
 overlappingrangeipreservations and network-attachment-definitions, and to get and
@@ -58,12 +58,12 @@ nodes. Facts that it may not read are missing, and their rules are unknown.
 	return cmd
 }
 
-// readCluster returns the facts of --facts, or of the cluster.
-func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string) (*doctor.Facts, error) {
+// readCluster returns the facts of --facts, or of the cluster with some nodes; none are all.
+func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...string) (*doctor.Facts, error) {
 	if d.facts != "" {
 		f, err := d.read(cmd)
 		if err == nil && f.Cluster == nil {
-			err = fmt.Errorf("%s has the facts of one node; judge them by railctl doctor --facts", cell.Printable(d.facts))
+			err = fmt.Errorf("%s has the facts of one node; check them by railctl doctor --facts", cell.Printable(d.facts))
 		}
 		return f, err
 	}
@@ -71,7 +71,7 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string) (*doctor.Fa
 	if err != nil {
 		return nil, err
 	}
-	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Version: version}
+	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Nodes: nodes, Version: version}
 	if bar := newProgress(cmd.ErrOrStderr(), "nodes"); bar != nil {
 		o.Done = bar.step
 		defer bar.clear()

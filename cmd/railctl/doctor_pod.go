@@ -17,7 +17,7 @@ func newDoctorPod(d *doctorFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod NAMESPACE/NAME",
 		Short: "Find what is wrong with the rails of a pod of this node",
-		Long: `Judge a pod of this node that holds a NIC, by the rules for pods: its devices, its
+		Long: `Check a pod of this node that holds a NIC, by the rules for pods: its devices, its
 limit of locked memory, GIDs, environment variables and GPUs. The findings of "railctl
 doctor" about the NICs of the pod are also listed.
 
@@ -28,6 +28,7 @@ doctor" about the NICs of the pod are also listed.
 	}
 	j.add(cmd, "doctor pod")
 	own.addTo(cmd)
+	named := addPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		own.stateDir = d.stateDir
 		rules, err := j.rules(doctor.Rules())
@@ -38,13 +39,13 @@ doctor" about the NICs of the pod are also listed.
 		if err != nil {
 			return err
 		}
-		results, err := judgePod(rules, f, args[0])
+		results, err := judgePod(rules, f, named(args[0]))
 		if err != nil {
 			return err
 		}
 		return j.report(cmd, f, results)
 	}
-	return cmd
+	return ofNode(cmd, &own.Flags)
 }
 
 // judgePod returns the results of the rules for pods about one pod, and those of the rules for

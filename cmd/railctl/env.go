@@ -40,11 +40,12 @@ and the exit code is 1.`,
 	cmd.Flags().StringVar(&format, "format", "sh", strings.Join(envFormats, ", "))
 	// Fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(envFormats, cobra.ShellCompDirectiveNoFileComp))
+	named := addPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(envFormats, format) {
 			return fmt.Errorf("--format %s: it is one of %s", format, strings.Join(envFormats, ", "))
 		}
-		rails, settings, machine, unread, err := railsOf(*stateDir, args[0])
+		rails, settings, machine, unread, err := railsOf(*stateDir, named(args[0]))
 		if err != nil {
 			return err
 		}

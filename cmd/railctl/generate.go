@@ -56,7 +56,7 @@ pod. The command reads nothing from the node or the cluster.`,
 	flags.StringVar(&g.Gateway, "gateway", "", `address of each rail's gateway, which is handed out to no pod, as "172.31.{rail}.1"`)
 	flags.StringVar(&g.Resource, "resource", "", "name of a pool of the device plugin, as rdma/roce")
 	flags.StringVar(&g.Name, "name", "rail-net", "name of the networks, to which -N is added")
-	flags.StringVar(&g.Namespace, "namespace", "", "namespace of the networks and the pod")
+	flags.StringVarP(&g.Namespace, "namespace", "n", "", "namespace of the networks and the pod")
 	flags.StringVar(&g.Type, "type", manifest.HostDevice, "plugin: host-device or macvlan")
 	flags.IntVar(&g.MTU, "mtu", 0, "MTU in the pod; 0 keeps that of the NIC")
 	flags.StringVar(&g.RDMA, "rdma", "", `key "rdma" of the networks: auto, required or off`)

@@ -23,7 +23,7 @@ func newIbdev2netdev(stateDir *string) *cobra.Command {
 	var c ibdev2netdev
 	cmd := &cobra.Command{
 		Use:   "ibdev2netdev [--pod NAMESPACE/NAME | --container ID | --netns PATH]",
-		Short: "Say which RDMA device belongs to which interface, on the host or in a pod",
+		Short: "Map RDMA devices to interfaces, on the host or in a pod",
 		Long: `Print a line for each port of an RDMA device that has an interface in the
 network namespace, in the form of NVIDIA's script of the same name:
 
@@ -74,7 +74,7 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 		return err
 	}
 	if len(pairs) == 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: no port of an RDMA device has an interface in %s\n", c.what())
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: no port of an RDMA device has an interface in %s\n", program, c.what())
 	}
 	if *c.output != asTable {
 		shown := []pairShown{}

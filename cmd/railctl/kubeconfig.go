@@ -47,14 +47,14 @@ func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "how long one request may take; 10s when missing")
 	f.Find, f.Access.SilentTries = k.find, silentTries
 	f.Access.Waiting = func(server string) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: waiting for %s, which does not answer\n", cell.Printable(server))
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: waiting for %s, which does not answer\n", program, cell.Printable(server))
 	}
 }
 
 // addPoolFlags also adds the namespace of the address pools.
 func addPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
 	addClusterFlags(cmd, f)
-	cmd.Flags().StringVar(&f.Namespace, "namespace", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
 }
 
 // find returns the kubeconfig files that kubectl would read, and a function that reads the access

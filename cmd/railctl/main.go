@@ -20,7 +20,10 @@ var version = "unknown"
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	program = nameOf(os.Args[0])
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // errReported is returned by a command that has printed its errors itself.
 var errReported = errors.New("said already")
@@ -37,7 +40,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	if !errors.Is(err, errReported) {
-		fmt.Fprintf(forPeople{stderr}, "railctl: %v\n", err)
+		fmt.Fprintf(forPeople{stderr}, "%s: %v\n", program, err)
 	}
 	if exit := exitCode(0); errors.As(err, &exit) {
 		return int(exit)
@@ -71,9 +74,15 @@ host's /run mounted.)`,
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", nodefile.DefaultStateDir,
 		`state directory of the plugins, the "stateDir" of their configuration`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
-	root.AddCommand(newShow(&stateDir), newDoctor(&stateDir), newCheck(), newVerify(), newReport(&stateDir), newGC(&stateDir), newNICs(&stateDir), newTopology(&stateDir), newPod(&stateDir), newEnv(&stateDir), newRails(&stateDir), newIbdev2netdev(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newReady(), newUninstall(), newVersion())
+	for _, of := range []func(*string) *cobra.Command{newShow, newNICs, newTopology, newPod, newEnv, newIbdev2netdev} {
+		root.AddCommand(ofNode(of(&stateDir), nil))
+	}
+	root.AddCommand(newDoctor(&stateDir), newCheck(), newVerify(), newReport(&stateDir), newSupportBundle(&stateDir), newGC(&stateDir), newRails(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newReady(), newUninstall(), newVersion())
 	for _, command := range extra {
 		root.AddCommand(command(root))
+	}
+	if program == pluginName {
+		asPlugin(root)
 	}
 	return root
 }
@@ -82,7 +91,7 @@ host's /run mounted.)`,
 // a namespace or a file does not name it.
 func requireRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("the ledger and the network namespaces are root's; run railctl as root")
+		return errors.New("it needs root, to read the node's state and network namespaces; run railctl as root on the node, or from elsewhere with --node if the command has it")
 	}
 	return nil
 }
@@ -91,7 +100,7 @@ func requireRoot() error {
 // returns the error that makes it exit with 1.
 func reportErrors(stderr io.Writer, errs []error) error {
 	for _, err := range errs {
-		fmt.Fprintf(forPeople{stderr}, "railctl: %v\n", err)
+		fmt.Fprintf(forPeople{stderr}, "%s: %v\n", program, err)
 	}
 	if len(errs) > 0 {
 		return errReported

@@ -65,7 +65,7 @@ warning on stderr. It changes nothing.`,
 			warnings = found.Problems(list.Resource())
 		}
 		for _, w := range warnings {
-			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "railctl: warning: %s\n", w.Message)
+			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "%s: warning: %s\n", program, w.Message)
 		}
 		return nil
 	}

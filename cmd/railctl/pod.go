@@ -35,8 +35,9 @@ and the exit code is 1.`,
 		Args: one("a pod"),
 	}
 	format := addOutputFlag(cmd, "pod")
+	named := addPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		rails, _, _, unread, err := railsOf(*stateDir, args[0])
+		rails, _, _, unread, err := railsOf(*stateDir, named(args[0]))
 		if err != nil {
 			return err
 		}
@@ -46,6 +47,18 @@ and the exit code is 1.`,
 		return reportErrors(cmd.ErrOrStderr(), unread)
 	}
 	return cmd
+}
+
+// addPodNamespace adds kubectl's flag for a command with a pod as its argument. It returns the
+// pod's name with its namespace.
+func addPodNamespace(cmd *cobra.Command) (named func(arg string) string) {
+	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of the pod, if the argument has none")
+	return func(arg string) string {
+		if *namespace == "" || strings.Contains(arg, "/") {
+			return arg
+		}
+		return *namespace + "/" + arg
+	}
 }
 
 // railsOf returns the document of a pod, the settings of the node, and the machine. unread has

@@ -93,7 +93,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 		return err
 	}
 	if list.Others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %d attachment(s) of other host network namespaces not shown; --all shows them\n", list.Others)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d attachment(s) of other host network namespaces not shown; --all shows them\n", program, list.Others)
 	}
 	printReturned(cmd, list.Returned)
 	return reportErrors(cmd.ErrOrStderr(), list.Errors)
@@ -103,7 +103,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 func printReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	out := forPeople{cmd.ErrOrStderr()}
 	for _, r := range changed {
-		fmt.Fprintf(out, "railctl: %s was returned, but not as it was, since %s (%s):\n", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
+		fmt.Fprintf(out, "%s: %s was returned, but not as it was, since %s (%s):\n", program, r.NIC, r.Time.Format(time.RFC3339), r.Holder)
 		for _, c := range r.Changed {
 			fmt.Fprintf(out, "  %s\n", c)
 		}

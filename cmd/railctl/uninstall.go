@@ -21,7 +21,7 @@ func newUninstall() *cobra.Command {
 
 Each node's agent removes the plugins, the kubeconfig and the flat file, and puts
 back what was there before, byte for byte. It waits until no pod of its node holds
-a NIC of ours. This command and "kubectl describe node" name the pods that do.
+a NIC. This command and "kubectl describe node" name the pods that do.
 Other nodes do not wait for it. When all nodes are done the objects are deleted.
 
 Run it again, and it goes on where it stopped. Until it is done "railctl install"
@@ -34,7 +34,7 @@ stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 	}
 	f := cmd.Flags()
 	addClusterFlags(cmd, &access)
-	f.StringVar(&u.Namespace, "namespace", "kube-system", "namespace of the DaemonSets")
+	f.StringVarP(&u.Namespace, "namespace", "n", "kube-system", "namespace of the DaemonSets")
 	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times; when missing, all in the namespace, and with --nodes-only rail-agent")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
 	f.BoolVar(&u.Force, "force", false, "do not wait for pods; their NICs are then not restored, and their addresses not freed")

@@ -65,7 +65,7 @@ The rails are then the interfaces net1, net2, … or those of --interfaces. It c
 nothing in the namespaces, and needs root.
 
 The exit code is 0 if the rails are healthy, 1 if there is a finding, and 2 if the
-rails could not be judged.`,
+rails could not be evaluated.`,
 		Example: `  railctl verify
   railctl verify --namespace ml --network rail-0,rail-1 --nodes gpu-1,gpu-2 --html rails.html
   railctl verify --netns node-a,node-b,node-c --interfaces ens1f0,ens2f0 --fabric isolated`,
@@ -170,7 +170,7 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if err != nil { // what is found already is not lost
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", cell.Printable(err.Error()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", program, cell.Printable(err.Error()))
 	}
 	return v.report(cmd.OutOrStdout(), result)
 }

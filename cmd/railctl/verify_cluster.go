@@ -33,7 +33,7 @@ func (c *verifyCluster) add(cmd *cobra.Command) {
 	c.WithoutPlugins = true
 	addClusterFlags(cmd, &c.Flags)
 	flags := cmd.Flags()
-	flags.StringVar(&c.Namespace, "namespace", "default", "namespace of the pods, and of networks that are named without one")
+	flags.StringVarP(&c.Namespace, "namespace", "n", "default", "namespace of the pods, and of networks that are named without one")
 	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
 	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; "+
 		"else all networks of the namespace whose plugin is host-device, or, if there are none, macvlan, ordered by the numbers in their names")
@@ -99,7 +99,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	if fleet != nil {
 		defer func() {
 			if err := fleet.Close(); err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "railctl: %s\n", cell.Printable(err.Error()))
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", program, cell.Printable(err.Error()))
 			}
 		}()
 	}
@@ -114,8 +114,8 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		found.fabric, found.err = v.findFabric(again, o.Agents)
 	}
 	if v.Fabric = found.fabric; found.err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "railctl: the nodes' fabric is unknown, so paths between different rails are not tested; "+
-			"name it by --fabric: %s\n", cell.Printable(found.err.Error()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: the nodes' fabric is unknown, so paths between different rails are not tested; "+
+			"name it by --fabric: %s\n", program, cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())

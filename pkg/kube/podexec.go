@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/gorilla/websocket"
@@ -40,9 +41,15 @@ const (
 // It needs the right to get pods/exec, and to create it since Kubernetes 1.35. It is not
 // repeated. An error of out ends it, and is returned.
 func (c *Client) Exec(ctx context.Context, namespace, pod, container string, command []string, out io.Writer) error {
+	return c.ExecTo(ctx, namespace, pod, container, command, out, nil)
+}
+
+// ExecTo is [Client.Exec], and writes what the program prints to stderr to errOut, unless that is
+// nil. The error for an exit code other than 0 wraps an [ExitError].
+func (c *Client) ExecTo(ctx context.Context, namespace, pod, container string, command []string, out, errOut io.Writer) error {
 	q := request{
 		verb: "get", method: http.MethodGet, resource: Resource{Version: "v1", Plural: "pods", Namespace: namespace}, name: pod, sub: "exec",
-		query: url.Values{"command": command, "container": {container}, "stdout": {"true"}, "stderr": {"true"}}, accept: "*/*",
+		query: url.Values{"command": command, "container": {container}, "stdout": {"true"}, "stderr": {"true"}}, accept: anyType,
 	}
 	conn, failed := c.upgrade(ctx, q)
 	if failed != nil {
@@ -50,7 +57,7 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, com
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if err := readExec(conn, out); err != nil {
+	if err := readExec(conn, out, errOut); err != nil {
 		return fmt.Errorf("%s in pod %s/%s: %w", strings.Join(command, " "), namespace, pod, because(ctx, err))
 	}
 	return nil
@@ -66,7 +73,7 @@ func (c *Client) Exec(ctx context.Context, namespace, pod, container string, com
 func (c *Client) Attach(ctx context.Context, namespace, pod, container string, in io.Reader, out io.Writer) error {
 	q := request{
 		verb: "get", method: http.MethodGet, resource: Resource{Version: "v1", Plural: "pods", Namespace: namespace}, name: pod, sub: "attach",
-		query: url.Values{"container": {container}, "stdin": {"true"}, "stdout": {"true"}, "stderr": {"true"}}, accept: "*/*",
+		query: url.Values{"container": {container}, "stdin": {"true"}, "stdout": {"true"}, "stderr": {"true"}}, accept: anyType,
 	}
 	conn, failed := c.upgrade(ctx, q)
 	if failed != nil {
@@ -76,7 +83,7 @@ func (c *Client) Attach(ctx context.Context, namespace, pod, container string, i
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	ended, running := make(chan error, 1), make(chan error, 1)
 	go func() { ended <- feed(conn, in) }()
-	go func() { running <- readExec(conn, out) }()
+	go func() { running <- readExec(conn, out, nil) }()
 	var err error
 	select {
 	case err = <-running:
@@ -155,10 +162,14 @@ func (d *dialing) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// readExec reads messages until the server tells the program's exit.
-func readExec(conn *websocket.Conn, out io.Writer) error {
+// readExec reads messages until the server tells the program's exit. errOut may be nil.
+func readExec(conn *websocket.Conn, out, errOut io.Writer) error {
 	conn.SetReadLimit(maxMessage)
 	stderr := &tail{}
+	toStderr := io.Writer(stderr)
+	if errOut != nil {
+		toStderr = io.MultiWriter(stderr, errOut)
+	}
 	for {
 		kind, message, err := conn.NextReader()
 		var closed *websocket.CloseError
@@ -180,7 +191,7 @@ func readExec(conn *websocket.Conn, out io.Writer) error {
 		case stdoutChannel:
 			_, err = io.Copy(out, message)
 		case stderrChannel:
-			_, err = io.Copy(stderr, message)
+			_, err = io.Copy(toStderr, message)
 		case statusChannel:
 			var text []byte
 			if text, err = io.ReadAll(io.LimitReader(message, maxErrText)); err == nil && len(text) > 0 {
@@ -218,6 +229,12 @@ func exit(text []byte, stderr *tail) error {
 	var status struct {
 		Status  string `json:"status"`
 		Message string `json:"message"`
+		Details struct {
+			Causes []struct {
+				Reason  string `json:"reason"`
+				Message string `json:"message"`
+			} `json:"causes"`
+		} `json:"details"`
 	}
 	if err := json.Unmarshal(text, &status); err != nil {
 		return fmt.Errorf("its status is not JSON: %w", err)
@@ -229,8 +246,21 @@ func exit(text []byte, stderr *tail) error {
 	if said := strings.TrimSpace(string(stderr.last)); said != "" {
 		message += ": " + said
 	}
+	for _, cause := range status.Details.Causes {
+		if code, err := strconv.Atoi(cause.Message); cause.Reason == "ExitCode" && err == nil {
+			return &ExitError{code, message}
+		}
+	}
 	return errors.New(message)
 }
+
+// ExitError is the error of a program that ran in a container, and exited with another code than 0.
+type ExitError struct {
+	Code int
+	text string
+}
+
+func (e *ExitError) Error() string { return e.text }
 
 // tail keeps the end of what is written.
 type tail struct{ last []byte }

@@ -346,3 +346,41 @@ func accept(key string) string {
 	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
 	return base64.StdEncoding.EncodeToString(sum[:])
 }
+
+func TestExecToHasStderrAndExitCode(t *testing.T) {
+	c := kubelet(t, newAuthority(t), func(_ *http.Request, stdout, stderr, status io.Writer) {
+		_, _ = stdout.Write([]byte("out"))
+		_, _ = stderr.Write([]byte("why"))
+		_, _ = status.Write([]byte(`{"status":"Failure","message":"command terminated with exit code 7","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"7"}]}}`))
+	})
+	var out, errOut bytes.Buffer
+	err := c.ExecTo(within(t, time.Minute), "kube-system", "rail-agent-x", "rail-agent", []string{"x"}, &out, &errOut)
+	if exit := (*kube.ExitError)(nil); !errors.As(err, &exit) || exit.Code != 7 || out.String() != "out" || errOut.String() != "why" {
+		t.Errorf("%v, %q, %q", err, &out, &errOut)
+	}
+	wants(t, err, "exit code 7: why")
+}
+
+func TestLogOfAContainer(t *testing.T) {
+	a := newAuthority(t)
+	server := a.serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/namespaces/kube-system/pods/rail-agent-x/log" {
+			refuse(w, http.StatusNotFound, "NotFound", "no such pod")
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = io.WriteString(w, r.URL.RawQuery)
+	}))
+	c := open(t, kube.Config{Kubeconfig: kubeconfig(t, server.URL, ca(a), `{token: t}`)})
+	for want, o := range map[string]kube.LogOptions{
+		"container=c&timestamps=true": {},
+		"container=c&limitBytes=3&previous=true&sinceSeconds=60&tailLines=2&timestamps=true": {Since: time.Minute, Lines: 2, Bytes: 3, Previous: true},
+	} {
+		text, err := c.Log(within(t, time.Minute), "kube-system", "rail-agent-x", "c", o)
+		if err != nil || string(text) != want {
+			t.Errorf("%q, %v, not %q", text, err, want)
+		}
+	}
+	_, err := c.Log(within(t, time.Minute), "kube-system", "other", "c", kube.LogOptions{})
+	wants(t, err, "no such pod")
+}

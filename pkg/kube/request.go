@@ -29,6 +29,9 @@ const (
 	maxAnswer = 64 << 20
 )
 
+// anyType is accepted of what is no object, such as a log.
+const anyType = "*/*"
+
 // errTooMuch is wrapped by the error of an answer that is larger than maxAnswer.
 var errTooMuch = fmt.Errorf("the answer is larger than %d MiB: perhaps it is from a proxy, and not from an API server", maxAnswer>>20)
 
@@ -132,7 +135,7 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 		defer answer.Body.Close()
 		return nil, c.refusal(ctx, q, answer)
 	}
-	if kind := answer.Header.Get("Content-Type"); !strings.HasPrefix(kind, plainJSON) {
+	if kind := answer.Header.Get("Content-Type"); q.accept != anyType && !strings.HasPrefix(kind, plainJSON) {
 		_ = answer.Body.Close()
 		return nil, c.notAPIServer(q, answer, fmt.Errorf("the answer is %q and not JSON, so it is not from an API server (perhaps from a proxy)", kind))
 	}

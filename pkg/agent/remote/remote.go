@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ type Pod struct {
 	Problem         string // why it cannot be asked: "its pod kube-system/rail-agent-x is Pending"
 
 	container string
-	command   []string
+	stateDir  []string // the flag of the agent
 }
 
 type podObject struct {
@@ -57,7 +58,7 @@ type podObject struct {
 
 // pod returns what is needed of the object.
 func (o *podObject) pod() Pod {
-	p := Pod{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Node: o.Spec.NodeName, command: []string{"/rail-agent", "facts"}}
+	p := Pod{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Node: o.Spec.NodeName}
 	if o.Status.Phase != "Running" || len(o.Spec.Containers) == 0 {
 		p.Problem = strings.TrimSpace(fmt.Sprintf("its pod %s/%s is %s %s", p.Namespace, p.Name, o.Status.Phase, strings.TrimSpace(o.Status.Reason+" "+o.Status.Message)))
 	}
@@ -68,11 +69,11 @@ func (o *podObject) pod() Pod {
 	p.container, p.Image = c.Name, c.Image
 	for i, arg := range c.Args { // the agent's socket is in this directory
 		if arg == "--state-dir" && i+1 < len(c.Args) {
-			p.command = append(p.command, arg, c.Args[i+1])
+			p.stateDir = []string{arg, c.Args[i+1]}
 			break
 		}
 		if strings.HasPrefix(arg, "--state-dir=") {
-			p.command = append(p.command, arg)
+			p.stateDir = []string{arg}
 			break
 		}
 	}
@@ -110,14 +111,26 @@ func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, er
 // Facts returns what "rail-agent facts" prints in the pod: a JSON document of package doctor, at
 // most 16 MiB. It needs the right to create pods/exec, and takes at most 25 s.
 func (p *Pod) Facts(ctx context.Context, client *kube.Client) ([]byte, error) {
+	text := &bounded{}
+	err := p.exec(ctx, client, append([]string{"/rail-agent", "facts"}, p.stateDir...), text, nil)
+	return text.Bytes(), err
+}
+
+// Railctl runs "railctl" with the arguments in the pod, which has it beside rail-agent, and writes
+// what it prints to out and to errOut. The error for an exit code other than 0 wraps a
+// [kube.ExitError]. It needs the right to create pods/exec, and takes at most 25 s.
+func (p *Pod) Railctl(ctx context.Context, client *kube.Client, args []string, out, errOut io.Writer) error {
+	return p.exec(ctx, client, slices.Concat([]string{"/railctl"}, p.stateDir, args), out, errOut)
+}
+
+// exec runs a program in the pod. errOut may be nil.
+func (p *Pod) exec(ctx context.Context, client *kube.Client, command []string, out, errOut io.Writer) error {
 	if p.Problem != "" {
-		return nil, fmt.Errorf("%s", p.Problem)
+		return fmt.Errorf("%s", p.Problem)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTime, fmt.Errorf("no answer within %v", answerTime))
 	defer cancel()
-	text := &bounded{}
-	err := client.Exec(ctx, p.Namespace, p.Name, p.container, p.command, text)
-	return text.Bytes(), err
+	return client.ExecTo(ctx, p.Namespace, p.Name, p.container, command, out, errOut)
 }
 
 // bounded is a buffer that takes maxAnswer bytes.

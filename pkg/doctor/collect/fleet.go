@@ -28,7 +28,8 @@ type ClusterOptions struct {
 	Client *kube.Client
 	// AgentNamespace is that of the agents' pods.
 	AgentNamespace string
-	Version        string // of the program
+	Nodes          []string // the nodes to ask; none are all
+	Version        string   // of the program
 	// Done, unless nil, is called when a node has answered, or does not. It may be called from
 	// any goroutine.
 	Done func(answered, all int)
@@ -87,6 +88,9 @@ func (f *fleet) findAgents(ctx context.Context) error {
 	defer cancel()
 	pods, err := remote.Pods(ctx, f.Client, f.AgentNamespace)
 	for _, p := range pods {
+		if len(f.Nodes) > 0 && !slices.Contains(f.Nodes, p.Node) {
+			continue
+		}
 		f.agents = append(f.agents, agentPod{Pod: p})
 	}
 	return err

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/pkg/agent/remote"
+	"github.com/rail-cni/rail-cni/pkg/cell"
+	"github.com/rail-cni/rail-cni/pkg/kube"
+)
+
+// nodeFlags are the flags of a command about one node, which can run in the pod of rail-agent on
+// another node.
+type nodeFlags struct {
+	*cluster.Flags
+	node, agents string
+}
+
+// ofNode adds the flag --node to a command about one node: its RunE then runs the same railctl
+// command in the agent's pod of that node. f has the command's flags about the cluster, nil if it
+// has none.
+func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
+	if f == nil {
+		f = &cluster.Flags{WithoutPlugins: true}
+		addClusterFlags(cmd, f)
+	}
+	n := &nodeFlags{Flags: f}
+	cmd.Flags().StringVar(&n.node, "node", "", "run it in the pod of rail-agent on this node of the cluster, with the API server's help")
+	cmd.Flags().StringVar(&n.agents, "agent-namespace", defaultAgentNamespace, "with --node: namespace of rail-agent's pods")
+	here := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case n.node != "":
+			return n.run(cmd, args)
+		case program == pluginName && !cmd.Flags().Changed("facts"):
+			return fmt.Errorf("%s is about one node: name it by --node; on the node itself, and without kubectl, it is %s",
+				cmd.CommandPath(), "railctl"+strings.TrimPrefix(cmd.CommandPath(), pluginName))
+		}
+		return here(cmd, args)
+	}
+	return cmd
+}
+
+// The flags that are not passed on: those about the way to the node, and those with files of this
+// machine.
+var (
+	flagsHere = []string{"node", "agent-namespace", "kubeconfig", "context", "cluster", "request-timeout", "state-dir"}
+	fileFlags = []string{"facts", "svg"}
+)
+
+// run runs the command on the node.
+func (n *nodeFlags) run(cmd *cobra.Command, args []string) error {
+	command, err := commandLine(cmd, args)
+	if err != nil {
+		return err
+	}
+	client, err := n.Open("railctl/" + version)
+	if err != nil {
+		return err
+	}
+	pods, err := remote.Pods(cmd.Context(), client, n.agents)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(pods, func(p remote.Pod) bool { return p.Node == n.node })
+	if i < 0 {
+		var names []string
+		for _, p := range pods {
+			names = append(names, p.Node)
+		}
+		return fmt.Errorf("node %s has no pod of rail-agent in the namespace %s; these have one: %s",
+			cell.Printable(n.node), cell.Printable(n.agents), cell.Printable(strings.Join(names, ", ")))
+	}
+	err = pods[i].Railctl(cmd.Context(), client, command, cmd.OutOrStdout(), forPeople{cmd.ErrOrStderr()})
+	if exit := (*kube.ExitError)(nil); errors.As(err, &exit) {
+		return exitCode(exit.Code) // it has printed why
+	}
+	return err
+}
+
+// commandLine returns the arguments of railctl for the same command on the node.
+func commandLine(cmd *cobra.Command, args []string) (line []string, err error) {
+	for c := cmd; c.HasParent(); c = c.Parent() {
+		line = slices.Insert(line, 0, c.Name())
+	}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		switch values, isList := f.Value.(pflag.SliceValue); {
+		case slices.Contains(flagsHere, f.Name):
+		case slices.Contains(fileFlags, f.Name) && f.Value.String() != toStdout:
+			err = fmt.Errorf("--node and --%s FILE exclude each other, because the file would be on the node", f.Name)
+		case isList:
+			for _, v := range values.GetSlice() {
+				line = append(line, "--"+f.Name+"="+v)
+			}
+		default:
+			line = append(line, "--"+f.Name+"="+f.Value.String())
+		}
+	})
+	if cmd.Flags().Changed("svg") && len(args) > 0 && err == nil {
+		err = errors.New("--node and --svg FILE exclude each other, because the file would be on the node; write it to stdout by --svg=-")
+	}
+	if len(args) > 0 {
+		line = append(append(line, "--"), args...)
+	}
+	return line, err
+}

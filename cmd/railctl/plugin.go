@@ -1,0 +1,47 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The names of the program: as "kubectl-rail" in the PATH it is kubectl's plugin "rail"
+// (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
+const (
+	ownName    = "railctl"
+	pluginFile = "kubectl-rail"
+	pluginName = "kubectl rail"
+)
+
+// program is the name in help and errors.
+var program = ownName
+
+// nameOf returns the name of the program that was started as path.
+func nameOf(path string) string {
+	if filepath.Base(path) == pluginFile {
+		return pluginName
+	}
+	return ownName
+}
+
+// asPlugin lets the help of all commands say "kubectl rail" rather than "railctl".
+func asPlugin(root *cobra.Command) {
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: pluginName}
+	// kubectl asks "kubectl_complete-rail", which runs "kubectl rail __complete".
+	root.CompletionOptions.DisableDefaultCmd = true
+	rename := func(text *string) { *text = strings.ReplaceAll(*text, ownName+" ", pluginName+" ") }
+	var walk func(*cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, text := range []*string{&cmd.Short, &cmd.Long, &cmd.Example} {
+			rename(text)
+		}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { rename(&f.Usage) })
+		for _, c := range cmd.Commands() {
+			walk(c)
+		}
+	}
+	walk(root)
+}

@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/page"
+	"github.com/rail-cni/rail-cni/pkg/support"
+)
+
+// supportFlags are the flags of "railctl support-bundle".
+type supportFlags struct {
+	doctorFlags
+	file    string
+	nodes   []string
+	agents  string // their namespace
+	local   bool
+	since   time.Duration
+	timeout time.Duration
+}
+
+func newSupportBundle(stateDir *string) *cobra.Command {
+	s := supportFlags{doctorFlags: doctorFlags{stateDir: stateDir}}
+	cmd := &cobra.Command{
+		Use:   "support-bundle",
+		Short: "Write one file for support: facts, findings, logs, networks, Events, without secrets",
+		Long: `Write a .tar.gz with what a person needs who looks at the cluster from afar. README.txt
+in it says what is inside, what was left out, and what could not be read.
+
+With a kubeconfig it is about the cluster, and needs no root: the facts and findings of
+"railctl doctor cluster" with a page of "railctl report", the logs of rail-cni's pods,
+its objects, the NetworkAttachmentDefinitions, the nodes, Events, and of each node the
+node file and what "railctl show", "nics" and "version" print in the agent's pod.
+Without a kubeconfig, or with --local, it has what this node has; run it there as root.
+
+Secrets, ConfigMaps and kubeconfigs are not read. Private keys, tokens and passwords in
+what was read are replaced, as are the values of environment variables with such names.
+Names and addresses stay.
+
+In addition to the rights for "railctl doctor cluster", the account needs those to get
+pods/log, and to list events, daemonsets and deployments. The exit code is 1 if
+something could not be read: the bundle has the rest.`,
+		Example: `  kubectl rail support-bundle
+  railctl support-bundle -o bundle.tar.gz --node gpu-7 --since 1h
+  railctl support-bundle --local`,
+		Args: cobra.NoArgs,
+	}
+	s.addKubeconfig(cmd)
+	flags := cmd.Flags()
+	flags.StringVarP(&s.file, "file", "o", "", `write the bundle to FILE, "-" for stdout (default rail-cni-support-TIME.tar.gz)`)
+	flags.StringSliceVar(&s.nodes, "node", nil, "only these nodes; else all nodes with a rail-agent")
+	flags.StringVar(&s.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
+	flags.StringVarP(&s.Namespace, "namespace", "n", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+	flags.BoolVar(&s.local, "local", false, "only this node, without the cluster")
+	flags.DurationVar(&s.since, "since", 24*time.Hour, "how old logs and Events may be")
+	flags.DurationVar(&s.timeout, "timeout", 5*time.Minute, "time for the whole bundle; what was not read by then is missing")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		switch {
+		case s.local && len(s.nodes) > 0:
+			return errors.New("--local and --node exclude each other")
+		case s.since < time.Second || s.timeout < time.Second:
+			return errors.New("--since and --timeout must be at least 1s")
+		}
+		ofCluster := !s.local && s.Named()
+		if len(s.nodes) > 0 && !ofCluster {
+			return errors.New("--node needs a cluster; name a kubeconfig by --kubeconfig or $KUBECONFIG")
+		}
+		return s.write(cmd, ofCluster)
+	}
+	return cmd
+}
+
+// write writes the bundle of the cluster, or of this node.
+func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
+	ctx, cancel := context.WithTimeoutCause(cmd.Context(), s.timeout, fmt.Errorf("the bundle was not complete within --timeout, %s", s.timeout))
+	defer cancel()
+	cmd.SetContext(ctx)
+	taken := time.Now()
+	name := "rail-cni-support-" + taken.UTC().Format("20060102-150405")
+	if s.file == "" {
+		s.file = name + ".tar.gz"
+	}
+	out, closed := cmd.OutOrStdout(), func() error { return nil }
+	if s.file != toStdout {
+		file, err := os.OpenFile(s.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		out, closed = file, file.Close
+	}
+	b := support.New(out, name, fmt.Sprintf("Support bundle of rail-cni, by railctl %s.", version), taken)
+	if ofCluster {
+		s.addCluster(cmd, b)
+	} else {
+		s.addNode(cmd, b)
+	}
+	missing, err := b.Close()
+	if err := errors.Join(err, closed()); err != nil {
+		return fmt.Errorf("the bundle is not complete: %w", err)
+	}
+	if s.file != toStdout {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is written; README.txt in it says what is inside\n", s.file)
+	}
+	return reportErrors(cmd.ErrOrStderr(), brief(missing))
+}
+
+// brief returns errors for the parts that are missing, not too many for a terminal.
+func brief(missing []string) (errs []error) {
+	const few = 10
+	for i, m := range missing {
+		if i == few {
+			return append(errs, fmt.Errorf("and %d more are missing: see README.txt in the bundle", len(missing)-few))
+		}
+		errs = append(errs, fmt.Errorf("not in the bundle: %s", m))
+	}
+	return errs
+}
+
+// addCluster adds what the cluster and its nodes have.
+func (s *supportFlags) addCluster(cmd *cobra.Command, b *support.Bundle) {
+	client, err := s.Open("railctl/" + version)
+	if err != nil {
+		b.Missing("the cluster", err)
+		return
+	}
+	f, err := s.readCluster(cmd, s.agents, s.nodes...)
+	if err != nil {
+		b.Missing("facts.json", err)
+	} else {
+		addFindings(b, f, judgeCluster(doctor.Rules(), f))
+	}
+	b.AddCluster(cmd.Context(), support.ClusterOptions{Client: client, Namespace: s.agents, Nodes: s.nodes, Since: s.since})
+}
+
+// addNode adds what this node has.
+func (s *supportFlags) addNode(cmd *cobra.Command, b *support.Bundle) {
+	one := s.doctorFlags
+	one.alone = s.local
+	f, err := one.read(cmd)
+	if err != nil {
+		b.Missing("facts.json", err)
+	} else {
+		addFindings(b, f, doctor.Judge(doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope, doctor.ConfigScope), f))
+	}
+	for _, what := range support.Printed {
+		var out, errOut bytes.Buffer
+		code := run(append(append([]string{}, what.Args...), "--state-dir", *s.stateDir), &out, &errOut)
+		path := "node/" + what.File
+		if code != 0 {
+			b.Missing(path, errors.New(strings.TrimSpace(errOut.String())))
+		}
+		if out.Len() > 0 {
+			if err := b.AddText(path, what.About, out.Bytes()); err != nil {
+				b.Missing(path, err)
+			}
+		}
+	}
+	b.AddPodLogs(support.PodLogs, s.agents)
+}
+
+// addFindings adds the facts, their findings, a page, and the node files among them.
+func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
+	b.AddJSON("facts.json", "what is known, for railctl doctor --facts or railctl doctor cluster --facts", f)
+	var text, document bytes.Buffer
+	if err := errors.Join(
+		doctor.WriteText(&text, results, doctor.TextOptions{Verbose: true, Notes: doctor.NewDocument(f, results).Notes}),
+		doctor.NewDocument(f, results).WriteJSON(&document),
+	); err != nil {
+		b.Missing("findings.txt", err)
+	}
+	b.Add("findings.txt", "what railctl doctor makes of the facts", text.Bytes())
+	if err := b.AddText("findings.json", "the same as -o json", document.Bytes()); err != nil {
+		b.Missing("findings.json", err)
+	}
+	nodes := []*doctor.Facts{f}
+	if f.Cluster != nil {
+		nodes = f.Cluster.Nodes
+		for name, why := range f.Cluster.Silent.Value {
+			b.Missing("the facts of "+name, errors.New(why))
+		}
+	}
+	if len(nodes) > 0 {
+		html, err := page.Report(nodes, results, nil, version)
+		if err != nil {
+			b.Missing("report.html", err)
+		} else {
+			b.Add("report.html", "the same as a page", html)
+		}
+	}
+	for _, n := range nodes {
+		if n == nil || n.Configs == nil {
+			continue
+		}
+		dir := "node/"
+		if f.Cluster != nil {
+			dir = "nodes/" + n.Node + "/"
+		}
+		for i, c := range n.Configs.Files.Value {
+			if c.Kind == doctor.NodeFile {
+				b.Add(dir+"node.yaml", "its node file", []byte(c.Text))
+			} else {
+				b.Add(fmt.Sprintf("%sconfig-%d.json", dir, i), "the "+string(c.Kind)+" that its node file names", []byte(c.Text))
+			}
+		}
+	}
+}

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/httpstream/wsstream"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor"
+)
+
+// bundleFiles returns the files of a bundle, without its directory.
+func bundleFiles(t *testing.T, path string) map[string]string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	zipped, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for archive := tar.NewReader(zipped); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(h.Name, "/")
+		files[name] = string(text)
+	}
+}
+
+// namesOfFiles returns the names of files in their order.
+func namesOfFiles(files map[string]string) (names []string) {
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// lacks fails the test if a file has a text.
+func lacks(t *testing.T, files map[string]string, secret string) {
+	t.Helper()
+	for name, text := range files {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s has %q", name, secret)
+		}
+	}
+}
+
+func TestSupportBundleOfThisNode(t *testing.T) {
+	l := newLab(t)
+	l.lend()
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv("HOME", t.TempDir())
+	file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+	out, errOut, code := l.railctl("support-bundle", "--local", "-o", file)
+	if code != 0 || errOut != "" || !strings.Contains(out, file+" is written") {
+		t.Fatalf("exit code %d: %s%s", code, out, errOut)
+	}
+	files := bundleFiles(t, file)
+	want := []string{"README.txt", "facts.json", "findings.json", "findings.txt", "node/nics.json", "node/show.json", "node/version.json", "report.html"}
+	if have := namesOfFiles(files); !slices.Equal(slices.DeleteFunc(have, func(n string) bool { return strings.HasPrefix(n, "logs/") || n == "node/node.yaml" }), want) {
+		t.Errorf("files: %q", have)
+	}
+	contains(t, "show.json", files["node/show.json"], "default/web-0")
+	contains(t, "README.txt", files["README.txt"], "everything could be read", "the attachments in the node's ledger")
+	facts := filepath.Join(t.TempDir(), "facts.json")
+	if err := os.WriteFile(facts, []byte(files["facts.json"]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, errOut, _ := plainRun("doctor", "--facts", facts); errOut != "" || !strings.Contains(out, " ok") {
+		t.Errorf("the facts of the bundle: %s%s", out, errOut)
+	}
+	for _, c := range []struct{ args, want string }{
+		{"--local --node a", "exclude each other"}, {"--node a", "--node needs a cluster"}, {"--since 0s", "--since"}, {"-o /none/x", "/none/x"},
+	} {
+		if _, errOut, code := l.railctl(append([]string{"support-bundle"}, strings.Fields(c.args)...)...); code != 1 || !strings.Contains(errOut, c.want) {
+			t.Errorf("%s: exit code %d, %s", c.args, code, errOut)
+		}
+	}
+}
+
+// fakeCluster is an API server with the lists of objects by their path, and pods that run a
+// function. It speaks the API server's protocols of lists, logs and exec.
+type fakeCluster struct {
+	objects map[string][]any
+	run     func(pod string, command []string) (out, errOut string, code int)
+	log     func(pod, container string, query url.Values) string
+	forbids bool // everything
+}
+
+// ServeHTTP implements http.Handler.
+func (f *fakeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.forbids {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = io.WriteString(w, `{"kind":"Status","status":"Failure","reason":"Forbidden","message":"it is forbidden","code":403}`)
+		return
+	}
+	parts := strings.Split(r.URL.Path, "/") // "", api, v1, namespaces, NAMESPACE, pods, POD, exec
+	switch query := r.URL.Query(); {
+	case strings.HasSuffix(r.URL.Path, "/log"):
+		w.Header().Set("Content-Type", "text/plain")
+		_, _ = io.WriteString(w, f.log(parts[6], query.Get("container"), query))
+	case strings.HasSuffix(r.URL.Path, "/exec"):
+		conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v4.channel.k8s.io": {
+			Binary: true, Channels: []wsstream.ChannelType{wsstream.IgnoreChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel},
+		}})
+		_, streams, err := conn.Open(w, r)
+		if err != nil {
+			return // the client is told
+		}
+		defer conn.Close()
+		out, errOut, code := f.run(parts[6], query["command"])
+		status := `{"status":"Success"}`
+		if code != 0 {
+			status = fmt.Sprintf(`{"status":"Failure","message":"command terminated with exit code %[1]d","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"%[1]d"}]}}`, code)
+		}
+		for i, text := range []string{1: out, 2: errOut, 3: status} {
+			if text != "" {
+				_, _ = streams[i].Write([]byte(text))
+			}
+		}
+	default:
+		items := f.objects[r.URL.Path]
+		if items == nil {
+			items = []any{}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "List", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": "1"}, "items": items})
+	}
+}
+
+// newFakeCluster starts a cluster of two nodes, each with a pod of rail-agent. Secrets are planted
+// wherever an object, a log or an answer could have one. It returns its kubeconfig, and one of a
+// user who may do nothing.
+func newFakeCluster(t *testing.T) (kubeconfig, nobody string) {
+	t.Helper()
+	facts, err := json.Marshal(&doctor.Facts{
+		Schema: doctor.Schema, NICs: &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1"}}, "test")},
+		Configs: &doctor.Configs{Files: doctor.Known([]doctor.Config{{Kind: doctor.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "rails: auto # password: Planted"}}, "test")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fakeCluster{
+		run: func(_ string, command []string) (out, errOut string, code int) {
+			switch text := strings.Join(command, " "); {
+			case text == "/rail-agent facts --state-dir=/run/x":
+				return string(facts), "", 0
+			case strings.Contains(text, "gone"):
+				return "what it printed\n", "why \x1b[2J\n", 2
+			case strings.HasSuffix(text, "json"):
+				return `{"ran": "` + text + `", "apiKey": "Planted"}`, "", 0
+			default:
+				return "ran " + text + "\n", "", 0
+			}
+		},
+		log: func(pod, container string, query url.Values) string {
+			return "the log of " + pod + " " + container + " " + query.Encode() + " token=Planted\n"
+		},
+	}
+	labels := map[string]any{"app.kubernetes.io/name": "rail-cni", "app.kubernetes.io/component": "agent"}
+	container := map[string]any{
+		"name": "rail-agent", "image": "i", "args": []string{"run", "--state-dir=/run/x"}, "env": []map[string]any{{"name": "API_TOKEN", "value": "Planted"}},
+	}
+	event := func(component string) any {
+		return map[string]any{
+			"metadata": map[string]any{"name": component}, "involvedObject": map[string]any{"kind": "Node", "name": "gpu-1"}, "reason": "R", "message": "event of " + component,
+			"source": map[string]any{"component": component, "host": "gpu-1"}, "lastTimestamp": time.Now().UTC().Format(time.RFC3339), "eventTime": nil,
+		}
+	}
+	const pods, nodes = "/api/v1/namespaces/kube-system/pods", "/api/v1/nodes"
+	f.objects = map[string][]any{
+		"/apis/apps/v1/namespaces/kube-system/daemonsets": {map[string]any{
+			"metadata": map[string]any{"name": "rail-agent", "labels": labels, "annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "Planted"}},
+			"spec":     map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}},
+		}},
+		"/apis/k8s.cni.cncf.io/v1/network-attachment-definitions": {map[string]any{
+			"metadata": map[string]any{"namespace": "default", "name": "roce-net1"}, "spec": map[string]any{"config": `{"cniVersion": "1.1.0", "name": "roce-net1", "type": "host-device"}`},
+		}},
+		"/api/v1/events":  {event("rail-agent"), event("scheduler")},
+		"/api/v1/secrets": {map[string]any{"metadata": map[string]any{"name": "s"}, "data": map[string]any{"x": "Planted"}}},
+	}
+	for _, name := range []string{"gpu-1", "gpu-2"} {
+		f.objects[nodes] = append(f.objects[nodes], map[string]any{"metadata": map[string]any{"name": name}})
+		f.objects[pods] = append(f.objects[pods], map[string]any{
+			"metadata": map[string]any{"namespace": "kube-system", "name": "rail-agent-" + name, "labels": labels},
+			"spec":     map[string]any{"nodeName": name, "containers": []any{container}},
+			"status": map[string]any{
+				"phase": "Running", "containerStatuses": []map[string]any{{"name": "rail-agent", "restartCount": 1}},
+			},
+		})
+	}
+	dir := t.TempDir()
+	for path, of := range map[string]*fakeCluster{"kubeconfig": f, "nobody": {forbids: true}} {
+		server := httptest.NewServer(of)
+		t.Cleanup(server.Close)
+		kubeconfigOf(t, filepath.Join(dir, path), "fake", portOf(server.Listener), "current-context: fake")
+	}
+	return filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "nobody")
+}
+
+func TestCommandsReachTheNodesOfACluster(t *testing.T) {
+	path, nobody := newFakeCluster(t)
+	kubeconfig := []string{"--kubeconfig", path}
+
+	t.Run("a command on a node", func(t *testing.T) {
+		for _, c := range []struct{ args, want string }{
+			{"show --node gpu-2 -o yaml", "ran /railctl --state-dir=/run/x show --output=yaml\n"},
+			{"pod trainer -n a --node gpu-1", "ran /railctl --state-dir=/run/x pod --namespace=a -- trainer\n"},
+			{"doctor --node gpu-1 --only A,B", ""},
+			{"doctor --node gpu-1 --only NIC-MTU,NIC-CARRIER -v", "ran /railctl --state-dir=/run/x doctor --only=NIC-MTU --only=NIC-CARRIER --verbose=true\n"},
+			{"topology --node gpu-1 --svg=-", "ran /railctl --state-dir=/run/x topology --svg=-\n"},
+		} {
+			out, errOut, code := plainRun(append(strings.Fields(c.args), kubeconfig...)...)
+			if c.want == "" { // the node decides
+				c.want = "ran /railctl --state-dir=/run/x doctor --only=A --only=B\n"
+			}
+			if code != 0 || errOut != "" || out != c.want {
+				t.Errorf("%s: exit code %d, %q, stderr %q", c.args, code, out, errOut)
+			}
+		}
+		if out, errOut, code := plainRun(append([]string{"pod", "default/gone", "--node", "gpu-1"}, kubeconfig...)...); code != 2 || out != "what it printed\n" || errOut != `why \x1b[2J`+"\n" {
+			t.Errorf("exit code %d, %q, %q", code, out, errOut)
+		}
+		for args, want := range map[string]string{
+			"show --node gpu-3": "these have one: gpu-1, gpu-2", "show --node gpu-1 --agent-namespace default": "no pods with the labels",
+			"topology --node gpu-1 --svg=x": "would be on the node", "topology --node gpu-1 --svg x": "would be on the node", "doctor --node gpu-1 --facts x": "--facts FILE exclude",
+		} {
+			if out, errOut, code := plainRun(append(strings.Fields(args), kubeconfig...)...); code == 0 || out != "" || !strings.Contains(errOut, want) {
+				t.Errorf("%s: exit code %d, %q, stderr %q", args, code, out, errOut)
+			}
+		}
+	})
+	t.Run("a bundle", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+		out, errOut, code := plainRun(append([]string{"support-bundle", "-o", file}, kubeconfig...)...)
+		if code != 0 || errOut != "" || !strings.Contains(out, "is written") {
+			t.Fatalf("exit code %d: %s%s", code, out, errOut)
+		}
+		files := bundleFiles(t, file)
+		lacks(t, files, "Planted")
+		for name, want := range map[string]string{
+			"README.txt": "everything could be read", "facts.json": "rail-cni.io/facts/v1", "findings.txt": "2 nodes", "report.html": "gpu-2",
+			"logs/rail-agent-gpu-1_rail-agent.log": "the log of rail-agent-gpu-1", "logs/rail-agent-gpu-2_rail-agent.previous.log": "previous=true",
+			"nodes/gpu-1/node.yaml": "rails: auto", "nodes/gpu-2/show.json": "show -o json", "objects/daemonsets.json": `"name": "API_TOKEN"`, "objects/deployments.json": "[]",
+			"objects/network-attachment-definitions.json": `\"host-device\"`, "objects/events.json": "event of rail-agent", "objects/nodes.json": "gpu-2", "objects/pods.json": "rail-agent-gpu-2",
+		} {
+			contains(t, name, files[name], want)
+		}
+		if strings.Contains(files["objects/events.json"], "event of scheduler") {
+			t.Error("Events of others are inside")
+		}
+		contains(t, "README.txt", files["README.txt"], "objects/daemonsets.json: 1", "logs/rail-agent-gpu-1_rail-agent.log: 1")
+	})
+	t.Run("a bundle of one node, and one that is missing", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+		_, errOut, code := plainRun(append([]string{"support-bundle", "-o", file, "--node", "gpu-2,gpu-9", "--since", "1h"}, kubeconfig...)...)
+		files := bundleFiles(t, file)
+		if code != 1 || !strings.Contains(errOut, "not in the bundle: nodes/gpu-9: there is no pod of rail-agent") || !strings.Contains(files["README.txt"], "nodes/gpu-9: there is no pod") {
+			t.Errorf("exit code %d: %s", code, errOut)
+		}
+		for name := range files {
+			if strings.Contains(name, "gpu-1") {
+				t.Errorf("%s is of another node", name)
+			}
+		}
+		lacks(t, files, "Planted")
+		contains(t, "the log", files["logs/rail-agent-gpu-2_rail-agent.log"], "sinceSeconds=3600", "tailLines=5000")
+	})
+	t.Run("without rights", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+		_, errOut, code := plainRun("support-bundle", "-o", file, "--kubeconfig", nobody)
+		files := bundleFiles(t, file)
+		if have := namesOfFiles(files); code != 1 || !slices.Equal(have, []string{"README.txt"}) || !strings.Contains(errOut, "forbidden") {
+			t.Errorf("exit code %d, %q: %s", code, have, errOut)
+		}
+		contains(t, "README.txt", files["README.txt"], "facts.json: ", "objects/nodes.json: ")
+	})
+}
