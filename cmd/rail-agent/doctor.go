@@ -26,7 +26,7 @@ type doctorFlags struct {
 }
 
 func (f *doctorFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.doctor, "doctor", on, `judge the node by the rules of "railctl doctor": metrics, and Events when something changes; "off" turns it off`)
+	flags.StringVar(&f.doctor, "doctor", on, `check the node by the rules of "railctl doctor": metrics, and Events when something changes; "off" turns it off`)
 	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules; the slow ones are in each fifth run; at most 15m")
 	flags.BoolVar(&f.condition, "node-condition", false, "also keep the condition "+keeper.ConditionType+" of the Node; needs the right to patch nodes/status")
 }
@@ -91,7 +91,7 @@ func newFacts(a *agentFlags) *cobra.Command {
 		Use:   "facts",
 		Short: "Print the facts of this node, as the agent knows them",
 		Long: `Ask the agent of this node, by its socket, for the facts by which "railctl doctor"
-judges the node, and print them as JSON. "railctl doctor cluster" runs this in the
+checks the node, and print them as JSON. "railctl doctor cluster" runs this in the
 agent's pod of each node. Unlike "railctl doctor collect" it has how often NICs lost
 their carrier in the last 12 hours, which the agent remembers.`,
 		Args: cobra.NoArgs,

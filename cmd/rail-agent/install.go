@@ -55,7 +55,7 @@ func addRecordFlag(flags *pflag.FlagSet, path *string) {
 }
 
 func (f *installFlags) add(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, keep what was there before, and keep ours there")
+	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, keep what was there before, and keep the installed ones there")
 	flags.StringSliceVar(&f.plugins, "plugins", node.DefaultPlugins, "the plugins to install and to watch: some of "+strings.Join(node.PluginNames, ", "))
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
 	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install put there as soon as no pod needs it, and be ready then")
@@ -184,7 +184,7 @@ func newUninstall(a *agentFlags) *cobra.Command {
 		Long: `Remove the files that "run --install" put on this node, and put back what was
 there before, byte for byte. End "run" first: it would install them again.
 
-While a pod holds a NIC of ours, or an address waits to be freed, nothing is
+While a pod holds a NIC, or an address waits to be freed, nothing is
 done, and the exit code is 1: these pods need our plugins at their end. --force
 does it anyway. In a cluster "railctl uninstall" does it on all nodes.`,
 		Args: cobra.NoArgs,

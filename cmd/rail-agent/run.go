@@ -79,7 +79,7 @@ If the container runtime has NRI (--nri-socket), containers of such a pod get
 environment variables, the files, locked memory without limit and the char devices
 of the pod's RDMA devices. Other containers stay as they are.
 
-It judges the node by the rules of "railctl doctor" (--doctor): the metric
+It checks the node by the rules of "railctl doctor" (--doctor): the metric
 rail_doctor_rule, Events when a problem begins or ends and, with --node-condition,
 the condition RailNetworkReady of the Node.
 
@@ -161,7 +161,7 @@ type host struct {
 // keep runs the components of the agent until ctx ends.
 func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	if os.Geteuid() != 0 {
-		return errors.New("the ledger and the network namespaces are root's; run it as root")
+		return errors.New("it must run as root: it reads the ledger and the pods' network namespaces")
 	}
 	if f.container {
 		if err := makeWritable(); err != nil {

@@ -58,7 +58,7 @@ const (
 	Installed Outcome = "installed"                         // no file of another's was there
 	Replaced  Outcome = "installed, another's is backed up" // now or earlier
 	Yielded   Outcome = "existing file kept"
-	Restored  Outcome = "another's is there again"
+	Restored  Outcome = "earlier file restored"
 	Removed   Outcome = "removed"
 )
 
