@@ -56,4 +56,12 @@ func TestBrowserOpensPagesWithoutAComplaint(t *testing.T) {
 	b.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]any{{"name": "prefers-color-scheme", "value": "dark"}}})
 	b.Open(file)
 	b.Screenshot("node-dark")
+	// On paper the nodes of a finding cannot be unfolded.
+	b.Call("Emulation.setEmulatedMedia", map[string]any{"media": "print"})
+	b.Open((&url.URL{Scheme: "file", Path: filepath.Join(dir, "fleet.html")}).String())
+	const unfolded = "document.querySelector('.rule details').offsetHeight > 1.5 * document.querySelector('.rule summary').offsetHeight"
+	if b.Evaluate(unfolded) != true {
+		t.Error("the nodes of a finding are not printed")
+	}
+	b.Screenshot("fleet-print")
 }
