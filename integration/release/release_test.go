@@ -264,7 +264,7 @@ func TestPublishedImageAndChartCanBePulled(t *testing.T) {
 		t.Error(err)
 	}
 	// The chart installs that image without further values.
-	objects := run(t, nil, helm, "template", "rail-cni", "oci://"+host+"/charts/rail-cni", "--version", "0.1.0", "--plain-http", "--namespace", "kube-system")
+	objects := run(t, nil, helm, "template", "rail-cni", "oci://"+host+"/charts/rail-cni", "--version", "0.1.0", "--plain-http", "--kube-version", "1.31.0", "--namespace", "kube-system")
 	if want := "image: " + host + "/rail-cni:" + version; !strings.Contains(objects, want) {
 		t.Errorf("the chart has no %q", want)
 	}

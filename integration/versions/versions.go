@@ -61,9 +61,7 @@ func top(t testing.TB) string {
 func Kept(t *testing.T, name string, sample any, read func(data []byte) (any, error)) {
 	t.Helper()
 	for version, path := range Files(t, name) {
-		if version == *freeze {
-			write(t, path, sample)
-		}
+		Freeze(t, path, sample)
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -88,8 +86,12 @@ func Kept(t *testing.T, name string, sample any, read func(data []byte) (any, er
 	}
 }
 
-func write(t *testing.T, path string, sample any) {
+// Freeze writes the file of a version if it is of the one that -freeze names.
+func Freeze(t testing.TB, path string, sample any) {
 	t.Helper()
+	if *freeze == "" || filepath.Base(filepath.Dir(path)) != *freeze {
+		return
+	}
 	text, err := json.MarshalIndent(sample, "", "  ")
 	if err != nil {
 		t.Fatal(err)
