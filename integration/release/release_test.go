@@ -74,7 +74,8 @@ func programs(t *testing.T, names ...string) string {
 func packed(t *testing.T) string {
 	t.Helper()
 	dir, out := programs(t, "railctl", "macvlan"), t.TempDir()
-	run(t, nil, "go", "run", "./scripts/image", "-tags", version+",devel", "-out", filepath.Join(out, "rail-cni-"+version+".tar"), filepath.Join(dir, runtime.GOARCH))
+	run(t, nil, "go", "run", "./scripts/image", "-tags", version+",devel",
+		"-out", filepath.Join(out, "rail-cni-"+version+".tar"), filepath.Join(dir, runtime.GOARCH))
 	return out
 }
 
@@ -154,12 +155,16 @@ func TestPackageInstallsAndRuns(t *testing.T) {
 	if have := run(t, path, filepath.Join(root, "usr/bin/kubectl_complete-rail"), "doc"); !strings.HasPrefix(have, "doctor\t") {
 		t.Errorf("kubectl completes doc as %q", have)
 	}
-	for _, shell := range []string{"bash-completion/completions/railctl", "zsh/vendor-completions/_railctl", "fish/vendor_completions.d/railctl.fish"} {
+	for _, shell := range []string{
+		"bash-completion/completions/railctl", "zsh/vendor-completions/_railctl", "fish/vendor_completions.d/railctl.fish",
+	} {
 		if text := readFile(t, filepath.Join(root, "usr/share", shell)); !bytes.Contains(text, []byte("railctl")) {
 			t.Errorf("%s completes no railctl", shell)
 		}
 	}
-	for page, want := range map[string]string{"railctl.1.gz": ".TH \"RAILCTL\" \"1\" \"Nov 2026\"", "railctl-doctor-cluster.1.gz": "--kubeconfig", "kubectl-rail.1.gz": "railctl"} {
+	for page, want := range map[string]string{
+		"railctl.1.gz": `.TH "RAILCTL" "1" "Nov 2026"`, "railctl-doctor-cluster.1.gz": "--kubeconfig", "kubectl-rail.1.gz": "railctl",
+	} {
 		z, err := gzip.NewReader(bytes.NewReader(readFile(t, filepath.Join(root, "usr/share/man/man1", page))))
 		if err != nil {
 			t.Fatal(err)
@@ -243,7 +248,8 @@ func TestPublishedImageAndChartCanBePulled(t *testing.T) {
 	run(t, []string{"HELM=" + helm, "IMAGE=" + host + "/rail-cni", "CHARTS=" + charts}, "scripts/chart.sh", version, "0.1.0")
 	run(t, nil, "cp", filepath.Join(charts, "rail-cni-0.1.0.tgz"), files)
 	run(t, nil, "sh", "-c", `cd "$0" && sha256sum -- * >SHA256SUMS`, files)
-	out := run(t, []string{"HELM=" + helm, "PLAIN=yes", "FILES=" + files, "HELM_REGISTRY_CONFIG=" + filepath.Join(t.TempDir(), "none")}, "scripts/publish.sh", version, host)
+	env := []string{"HELM=" + helm, "PLAIN=yes", "FILES=" + files, "HELM_REGISTRY_CONFIG=" + filepath.Join(t.TempDir(), "none")}
+	out := run(t, env, "scripts/publish.sh", version, host)
 	if !strings.HasSuffix(out, host+"/rail-cni@"+digest+"\n") {
 		t.Errorf("it prints %s", out)
 	}
@@ -264,7 +270,8 @@ func TestPublishedImageAndChartCanBePulled(t *testing.T) {
 		t.Error(err)
 	}
 	// The chart installs that image without further values.
-	objects := run(t, nil, helm, "template", "rail-cni", "oci://"+host+"/charts/rail-cni", "--version", "0.1.0", "--plain-http", "--kube-version", "1.31.0", "--namespace", "kube-system")
+	objects := run(t, nil, helm, "template", "rail-cni", "oci://"+host+"/charts/rail-cni", "--version", "0.1.0", "--plain-http",
+		"--kube-version", "1.31.0", "--namespace", "kube-system")
 	if want := "image: " + host + "/rail-cni:" + version; !strings.Contains(objects, want) {
 		t.Errorf("the chart has no %q", want)
 	}

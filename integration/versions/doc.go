@@ -3,9 +3,7 @@
 // (docs/reference/versions.md).
 //
 // A package that keeps a file tests it by [Kept]. To add the files of a new version, run the tests
-// that use it with -freeze:
-//
-//	go test $(git grep -l versions.Kept -- '*_test.go' | xargs -n 1 dirname | sort -u | sed 's,^,./,') -run OfEachVersion -args -freeze v0.2.0
+// that use it with -freeze (CONTRIBUTING.md, "How a release is made").
 //
 // Only tests import the package.
 package versions

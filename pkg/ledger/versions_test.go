@@ -44,7 +44,10 @@ func samples(t *testing.T) map[string]*Record {
 			r.VF, r.Loan.Identity.AnyMAC = &VF{PF: "0000:3b:00.0", Number: 3, Before: []byte{8, 0}, Want: []byte{8, 1}}, true
 		}),
 		"ib-sriov": of("ib-sriov", func(r *Record) {
-			r.VF = &VF{PF: "0000:3b:00.0", Number: 3, Before: []byte{8, 0}, Want: []byte{8, 1}, Driver: "mlx5_core", RDMA: "mlx5_4", RDMASettings: map[string]string{"adaptive-moderation": "on"}}
+			r.VF = &VF{
+				PF: "0000:3b:00.0", Number: 3, Before: []byte{8, 0}, Want: []byte{8, 1},
+				Driver: "mlx5_core", RDMA: "mlx5_4", RDMASettings: map[string]string{"adaptive-moderation": "on"},
+			}
 			r.Loan.Snapshot.IPoIB = &link.IPoIB{PKey: 0xffff}
 		}),
 		"macvlan": of("macvlan", func(r *Record) {
