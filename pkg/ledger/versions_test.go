@@ -203,4 +203,3 @@ func TestNoteOfEachVersionIsRead(t *testing.T) {
 		return r, err
 	})
 }
-
