@@ -99,7 +99,16 @@ func Freeze(t testing.TB, path string, sample any) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
+	// By a rename: a test beside this one may read or write it.
+	dir, err := os.MkdirTemp(filepath.Dir(path), "new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.WriteFile(filepath.Join(dir, "new"), append(text, '\n'), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "new"), path); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -40,46 +40,48 @@ func transplant(then, now any) any {
 }
 
 // TestAttachmentOfEachVersionIsEnded ends attachments by the records that each version wrote of
-// them by DEL: the NIC returns with all its settings, and the address is
-// free.
+// them, by DEL and by GC: the NIC returns with all its settings, and the address is free.
 func TestAttachmentOfEachVersionIsEnded(t *testing.T) {
 	t.Parallel()
-	for name, of := range map[string]func(b *bench) string{
-		"host-device": func(b *bench) string {
-			return b.config(map[string]any{"ipam": localIPAM("172.31.1.0/24"), "routing": map[string]any{"mode": "source", "table": 110}})
+	for name, of := range map[string]func(b *bench, more map[string]any) string{
+		"host-device": func(b *bench, more map[string]any) string {
+			more["routing"] = map[string]any{"mode": "source", "table": 110}
+			return b.config(more)
 		},
-		"macvlan": func(b *bench) string { return b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")}) },
+		"macvlan": (*bench).macvlanConfig,
 	} {
-		file := "live-" + name + ".json"
-		for version, path := range versions.Files(t, file) {
-			t.Run(name+" of "+version, func(t *testing.T) {
-				t.Parallel()
-				b := newBench(t)
-				b.furnish()
-				before := b.node.State()
-				config := of(b)
-				b.node.MustRun(b.call("ADD", config))
-				record := filepath.Join(b.state, "attachments", "c1@net1.json")
-				versions.Freeze(t, path, json.RawMessage(readFile(t, record)))
-				var then, now any
-				for file, into := range map[string]*any{path: &then, record: &now} {
-					if err := json.Unmarshal(readFile(t, file), into); err != nil {
+		for version, path := range versions.Files(t, "live-"+name+".json") {
+			for verb, keys := range map[string]map[string]any{"DEL": {}, "GC": {"cni.dev/valid-attachments": []any{}}} {
+				t.Run(name+" of "+version+" by "+verb, func(t *testing.T) {
+					t.Parallel()
+					b := newBench(t)
+					b.furnish()
+					before := b.node.State()
+					keys["ipam"] = localIPAM("172.31.1.0/24")
+					config := of(b, keys)
+					b.node.MustRun(b.call("ADD", config))
+					record := filepath.Join(b.state, "attachments", "c1@net1.json")
+					versions.Freeze(t, path, json.RawMessage(readFile(t, record)))
+					var then, now any
+					for file, into := range map[string]*any{path: &then, record: &now} {
+						if err := json.Unmarshal(readFile(t, file), into); err != nil {
+							t.Fatal(err)
+						}
+					}
+					text, err := json.Marshal(transplant(then, now))
+					if err != nil {
 						t.Fatal(err)
 					}
-				}
-				text, err := json.Marshal(transplant(then, now))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(record, text, 0o600); err != nil {
-					t.Fatal(err)
-				}
-				b.node.MustRun(b.call("DEL", config))
-				b.untouched(before)
-				if b.pod.Has("net1") {
-					t.Error("the pod has the interface still")
-				}
-			})
+					if err := os.WriteFile(record, text, 0o600); err != nil {
+						t.Fatal(err)
+					}
+					b.node.MustRun(b.call(verb, config))
+					b.untouched(before)
+					if b.pod.Has("net1") {
+						t.Error("the pod still has the interface")
+					}
+				})
+			}
 		}
 	}
 }
