@@ -220,6 +220,9 @@ func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []docto
 	document := doctor.NewDocument(f, results)
 	document.Notes = append(document.Notes, notes...)
 	err := writeAs(*j.format, out, document.WriteJSON, func(w io.Writer) error {
+		if *j.format == asLine {
+			return doctor.WriteLine(w, results)
+		}
 		return doctor.WriteText(w, results, doctor.TextOptions{Verbose: j.verbose, Color: colored(out), Notes: document.Notes})
 	})
 	if err != nil {

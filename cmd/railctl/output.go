@@ -25,6 +25,7 @@ const (
 	asWide  format = "wide" // a table with more columns
 	asJSON  format = "json"
 	asYAML  format = "yaml"
+	asLine  format = "line" // one line, for node-problem-detector
 )
 
 // The commands with --output, each with the formats that it takes, the default first. The
@@ -32,7 +33,7 @@ const (
 // what they did.
 var outputs = map[string][]format{
 	"railctl check":          {asTable, asJSON, asYAML},
-	"railctl doctor":         {asTable, asJSON, asYAML},
+	"railctl doctor":         {asTable, asLine, asJSON, asYAML},
 	"railctl doctor cluster": {asTable, asJSON, asYAML},
 	"railctl doctor pod":     {asTable, asJSON, asYAML},
 	"railctl gc":             {asTable, asJSON, asYAML},

@@ -263,9 +263,9 @@ func TestPodMonitorSelectsThePortsOfAgentsAndReconciler(t *testing.T) {
 		}
 	}
 	for set, want := range map[string]string{
-		"monitoring.podMonitor.enabled=true":                                                   "needs a metrics.address",
-		"monitoring.podMonitor.enabled=true,metrics.address=0.0.0.0,metrics.secure=true":       "needs monitoring.podMonitor.authorization",
-		"railctl.hostDir=/opt/cni/bin":                                                         "railctl.hostDir must differ",
+		"monitoring.podMonitor.enabled=true":                                             "needs a metrics.address",
+		"monitoring.podMonitor.enabled=true,metrics.address=0.0.0.0,metrics.secure=true": "needs monitoring.podMonitor.authorization",
+		"railctl.hostDir=/opt/cni/bin":                                                   "railctl.hostDir must differ",
 	} {
 		if out, err := command(t, "template", "rail-cni", chart, "--set", set).CombinedOutput(); err == nil || !bytes.Contains(out, []byte(want)) {
 			t.Errorf("%s: %v\n%s", set, err, out)
@@ -275,8 +275,8 @@ func TestPodMonitorSelectsThePortsOfAgentsAndReconciler(t *testing.T) {
 
 func TestRailctlOnTheNodes(t *testing.T) {
 	for set, want := range map[string][2]bool{ // whether the directory is mounted, and whether railctl is installed there
-		"railctl.install=true":                              {false, false},
-		"railctl.hostDir=/usr/local/bin":                    {true, true},
+		"railctl.install=true":                                 {false, false},
+		"railctl.hostDir=/usr/local/bin":                       {true, true},
 		"railctl.hostDir=/usr/local/bin,railctl.install=false": {true, false},
 	} {
 		text := fmt.Sprint(objects(t, set)["DaemonSet default/rail-agent"])
