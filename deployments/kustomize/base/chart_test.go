@@ -51,8 +51,8 @@ var sets = []struct {
 	{"annotations of pods, in any case with policies", []string{
 		"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "annotatePods=true", "reconciler.nodeSelector.a=b",
 		"reconciler.tolerations=null", "reconciler.resources=null",
-	}, 2},
-	{"other names", []string{"fullnameOverride=team-a-rails", "admissionPolicy=true"}, 0},
+	}, 2 + 2}, // also the policy for node slices
+	{"other names", []string{"fullnameOverride=team-a-rails", "admissionPolicy=true"}, 2},
 	{"labels and annotations", []string{
 		"commonLabels.team=network", "podLabels.sidecar=no", "podAnnotations.example\\.com/scrape=yes", "serviceAccount.annotations.example\\.com/role=none",
 	}, 0},

@@ -129,8 +129,5 @@ func (c *Checker) pools(ctx context.Context) (string, error) {
 		count++
 		return nil
 	})
-	if kube.IsNotFound(err) {
-		return "", errors.New("the API server does not know IPPools: apply the CustomResourceDefinitions of deployments/crds")
-	}
 	return fmt.Sprintf("address pools in %s: %d", c.Pools, count), err
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/pkg/install/cluster"
 )
 
@@ -31,26 +30,16 @@ func TestReadyWhenAllNodesAreAndTheReconciler(t *testing.T) {
 		}
 	}
 	c.agentsAre(0, 0)
-	refused("no node", "no node has an agent", "Deployment rail-cni-reconciler: 0 of 1 pods are ready", "does not know IPPools")
+	refused("no node", "no node has an agent", "Deployment rail-cni-reconciler: 0 of 1 pods are ready")
 	c.agentsAre(1, 2)
 	c.agentOn("a", true)
 	c.agentOn("b", false)
 	refused("a node", "DaemonSet rail-agent: 1 of 2 nodes are ready", "not ready: b;")
 	c.agentsAre(2, 2)
 
-	objects, err := cluster.Manifest{Definitions: true}.Objects()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, text := range objects {
-		if strings.Contains(text, "\nkind: CustomResourceDefinition\n") {
-			c.do(http.MethodPost, crds, controlplane.YAML, []byte(text))
-		}
-	}
 	c.merge(reconciler+"/status", map[string]any{"status": map[string]any{
 		"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1, "availableReplicas": 1,
 	}})
-	check.Timeout = time.Minute // the API server may need a moment for new definitions
 	if err := check.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -65,4 +54,13 @@ func TestReadyWhenAllNodesAreAndTheReconciler(t *testing.T) {
 	refused("a DaemonSet that is missing", "has 1 of rail-agent, rail-agent-h100")
 	check.Agents, check.Reconciler = nil, "gone"
 	refused("no Deployment", "gone")
+	check.Reconciler = ""
+	c.do(http.MethodDelete, crds+"/ippools.whereabouts.cni.cncf.io", "", nil)
+	for range 60 { // the API server goes on serving a definition for a moment
+		if check.Run(t.Context()) != nil {
+			break
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	refused("no definitions", "apply its CRD")
 }
