@@ -15,6 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+var allOfPage = regexp.MustCompile(`(?m)^<!-- commands: test=(\w+) -->$`)
+
 // needs are what commands can need that no test has.
 var needs = []string{"hardware", "registry"}
 
@@ -24,11 +26,17 @@ var needs = []string{"hardware", "registry"}
 //	test=NAME   the test takes the commands from the page, and runs them
 //	like=NAME   the test runs the same commands with values of its own
 //	needs=WHAT  no test can run them: see needs
+//
+// The line "<!-- commands: test=NAME -->" marks all blocks of its page that have no mark.
 func TestEveryCommandIsRunOrNeedsHardware(t *testing.T) {
 	files := testFiles(t)
 	blocks := 0
 	for _, page := range CommandPages(t) {
+		all := allOfPage.FindStringSubmatch(Page(t, page))
 		for _, b := range Blocks(Page(t, page)) {
+			if all != nil && len(b.Marks) == 0 {
+				b.Marks["test"] = all[1]
+			}
 			first, _, _ := strings.Cut(b.Text, "\n")
 			switch b.Language {
 			case "sh", "console":
