@@ -30,14 +30,12 @@ var functionSettings = map[uint16]string{
 func (n *Netns) Functions(index int) ([][]byte, error) {
 	var functions [][]byte
 	var err error
-	if !n.functionsByDump {
+	byDump := n.guidsUncounted(index)
+	if !byDump {
 		functions, err = n.functions(n.askLinkFor(0, index, withFunctions|skipStats), index)
+		byDump = errors.Is(err, unix.EMSGSIZE)
 	}
-	if n.functionsByDump || errors.Is(err, unix.EMSGSIZE) {
-		// Kernels without 23f00807619d (6.15) count no room for the GUIDs (rtnl_vfinfo_size), and write a warning to their log
-		// (rtnl_getlink). The datagrams of a dump are as large as our buffer. It asks the drivers of all links, so it is not the
-		// first choice.
-		n.functionsByDump = true
+	if byDump { // whose datagrams are as large as our buffer
 		functions, err = retryDump(func() ([][]byte, error) {
 			return n.functions(n.askLinkFor(unix.NLM_F_DUMP, 0, withFunctions|skipStats), index)
 		})
@@ -45,12 +43,26 @@ func (n *Netns) Functions(index int) ([][]byte, error) {
 	return functions, wrap(n.ifGone(err, index), "read virtual functions of link with index %d in netns %s", index, n.Path)
 }
 
+// guidsUncounted reports whether the kernel may count no room for the GUIDs of the link's virtual functions, as kernels without
+// 23f00807619d (6.15, and later ones of some distributions) do (rtnl_vfinfo_size). With some 16 functions its answer about this link then
+// does not fit: it returns EMSGSIZE, and warns in its log (rtnl_getlink), which ends a machine with panic_on_warn. Only InfiniBand
+// has GUIDs. A dump asks the drivers of all links, so it is not for other NICs.
+func (n *Netns) guidsUncounted(index int) bool {
+	if atLeast(6, 15) {
+		return false
+	}
+	l, err := n.readLink(n.askLink(0, index))
+	return err == nil && l.Encap == "infiniband"
+}
+
 // functions returns the virtual functions of the link with this index in the answer to a request.
 func (n *Netns) functions(req *nl.NetlinkRequest, index int) (functions [][]byte, err error) {
+	seen := false
 	err = n.exchange(req, func(m []byte) {
 		if indexOf(m) != index {
 			return
 		}
+		seen = true
 		_, attrs, _ := nlattr.ParseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
 		infos, _ := attrs.Nested(unix.IFLA_VFINFO_LIST)
 		for _, info := range infos {
@@ -64,6 +76,9 @@ func (n *Netns) functions(req *nl.NetlinkRequest, index int) (functions [][]byte
 			functions = append(functions, nlattr.Marshal(nil, settings))
 		}
 	})
+	if err == nil && !seen {
+		err = unix.ENODEV
+	}
 	return functions, err
 }
 

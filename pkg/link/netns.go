@@ -61,8 +61,6 @@ type Netns struct {
 	family   map[string]uint16 // the generic netlink families in use, by name
 	sys      int               // root of its sysfs, 0 until Sysfs
 	reported map[int]bool      // indexes that Unread was called with
-	// functionsByDump: a link's virtual functions did not fit into one answer.
-	functionsByDump bool
 }
 
 // self is the namespace of the calling thread. It is not

@@ -152,8 +152,10 @@ func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	if mac, macErr := net.ParseMAC(k.OrigVfState.EffectiveMAC); err == nil && l != nil && k.MAC != "" && macErr == nil {
 		err = u.Node.Netns.SetMAC(l.Index, mac)
 	}
-	if err == nil && l != nil && k.OrigVfState.MTU != 0 {
-		err = u.Node.Netns.SetMTU(l.Index, k.OrigVfState.MTU)
+	if mtu := k.OrigVfState.MTU; err == nil && l != nil && mtu != 0 {
+		if err := u.Node.Netns.SetMTU(l.Index, mtu); err != nil { // its physical function may have a lower one since
+			u.Node.Log.Warn("MTU of the virtual function not restored", "device", k.DeviceID, "mtu", mtu, "err", err)
+		}
 	}
 	if err != nil {
 		return failure.From(err, failure.NotReturned, "restore the settings of sriov-cni's virtual function %s", k.DeviceID).Cure("a DEL tries again")
