@@ -373,6 +373,7 @@ func testNotes(t *testing.T, kubeconfig string) {
 		want, none []string
 	}{
 		{[]string{"--namespace", "kube-system"}, []string{pinned, next}, []string{psa, open}},
+		{[]string{"--namespace", "kube-system", "--set", "metrics.address=localhost"}, []string{pinned, next}, []string{psa, open}},
 		{[]string{"--namespace", "rails", "--set", "metrics.address=0.0.0.0"}, []string{psa, open}, nil},
 		{[]string{"--namespace", "rails", "--set", "metrics.address=0.0.0.0", "--set", "metrics.secure=true", "--set", "image.digest=sha256:" + strings.Repeat("0a", 32)}, []string{psa}, []string{open, pinned}},
 	} {

@@ -249,6 +249,11 @@ func TestPodMonitorSelectsThePortsOfAgentsAndReconciler(t *testing.T) {
 	if have := fmt.Sprint(endpoints[0]); have != "map[authorization:map[credentials:map[key:token name:token]] interval:30s port:metrics scheme:https tlsConfig:map[insecureSkipVerify:true]]" {
 		t.Errorf("the endpoint is %s", have)
 	}
+	// Helm merges a mapping of the user's with that of values.yaml.
+	checked := objects(t, append(values, "monitoring.podMonitor.tlsConfig.serverName=rail-agent")...)["PodMonitor default/rail-cni"]
+	if have := fmt.Sprint(field(checked, "spec", "podMetricsEndpoints")); !strings.Contains(have, "tlsConfig:map[serverName:rail-agent]]") {
+		t.Errorf("with a tlsConfig of the user's the endpoint is %s", have)
+	}
 	selector, _ := field(monitor, "spec", "selector", "matchLabels").(map[string]any)
 	for _, name := range []string{"DaemonSet default/rail-agent", "Deployment default/rail-cni-reconciler"} {
 		for label, value := range selector {

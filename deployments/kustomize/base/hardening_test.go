@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -125,12 +126,53 @@ func TestOpenShiftHasItsDirectoriesAndItsConstraint(t *testing.T) {
 			t.Errorf("no %s in %s", want, args)
 		}
 	}
-	constraint := false
-	for name, o := range all {
-		constraint = constraint || strings.Contains(name, "Role") && strings.Contains(fmt.Sprint(o), "system:openshift:scc:privileged")
+	if binding := fmt.Sprint(all["RoleBinding default/rail-cni-privileged"]); !strings.Contains(binding, "system:openshift:scc:privileged") {
+		t.Errorf("nothing refers to the security context constraint privileged: %s", binding)
 	}
-	if !constraint {
-		t.Error("nothing refers to the security context constraint privileged")
+	// Each other pod, those of the hooks too, runs as a user of its own.
+	var want []string
+	for name, o := range all {
+		containers(o, name, func(path string, _, pod map[string]any) {
+			if account, _ := pod["serviceAccountName"].(string); account != "rail-cni-agent" && strings.Contains(path, "/containers[") {
+				want = append(want, account)
+			}
+		})
+	}
+	var have []string
+	subjects, _ := field(all["RoleBinding default/rail-cni-nonroot"], "subjects").([]any)
+	for _, s := range subjects {
+		have = append(have, fmt.Sprint(field(s, "name")))
+	}
+	slices.Sort(want)
+	slices.Sort(have)
+	if !slices.Equal(have, want) || len(want) != 3 {
+		t.Errorf("the constraint nonroot-v2 is for %v, not for %v", have, want)
+	}
+}
+
+// A pod of a hook that tolerated all taints might be put on a node whose kubelet is dead.
+func TestPodsOfHooksTolerateNoDeadNode(t *testing.T) {
+	all := objects(t, "reconciler.tolerations[0].key=a", "reconciler.tolerations[0].operator=Exists", "reconciler.tolerations[0].effect=NoSchedule")
+	job := field(all["Job default/rail-cni-uninstall"], "spec", "template", "spec")
+	for name, pod := range map[string]any{"uninstall": job, "test": field(all["Pod default/rail-cni-test"], "spec")} {
+		if have := fmt.Sprint(field(pod, "tolerations")); !strings.HasPrefix(have, "[map[effect:NoSchedule key:a operator:Exists]") || strings.Count(have, "map[") != 1 {
+			t.Errorf("%s tolerates %s", name, have)
+		}
+	}
+}
+
+// Two reconcilers on one node are gone at once.
+func TestReconcilersAreSpreadOverNodes(t *testing.T) {
+	for replicas, want := range map[string]string{
+		"1": "<nil>",
+		"2": "[map[labelSelector:map[matchLabels:map[app.kubernetes.io/component:reconciler app.kubernetes.io/instance:rail-cni app.kubernetes.io/name:rail-cni]]" +
+			" maxSkew:1 topologyKey:kubernetes.io/hostname whenUnsatisfiable:ScheduleAnyway]]",
+	} {
+		all := objects(t, "reconciler.replicas="+replicas)
+		have := fmt.Sprint(field(all["Deployment default/rail-cni-reconciler"], "spec", "template", "spec", "topologySpreadConstraints"))
+		if have != want {
+			t.Errorf("%s replicas: %s", replicas, have)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package base_test
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,6 +26,10 @@ func TestNoDashboardsAndAlertsAreMadeByDefault(t *testing.T) {
 	text := rendered(t, "--set", "monitoring.alerts=true", "--set", "monitoring.alertLabels.release=prom")["monitoring.yaml"]
 	if !strings.Contains(text, "    release: prom\n") {
 		t.Errorf("the label is not there:\n%s", text)
+	}
+	labels := field(objects(t, "monitoring.dashboards=true", "monitoring.dashboardLabels=null")["ConfigMap default/rail-cni-dashboard-rails"], "metadata", "labels")
+	if field(labels, "grafana_dashboard") != nil || field(labels, "app.kubernetes.io/name") != "rail-cni" {
+		t.Errorf("without labels of dashboards they are %v", labels)
 	}
 }
 
@@ -78,5 +83,25 @@ func TestReconcilerServesItsMetricsWhenPrometheusCanReachThem(t *testing.T) {
 		if got := strings.Join(args, " "); got != want.args || len(subjects) != want.subjects {
 			t.Errorf("%s: %q, want %q; the right to review tokens is for %v", values, got, want.args, subjects)
 		}
+	}
+}
+
+// Both ports of the reconciler's pod are of one network namespace.
+func TestProbesOfTheReconcilerHaveAPortOfTheirOwn(t *testing.T) {
+	for values, want := range map[string]string{
+		"metrics.port=8081":                         "--health=:8081 [map[containerPort:8081 name:health]]", // its pod has no metrics
+		"metrics.port=8081,metrics.address=0.0.0.0": "--health=:8082 [map[containerPort:8082 name:health] map[containerPort:8081 name:metrics]]",
+		"metrics.port=8082,metrics.address=0.0.0.0": "--health=:8081 [map[containerPort:8081 name:health] map[containerPort:8082 name:metrics]]",
+	} {
+		containers(objects(t, values)["Deployment default/rail-cni-reconciler"], "", func(_ string, container, _ map[string]any) {
+			args, _ := container["args"].([]any)
+			for _, a := range args {
+				if text := fmt.Sprint(a); strings.HasPrefix(text, "--health=") {
+					if have := text + " " + fmt.Sprint(container["ports"]); have != want {
+						t.Errorf("%s: %s, not %s", values, have, want)
+					}
+				}
+			}
+		})
 	}
 }

@@ -119,3 +119,8 @@ imagePullSecrets:
 {{- define "rail-cni.metricsAddress" -}}
 {{ printf "%s:%d" (ternary (printf "[%s]" .Values.metrics.address) .Values.metrics.address (contains ":" .Values.metrics.address)) (int .Values.metrics.port) }}
 {{- end }}
+
+{{- /* Whether only the node itself reaches the metrics: "true", or empty. */}}
+{{- define "rail-cni.metricsOnLoopback" -}}
+{{- if or (hasPrefix "127." .Values.metrics.address) (has .Values.metrics.address (list "::1" "localhost")) }}true{{- end }}
+{{- end }}
