@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/docs"
+	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
@@ -87,6 +88,10 @@ func top(t *testing.T) string {
 // start runs the first step of a page until the cluster is there. The last one ends it with the test.
 func start(t *testing.T, first, last step) {
 	t.Helper()
+	// The last step would end a cluster of somebody else's too.
+	if err := cluster.Unclaimed(filepath.Join(top(t), "bin", "cluster.pid")); err != nil {
+		t.Fatal(err)
+	}
 	began := time.Now()
 	var printed log
 	cmd := shell(t, first.commands)

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -48,7 +47,7 @@ func run() (err error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if *pidfile != "" {
-		if err := claim(*pidfile); err != nil {
+		if err := cluster.Claim(*pidfile); err != nil {
 			return err
 		}
 		defer os.Remove(*pidfile)
@@ -133,16 +132,4 @@ func (ch chart) install(ctx context.Context, dir, kubeconfig string) error {
 		return fmt.Errorf("helm %s: %w\n%s", strings.Join(args, " "), err, out)
 	}
 	return nil
-}
-
-// claim writes the number of this process to a file, unless that of another one
-// that runs is there.
-func claim(pidfile string) error {
-	if text, err := os.ReadFile(pidfile); err == nil {
-		pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err == nil && pid > 0 && syscall.Kill(pid, 0) == nil {
-			return fmt.Errorf("process %d has a cluster already, says %s: end it by `make cluster-down`", pid, pidfile)
-		}
-	}
-	return os.WriteFile(pidfile, fmt.Appendln(nil, os.Getpid()), 0o600)
 }
