@@ -122,7 +122,10 @@ chart: helm ## the helm chart with the image of this VERSION, as a file in bin/c
 package: image ## railctl as .deb with manual and completion, and as a plugin of kubectl for krew, in bin/package
 	@scripts/package.sh '$(VERSION)' $(ARCHS)
 
-release: package chart ## all files of a release of one VERSION and their checksums, in bin/release: image, SBOM, chart, packages
+# The chart of a release pins the image by its digest. Nodes that import the archive know the
+# image by its tag only: without IMAGE there is no digest.
+release: package helm ## all files of a release of one VERSION and their checksums, in bin/release: image, SBOM, chart, packages
+	@HELM='$(TOOLS)/helm' IMAGE='$(IMAGE)' DIGEST="$$(cat '$(BIN)/image/rail-cni-$(VERSION).digest')" scripts/chart.sh '$(VERSION)' $(SEMVER)
 	@scripts/release.sh '$(VERSION)'
 
 peers: ## other projects' plugins for tests and bench, in bin/peers

@@ -66,7 +66,8 @@ for arch; do
 	# kubectl completes a plugin by a program of this name.
 	printf '#!/bin/sh\nexec railctl __complete "$@"\n' | install -D -m 755 /dev/stdin "$root/usr/bin/kubectl_complete-rail"
 	install -D -m 644 LICENSE "$root/usr/share/doc/rail-cni-tools/copyright"
-	size=$(du -sk --apparent-size "$root/usr" | cut -f 1)
+	# KiB, as Debian's policy 5.6.20 counts: a directory has another size on each file system.
+	size=$(find "$root/usr" -printf '%y %s\n' | awk '{ kib += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print kib }')
 	cat >"$root/DEBIAN/control" <<-END
 		Package: rail-cni-tools
 		Version: $debian

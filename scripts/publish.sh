@@ -31,15 +31,24 @@ if [[ -n ${USERNAME:-} ]]; then
 	skopeo login --username "$USERNAME" --password-stdin "${registry%%/*}" <<<"${PASSWORD:?}"
 fi
 
-# --preserve-digests: or skopeo might change the image, and its digest is in the chart.
+# --preserve-digests: or skopeo might change the image, and the chart of a release names its digest.
 skopeo copy --all --preserve-digests "${tls[@]}" "oci-archive:$files/rail-cni-$version.tar:$version" "docker://$image:$version"
+charts=()
 for chart in "$files"/*.tgz; do
-	"$helm" push "${plain[@]}" "$chart" "oci://$registry/charts"
+	# helm tells the digest on standard error only.
+	pushed=$("$helm" push "${plain[@]}" "$chart" "oci://$registry/charts" 2>&1) || { echo "$pushed" >&2 && exit 1; }
+	echo "$pushed" >&2
+	digest=$(sed -n 's/^Digest: *\(sha256:[0-9a-f]\{64\}\)$/\1/p' <<<"$pushed")
+	[[ -n $digest ]] || { echo "publish.sh: helm push names no digest of $chart" >&2 && exit 1; }
+	charts+=("$registry/charts/rail-cni@$digest")
 done
 
 digest=$(<"$files/rail-cni-$version.digest")
 if [[ -n ${COSIGN:-} ]]; then
 	$COSIGN sign --yes "$image@$digest"
+	for chart in "${charts[@]}"; do
+		$COSIGN sign --yes "$chart"
+	done
 	$COSIGN attest --yes --type spdxjson --predicate "$files/rail-cni-$version.spdx.json" "$image@$digest"
 	$COSIGN sign-blob --yes --bundle "$files/SHA256SUMS.sigstore.json" "$files/SHA256SUMS"
 else

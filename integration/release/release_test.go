@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"io/fs"
 	"log"
 	"net/http/httptest"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -146,6 +148,9 @@ func TestPackageInstallsAndRuns(t *testing.T) {
 	}
 	need.Root(t) // dpkg changes owners
 	run(t, nil, "dpkg", "--root="+root, "--log=/dev/null", "--force-not-root", "--install", deb)
+	if have, want := strings.TrimSpace(run(t, nil, "dpkg-deb", "--field", deb, "Installed-Size")), installedSize(t, root); have != want {
+		t.Errorf("Installed-Size is %s, want %s", have, want)
+	}
 	for _, path := range []string{"usr/bin/railctl", "usr/bin/kubectl-rail"} {
 		if have := run(t, nil, filepath.Join(root, path), "version"); !strings.HasPrefix(have, "rail") {
 			t.Errorf("%s version prints %q", path, have)
@@ -185,6 +190,32 @@ func TestPackageInstallsAndRuns(t *testing.T) {
 			t.Errorf("%s is another file when it is made again", name)
 		}
 	}
+}
+
+// installedSize returns the size of /usr below root in KiB, as section 5.6.20 of Debian's policy counts it: a file
+// is rounded up, and anything else is 1.
+func installedSize(t *testing.T, root string) string {
+	t.Helper()
+	var kib int64
+	err := filepath.WalkDir(filepath.Join(root, "usr"), func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return err
+		}
+		if info.Mode().IsRegular() {
+			kib += (info.Size() + 1023) / 1024
+		} else {
+			kib++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.FormatInt(kib, 10)
 }
 
 // krew checks the archive by the manifest, as krew does when it installs.
@@ -245,10 +276,14 @@ func TestPublishedImageAndChartCanBePulled(t *testing.T) {
 	files := packed(t)
 	digest := strings.TrimSpace(string(readFile(t, filepath.Join(files, "rail-cni-"+version+".digest"))))
 	charts := t.TempDir()
-	run(t, []string{"HELM=" + helm, "IMAGE=" + host + "/rail-cni", "CHARTS=" + charts}, "scripts/chart.sh", version, "0.1.0")
+	run(t, []string{"HELM=" + helm, "IMAGE=" + host + "/rail-cni", "DIGEST=" + digest, "CHARTS=" + charts}, "scripts/chart.sh", version, "0.1.0")
 	run(t, nil, "cp", filepath.Join(charts, "rail-cni-0.1.0.tgz"), files)
 	run(t, nil, "sh", "-c", `cd "$0" && sha256sum -- * >SHA256SUMS`, files)
-	env := []string{"HELM=" + helm, "PLAIN=yes", "FILES=" + files, "HELM_REGISTRY_CONFIG=" + filepath.Join(t.TempDir(), "none")}
+	signed := filepath.Join(t.TempDir(), "signed")
+	env := []string{
+		"HELM=" + helm, "PLAIN=yes", "FILES=" + files, "HELM_REGISTRY_CONFIG=" + filepath.Join(t.TempDir(), "none"),
+		"COSIGN=" + asks(t, signed),
+	}
 	out := run(t, env, "scripts/publish.sh", version, host)
 	if !strings.HasSuffix(out, host+"/rail-cni@"+digest+"\n") {
 		t.Errorf("it prints %s", out)
@@ -269,10 +304,65 @@ func TestPublishedImageAndChartCanBePulled(t *testing.T) {
 	if err := validate.Index(index); err != nil {
 		t.Error(err)
 	}
-	// The chart installs that image without further values.
-	objects := run(t, nil, helm, "template", "rail-cni", "oci://"+host+"/charts/rail-cni", "--version", "0.1.0", "--plain-http",
-		"--kube-version", "1.31.0", "--namespace", "kube-system")
-	if want := "image: " + host + "/rail-cni:" + version; !strings.Contains(objects, want) {
-		t.Errorf("the chart has no %q", want)
+	// The chart installs that image without further values, and shows it.
+	chart := []string{"oci://" + host + "/charts/rail-cni", "--version", "0.1.0", "--plain-http"}
+	objects := run(t, nil, append([]string{helm, "template", "rail-cni", "--kube-version", "1.31.0", "--namespace", "kube-system"}, chart...)...)
+	for _, image := range regexp.MustCompile(`(?m)^ *image: (.*)$`).FindAllStringSubmatch(objects, -1) {
+		if want := host + "/rail-cni@" + digest; image[1] != want {
+			t.Errorf("the chart installs %s, not %s", image[1], want)
+		}
+	}
+	shown := run(t, nil, append([]string{helm, "show", "chart"}, chart...)...)
+	if want := "image: " + host + "/rail-cni:" + version + "\n"; !strings.Contains(shown, want) || strings.Count(shown, "image: ") != 1 {
+		t.Errorf("the chart shows other images than %q:\n%s", want, shown)
+	}
+
+	// Both are signed by their digests.
+	ref, err = name.ParseReference(host+"/charts/rail-cni:0.1.0", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := remote.Get(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := string(readFile(t, signed))
+	for _, want := range []string{host + "/rail-cni@" + digest, host + "/charts/rail-cni@" + manifest.Digest.String()} {
+		if !strings.Contains(calls, "sign --yes "+want+"\n") {
+			t.Errorf("%s is not signed:\n%s", want, calls)
+		}
+	}
+}
+
+// asks returns a command in place of cosign, which writes what it is asked for into a file.
+func asks(t *testing.T, file string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "cosign")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho \"$*\" >>"+file+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestChartWithOtherLinesIsNotPacked takes the line of the image from the chart.
+func TestChartWithOtherLinesIsNotPacked(t *testing.T) {
+	for file, line := range map[string]string{
+		"Chart.yaml": "      image: localhost/rail-cni:devel", "values.yaml": "  repository: localhost/rail-cni",
+	} {
+		dir := t.TempDir()
+		run(t, nil, "cp", "-r", "--parents", "scripts/chart.sh", "deployments/helm/rail-cni", dir)
+		path := filepath.Join(dir, "deployments/helm/rail-cni", file)
+		text := string(readFile(t, path))
+		if strings.Count(text, "\n"+line) != 1 {
+			t.Fatalf("%s has no %q", file, line)
+		}
+		if err := os.WriteFile(path, []byte(strings.Replace(text, line, line+"2", 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(filepath.Join(dir, "scripts/chart.sh"), version, "0.1.0")
+		cmd.Env = append(os.Environ(), "HELM=true", "IMAGE=registry.example/rail-cni/rail-cni", "CHARTS="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), file+" of the chart must have one line") {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
 	}
 }
