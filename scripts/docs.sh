@@ -26,6 +26,10 @@ all)
 		first=${first:-$version} tree=$PWD
 		if [[ $version != devel ]]; then
 			tree=$TMPDIR/$version
+			git rev-parse --quiet --verify "refs/tags/$version^{commit}" >/dev/null || {
+				echo "docs.sh: docs/site/data/versions.yaml has $version, which is no tag of this checkout: 'git fetch --tags', or tag the release first" >&2
+				exit 1
+			}
 			mkdir "$tree"
 			git archive "$version" | tar -x -C "$tree"
 			cp docs/site/data/versions.yaml "$tree/docs/site/data/"
