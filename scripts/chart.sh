@@ -15,11 +15,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -rL deployments/helm/rail-cni "$work/rail-cni" # helm warns of each symbolic link
 
-# put FILE OLD NEW replaces the line OLD of the chart's FILE, but for a comment behind it.
+# put FILE OLD NEW replaces the line OLD of the chart's FILE. A comment behind it stays.
 put() {
 	local file=$work/rail-cni/$1
 	[[ $(grep -cE "^$2( +#.*)?\$" "$file") = 1 ]] || { echo "chart.sh: $1 of the chart must have one line \"$2\"" >&2 && exit 1; }
-	sed -i -E "s|^$2( +#.*)?\$|$3|" "$file"
+	sed -i -E "s|^$2( +#.*)?\$|$3\\1|" "$file"
 }
 
 put Chart.yaml '      image: localhost/rail-cni:devel' "      image: ${IMAGE:-localhost/rail-cni}:$version" # artifacthub.io/images
