@@ -120,8 +120,10 @@ func beginGuided(t *testing.T) *guided {
 		path, err := filepath.Abs(path)
 		need.NoError(t, errors.Join(err, os.Symlink(path, filepath.Join(g.bin, name))))
 	}
-	g.here = strings.NewReplacer("gpu-1 gpu-2", l.Node(0).Name+" "+l.Node(1).Name, "registry.example/rail-cni", "localhost/rail-cni",
-		"image.tag=v1", "image.tag="+l.v1.tag, "NAMESPACE", "default", "ghcr.io/spidernet-io/rdma-tools:v12.5.7", cluster.ToolsImage)
+	// The chart of the checkout in place of a published one, with the image of this test.
+	g.here = strings.NewReplacer("gpu-1 gpu-2", l.Node(0).Name+" "+l.Node(1).Name,
+		"oci://registry.example/rail-cni/charts/rail-cni --version 0.1.0", "deployments/helm/rail-cni --set image.tag="+l.v1.tag,
+		"NAMESPACE", "default", "ghcr.io/spidernet-io/rdma-tools:v12.5.7", cluster.ToolsImage)
 	for _, page := range guides {
 		g.blocks = append(g.blocks, docs.Scripts(t, page)...)
 	}
