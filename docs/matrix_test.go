@@ -175,7 +175,7 @@ func (f *feature) state(t *testing.T, exists map[string]int) (state, by string) 
 	}
 	switch {
 	case f.no:
-		state = "no"
+		state = "not supported"
 	case f.part && len(f.tests) > 0 && f.but != "":
 		state = "in part"
 	case len(f.tests) > 0:
