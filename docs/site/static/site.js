@@ -51,6 +51,7 @@ function load() {
 const same = {
   stuck: ["stay"], hang: ["stay"], hung: ["stay"], back: ["returned"], lost: ["missing"], delet: ["end", "gone"], kill: ["gone", "dead"],
   crash: ["restart"], ip: ["address"], bandwidth: ["slow"], perf: ["slow"], "all-reduce": ["slow"],
+  airgap: ["air gap"], "air-gap": ["air gap"], "air-gapp": ["air gap"], disconnect: ["air gap"],
 };
 
 const stop = new Set("a an and are as at be but can do does for from get has have how i if in is it its my not of on or the to was what when where which why with without".split(" "));
