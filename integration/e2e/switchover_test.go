@@ -174,11 +174,11 @@ func TestClusterIsSwitchedOverByThePage(t *testing.T) {
 	a, b := g.pair(t, "before", 1) // by the reference plugin and whereabouts
 	g.next(t, "railctl check", " ok")
 	g.next(t, "scale deployment", "scaled")
+	g.delete(t, a, b) // a NIC of the host that the reference plugin lent returns later too, but these are virtual links
 	g.next(t, "helm install", "successfully rolled out")
 	g.wantOurs(t, true, true, false)
-	g.wantNICs(t, a, b) // they keep theirs
-	c, d := g.pair(t, "after", 2)
-	g.delete(t, a, b, c, d)
+	a, b = g.pair(t, "after", 2)
+	g.delete(t, a, b)
 	for _, n := range g.Nodes() {
 		for _, r := range g.records(t, n) {
 			t.Errorf("%s has a record of %s", n.Name, r.Holder())
