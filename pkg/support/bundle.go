@@ -48,15 +48,23 @@ func New(w io.Writer, name, head string, taken time.Time) *Bundle {
 }
 
 // Add adds a text without the secrets in it. about is a line of README.txt; without one, the file
-// is of the same kind as the one before it in the directory. Of a text that is too long, the end
-// is added.
+// is of the same kind as the one before it in the directory. Of a text that is too long, the last
+// whole lines are added.
 func (b *Bundle) Add(path, about string, text []byte) {
 	if len(text) > b.maxFile {
-		b.Missing(path, fmt.Errorf("it has %d bytes, and only the last %d are here", len(text), b.maxFile))
-		text = text[len(text)-b.maxFile:]
+		whole := len(text)
+		text = wholeLines(text[whole-b.maxFile:])
+		b.Missing(path, fmt.Errorf("it has %d bytes, and only the last %d are here", whole, len(text)))
 	}
-	clean, n := withoutSecrets(string(text))
+	clean, n := withoutSecrets(string(text), strings.HasSuffix(path, ".html"))
 	b.write(path, about, []byte(clean), n)
+}
+
+// wholeLines returns a text that was cut without its first line, whose begin would tell what in it is
+// a secret.
+func wholeLines(text []byte) []byte {
+	_, lines, _ := bytes.Cut(text, []byte("\n"))
+	return lines
 }
 
 // AddJSON adds a value as JSON, without the secrets in it.
@@ -96,7 +104,7 @@ func (b *Bundle) AddText(path, about string, text []byte) error {
 
 // Missing notes what could not be read, and why.
 func (b *Bundle) Missing(what string, err error) {
-	text, _ := withoutSecrets(err.Error())
+	text, _ := withoutSecrets(err.Error(), false)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.missing = append(b.missing, what+": "+strings.Join(strings.Fields(text), " "))
@@ -171,7 +179,7 @@ addresses, are inside: look through the files before you give them away.
 
 In all files the text "` + removedText + `" stands for private keys, tokens, passwords in
 URLs, values of keys like "token", "password", "secret" or "client-key-data", and values
-of environment variables with such names. The copies of objects in annotations of kubectl,
+of flags and of environment variables with such names. The copies of objects in annotations of kubectl,
 and managedFields, are removed. The number of such values in each file:
 
 `

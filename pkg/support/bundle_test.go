@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // unpacked returns the files of a bundle, without its directory.
@@ -99,7 +101,7 @@ func TestBundleIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(unpacked(t, out.Bytes())["long.log"]); n != b.maxFile {
+	if n := len(unpacked(t, out.Bytes())["long.log"]); n > b.maxFile || n < b.maxFile-len("line of a log\n") {
 		t.Errorf("%d bytes of %d", n, len(long))
 	}
 	if all := strings.Join(missing, "\n"); !strings.Contains(all, "only the last") || !strings.Contains(all, "the bundle would have more than") {
@@ -124,7 +126,7 @@ func (failing) Write([]byte) (int, error) { return 0, errFull }
 func TestLogsOfThisNode(t *testing.T) {
 	dir := t.TempDir()
 	for path, text := range map[string]string{
-		"kube-system_rail-agent-x_uid/rail-agent/0.log": strings.Repeat("x", logBytes) + "the end, password=Planted", "kube-system_other_uid/c/0.log": "not ours", "default_rail-agent-x_uid/c/0.log": "not in the namespace",
+		"kube-system_rail-agent-x_uid/rail-agent/0.log": "password=Planted" + strings.Repeat("Planted", logBytes/7-2) + "\nthe end, password=Planted", "kube-system_other_uid/c/0.log": "not ours", "default_rail-agent-x_uid/c/0.log": "not in the namespace",
 	} {
 		path = filepath.Join(dir, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -134,19 +136,25 @@ func TestLogsOfThisNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Symlink("nowhere", filepath.Join(dir, "kube-system_rail-agent-x_uid/rail-agent/1.log")); err != nil {
+	pod := filepath.Join(dir, "kube-system_rail-agent-x_uid/rail-agent")
+	shadow := filepath.Join(t.TempDir(), "shadow")
+	if err := errors.Join(
+		os.Symlink("nowhere", filepath.Join(pod, "1.log")), os.Symlink("0.log", filepath.Join(pod, "2.log")),
+		os.WriteFile(shadow, []byte("root:Planted"), 0o600), os.Symlink(shadow, filepath.Join(pod, "3.log")),
+		unix.Mkfifo(filepath.Join(pod, "4.log"), 0o600),
+	); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
 	b := New(&out, "bundle", "", time.Unix(0, 0))
 	b.AddPodLogs(dir, "kube-system")
 	missing, err := b.Close()
-	if err != nil || len(missing) != 1 || !strings.Contains(missing[0], "1.log") {
+	if err != nil || len(missing) != 3 || !strings.Contains(missing[0], "1.log") || !strings.Contains(missing[1], "is not below") || !strings.Contains(missing[2], "not a regular file") {
 		t.Errorf("missing: %q, %v", missing, err)
 	}
 	files := unpacked(t, out.Bytes())
 	text := files["logs/kube-system_rail-agent-x_uid/rail-agent/0.log"]
-	if len(files) != 2 || !strings.HasSuffix(text, "the end, password=(left out)") || len(text) > logBytes+20 {
+	if text != "the end, password=(left out)" || len(files) != 3 || files["logs/kube-system_rail-agent-x_uid/rail-agent/2.log"] != text {
 		t.Errorf("%d files, the log has %d bytes", len(files), len(text))
 	}
 }

@@ -20,6 +20,7 @@ const (
 	listTime = 30 * time.Second
 	logLines = 5000
 	logBytes = 4 << 20
+	fewer    = 8        // a log that is too long is asked for again with this fraction of the lines
 	maxPrint = 16 << 20 // bytes that a program prints
 )
 
@@ -189,12 +190,25 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	text, err := o.Client.Log(ctx, o.Namespace, pod, container, kube.LogOptions{Since: o.Since, Lines: logLines, Bytes: logBytes, Previous: previous})
-	if err != nil {
-		b.Missing(path, err)
+	for lines := logLines; ; lines /= fewer {
+		text, err := o.Client.Log(ctx, o.Namespace, pod, container, kube.LogOptions{Since: o.Since, Lines: lines, Bytes: logBytes, Previous: previous})
+		if err != nil {
+			b.Missing(path, err)
+			return
+		}
+		isWhole := len(text) < logBytes // else the API server has cut the newest
+		if !isWhole && lines >= fewer {
+			continue
+		}
+		switch {
+		case !isWhole:
+			b.Missing(path, fmt.Errorf("its last %d lines have more than %d bytes, and their end is missing", lines, logBytes))
+		case lines < logLines:
+			b.Missing(path, fmt.Errorf("only its last %d lines are here: its last %d have more than %d bytes", lines, lines*fewer, logBytes))
+		}
+		b.Add(path, about, text)
 		return
 	}
-	b.Add(path, about, text)
 }
 
 // Printed is what railctl prints on each node.

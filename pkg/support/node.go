@@ -1,9 +1,13 @@
 package support
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+
+	"golang.org/x/sys/unix"
 )
 
 // PodLogs is the kubelet's directory of the containers' logs: NAMESPACE_POD_UID/CONTAINER/N.log
@@ -17,7 +21,7 @@ func (b *Bundle) AddPodLogs(dir, namespace string) {
 		b.Missing("logs", err)
 	}
 	for _, path := range found {
-		text, err := endOf(path)
+		text, err := endOf(dir, path)
 		name, _ := filepath.Rel(dir, path)
 		if err != nil {
 			b.Missing("logs/"+name, err)
@@ -27,9 +31,37 @@ func (b *Bundle) AddPodLogs(dir, namespace string) {
 	}
 }
 
-// endOf returns the last bytes of a file.
-func endOf(path string) ([]byte, error) {
-	file, err := os.Open(path) // the kubelet's files are symbolic links with some runtimes
+// dockerLogs is Docker's directory of the containers' logs, to which the kubelet's files are links.
+const dockerLogs = "/var/lib/docker/containers"
+
+// endOf returns the last whole lines of a log. A pod may write below the kubelet's directory, and
+// could make a link to any file of the node there, or a FIFO: the log must be a regular file below dir
+// or of the runtime. An [os.Root] keeps to the directory even if something exchanges a part of the
+// path meanwhile.
+func endOf(dir, path string) ([]byte, error) {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{dir, dockerLogs} {
+		if dir, err = filepath.EvalSymlinks(dir); err != nil {
+			continue
+		}
+		if name, err := filepath.Rel(dir, path); err == nil && filepath.IsLocal(name) {
+			return endOfFile(dir, name)
+		}
+	}
+	return nil, fmt.Errorf("it is a link to %s, which is not below %s or %s", path, dir, dockerLogs)
+}
+
+// endOfFile returns the last whole lines of a regular file below dir.
+func endOfFile(dir, name string) ([]byte, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would block
 	if err != nil {
 		return nil, err
 	}
@@ -38,8 +70,16 @@ func endOf(path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := file.Seek(max(0, info.Size()-logBytes), io.SeekStart); err != nil {
+	if !info.Mode().IsRegular() {
+		return nil, errors.New("it is not a regular file")
+	}
+	start := max(0, info.Size()-logBytes)
+	if _, err := file.Seek(start, io.SeekStart); err != nil {
 		return nil, err
 	}
-	return io.ReadAll(io.LimitReader(file, logBytes))
+	text, err := io.ReadAll(io.LimitReader(file, logBytes))
+	if start > 0 {
+		text = wholeLines(text)
+	}
+	return text, err
 }

@@ -1,33 +1,90 @@
 package support
 
-import "regexp"
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strings"
+)
 
 // removedText stands for a secret.
 const removedText = "(left out)"
 
-// secretWords are parts of names whose values are secrets.
-const secretWords = `token|passw(?:or)?d|secret|credentials?|api[_-]?key|access[_-]?key|private[_-]?key`
+// secretWords are in names whose values may be secrets. [secretName] decides.
+const secretWords = `token|passw(?:or)?d|passphrase|pass|pwd|secret|credential|(?:api|access|private|auth|encryption|signing|ssh|master|shared|account)[_.-]?key|` +
+	`client-key-data|client-certificate-data|dockerconfigjson|dockercfg`
 
 var (
-	// secretKey matches keys of JSON whose string is a secret. "secretName" and
-	// "tokenExpirationSeconds" are none.
-	secretKey = regexp.MustCompile(`(?i)(?:` + secretWords + `|client-key-data|client-certificate-data)$`)
-	// secretVariable matches the names of environment variables.
-	secretVariable = regexp.MustCompile(`(?i)` + secretWords)
+	secretParts = regexp.MustCompile(`(?i)` + secretWords)
+	// passParts match "DB_PASS", "PGPASS" and "dbPass", but not "bypass", "passed" and "PWD".
+	passParts = regexp.MustCompile(`(?i:(?:^|[_.-]|^pg|^my)pass(?:$|[_.\d-])|[_.-]pwd(?:$|[_.\d-]))|[a-z\d](?:Pass|Pwd)(?:$|[_.\d-])`)
+	// noSecrets match the ends of names whose values name a secret or are about it: "secretName",
+	// "token-file", "tokenExpirationSeconds".
+	noSecrets = regexp.MustCompile(`(?i)(?:file|names?|namespace|path|dir|ref|type|lifetime|seconds|ttl)$`)
+)
+
+// secretName reports whether the value of a key, a flag or a variable of this name is a secret.
+func secretName(name string) bool {
+	if noSecrets.MatchString(name) {
+		return false
+	}
+	for _, word := range secretParts.FindAllString(name, -1) {
+		if word = strings.ToLower(word); word != "pass" && word != "pwd" {
+			return true
+		}
+	}
+	return passParts.MatchString(name)
+}
+
+const (
+	keyBegin = `-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`
+	keyEnd   = `-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`
 )
 
 // secretTexts match secrets inside a text; what their groups match stays.
 var secretTexts = []*regexp.Regexp{
-	regexp.MustCompile(`()-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]*(?:-----END [A-Z ]*PRIVATE KEY-----)?()`),
+	// The lines of a key may have the times of a log before them. The end of a text may lack a key's
+	// begin, and the begin its end.
+	regexp.MustCompile(`(?s)()` + keyBegin + `.*?(?:` + keyEnd + `|\z)()`),
+	regexp.MustCompile(`(?s)()\A.*?` + keyEnd + `()`),
 	regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?()`), // JSON web tokens
-	regexp.MustCompile(`(?i)(authorization["']?\s*[:=]\s*["']?(?:basic|bearer)\s+)[^\s"']+()`),
+	regexp.MustCompile(`(?i)(authorization\\*["']?\s*[:=]\s*\\*["']?(?:basic|bearer|token|apikey|negotiate)\s+)[^\s"'\\(][^\s"'\\]*()`),
 	regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}()`),
-	regexp.MustCompile(`(://)[^/\s:@"']+:[^/\s@"']+(@)`),
-	regexp.MustCompile(`(?i)((?:` + secretWords + `|client-key-data|client-certificate-data)\\*["']?\s*[:=]\s*\\*["']?)[^\s"',;{}\[\]\\(]+()`),
 }
 
-// withoutSecrets returns a text without the secrets in it, and their number.
-func withoutSecrets(text string) (clean string, removed int) {
+// authority matches what follows "://" of a URL up to its last "@".
+var authority = regexp.MustCompile(`://[^\s"<>]*@`)
+
+// withoutUser returns the match of [authority] without user and password. An "@" of a path stays,
+// such as that before the checksum of an image.
+func withoutUser(found string) string {
+	user := strings.TrimSuffix(strings.TrimPrefix(found, "://"), "@")
+	host, _, hasPath := strings.Cut(user, "/")
+	if user == removedText || hasPath && !strings.Contains(host, ":") {
+		return found
+	}
+	return "://" + removedText + "@"
+}
+
+// image matches the reference of an image by its checksum, whose "@" ends no user.
+var image = regexp.MustCompile(`@sha(?:256|512):`)
+
+var (
+	// named matches the end of a name, and the sign before its value.
+	named = regexp.MustCompile(`(?i)(?:` + secretWords + `)[\w.-]*(\\*["']?)[ \t]*(?::=|=>|[:=])[ \t]*`)
+	// flagged matches a flag, and the space before its value, which may be the next of a list.
+	flagged = regexp.MustCompile(`(?i)(--[\w.-]*(?:` + secretWords + `)[\w.-]*)(?:["',]*[ \t]*\r?\n[ \t]*-[ \t]+|\\*["']?,?[ \t]+)`)
+	// logTime is what runtimes and the API server write before each line of a log.
+	logTime = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+ (?:(?:stdout|stderr) [FP] )?`)
+	// blockSign begins a block of lines in YAML.
+	blockSign = regexp.MustCompile(`^(?:[|>][\d+-]*)?[ \t]*(?:#[^\n]*)?\r?(?:\n|$)`)
+	number    = regexp.MustCompile(`^-?\d[\d.eE+-]*`)
+	constant  = regexp.MustCompile(`^(?:true|false|null)(?:[\s,;}\]]|$)`)
+)
+
+// withoutSecrets returns a text without the secrets in it, and their number. In HTML a value ends
+// with its element.
+func withoutSecrets(text string, isHTML bool) (clean string, removed int) {
 	for _, pattern := range secretTexts {
 		text = pattern.ReplaceAllStringFunc(text, func(found string) string {
 			removed++
@@ -35,31 +92,254 @@ func withoutSecrets(text string) (clean string, removed int) {
 			return m[1] + removedText + m[2]
 		})
 	}
+	text = image.ReplaceAllStringFunc(text, func(found string) string { return "\x00" + found[1:] })
+	text = authority.ReplaceAllStringFunc(text, func(found string) string {
+		clean := withoutUser(found)
+		if clean != found {
+			removed++
+		}
+		return clean
+	})
+	text = strings.ReplaceAll(text, "\x00sha", "@sha")
+	for _, replace := range []func(string, bool) (string, int){withoutValues, withoutFlags} {
+		var n int
+		text, n = replace(text, isHTML)
+		removed += n
+	}
 	return text, removed
+}
+
+// withoutValues removes the values of secret names.
+func withoutValues(text string, isHTML bool) (clean string, removed int) {
+	var out strings.Builder
+	kept := 0 // the text before is in out
+	for at := 0; ; {
+		m := named.FindStringSubmatchIndex(text[at:])
+		if m == nil {
+			break
+		}
+		begin, sign, from := at+m[0], at+m[2], at+m[1]
+		at = from
+		for begin > kept && isNameByte(text[begin-1]) {
+			begin--
+		}
+		if !secretName(text[begin:sign]) {
+			continue
+		}
+		to := endOfValue(text, begin, from, m[2] != m[3], isHTML)
+		if to == from {
+			continue
+		}
+		out.WriteString(text[kept:from] + removedText)
+		removed++
+		kept, at = to, to
+	}
+	return out.String() + text[kept:], removed
+}
+
+// withoutFlags removes the arguments that follow secret flags.
+func withoutFlags(text string, isHTML bool) (clean string, removed int) {
+	var out strings.Builder
+	kept := 0
+	for at := 0; ; {
+		m := flagged.FindStringSubmatchIndex(text[at:])
+		if m == nil {
+			break
+		}
+		name, from := text[at+m[2]:at+m[3]], at+m[1]
+		at = from
+		if rest := text[from:]; !secretName(name) || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, removedText) {
+			continue
+		}
+		if to := endOfWord(text, from, isHTML); to > from {
+			out.WriteString(text[kept:from] + removedText)
+			removed++
+			kept, at = to, to
+		}
+	}
+	return out.String() + text[kept:], removed
+}
+
+func isNameByte(c byte) bool {
+	return c == '_' || c == '-' || c == '.' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
+}
+
+// endOfValue returns where the value ends that begins at from; from, if it is no secret. Its name
+// begins at name, and is in quotes as JSON has it if isQuoted.
+func endOfValue(text string, name, from int, isQuoted, isHTML bool) int {
+	rest := text[from:]
+	if strings.HasPrefix(rest, removedText) || constant.MatchString(rest) {
+		return from
+	}
+	line := strings.LastIndexByte(text[:name], '\n') + 1
+	before := logTime.ReplaceAllString(text[line:name], "")
+	opensLine := strings.Trim(before, " \t-\"'") == ""
+	if sign := blockSign.FindString(rest); sign != "" || rest == "" {
+		if !opensLine {
+			return from + len(strings.TrimRight(sign, " \t\r\n"))
+		}
+		return endOfBlock(text, from, from+len(sign), len(strings.TrimRight(before, `"'`)))
+	}
+	if isQuoted {
+		if n := len(number.FindString(rest)); n > 0 && n < len(rest) && strings.ContainsRune(",}] \t\r\n", rune(rest[n])) {
+			return from + n
+		}
+	}
+	if rest[0] == '{' || rest[0] == '[' {
+		return from + endOfBrackets(rest)
+	}
+	if opensLine && !isQuoted && !isHTML && !strings.ContainsAny(rest[:1], `"'\`) && text[from-1] == ' ' { // a value of YAML may have spaces
+		return endOfLine(text, from)
+	}
+	return endOfWord(text, from, isHTML)
+}
+
+// endOfLine returns where the line with text[from] ends.
+func endOfLine(text string, from int) int {
+	if n := strings.IndexByte(text[from:], '\n'); n >= 0 {
+		return from + n
+	}
+	return len(text)
+}
+
+// endOfBlock returns where the lines of a YAML value end, which begin at lines, and are indented more
+// than their key, or are a list. The key's line ends with the value's sign, at from.
+func endOfBlock(text string, from, lines, indent int) int {
+	to := from
+	for at := lines; at < len(text); {
+		end := endOfLine(text, at)
+		line := logTime.ReplaceAllString(text[at:end], "")
+		content := strings.TrimLeft(line, " \t")
+		deep := len(line) - len(content)
+		isBlank := strings.TrimSpace(line) == ""
+		if !isBlank && deep <= indent && (deep < indent || !strings.HasPrefix(content, "- ")) {
+			break
+		}
+		if !isBlank {
+			to = end
+		}
+		at = end + 1
+	}
+	return to
+}
+
+// endOfBrackets returns where the brackets that begin a text end.
+func endOfBrackets(text string) int {
+	depth := 0
+	for i, c := range text {
+		switch c {
+		case '{', '[':
+			depth++
+		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(text)
+}
+
+// endOfWord returns where a word ends that begins at from: with the closing quote, or before a
+// space. Quotes inside a string of JSON have backslashes before them. A quote that is not closed
+// goes to the end of the text.
+func endOfWord(text string, from int, isHTML bool) int {
+	if isHTML {
+		if n := strings.IndexByte(text[from:], '<'); n >= 0 {
+			return from + n
+		}
+		return len(text)
+	}
+	slashes := 0
+	at := from
+	for ; at < len(text) && text[at] == '\\'; at++ {
+		slashes++
+	}
+	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
+		quote, run := text[at], 0
+		for at++; at < len(text); at++ {
+			switch {
+			case text[at] == '\\':
+				run++
+				continue
+			case text[at] == quote && run >= slashes && (run-slashes)%(2*slashes+2) == 0:
+				return at + 1
+			}
+			run = 0
+		}
+		return len(text)
+	}
+	if n := strings.IndexAny(text[from:], " \t\r\n"); n >= 0 {
+		return from + n
+	}
+	return len(text)
 }
 
 // dropped are keys of Kubernetes' objects that repeat what is elsewhere in them.
 var dropped = map[string]bool{"managedFields": true, "kubectl.kubernetes.io/last-applied-configuration": true}
 
+// references are the keys of objects that name a Secret or a token, and have none.
+var references = map[string]bool{
+	"secretName": true, "name": true, "namespace": true, "optional": true, "defaultMode": true, "items": true,
+	"expirationSeconds": true, "path": true, "audience": true,
+}
+
+// refers reports whether the value of a secret key only names a secret, or is too small to be one.
+func refers(value any) bool {
+	switch v := value.(type) {
+	case nil, bool:
+		return true
+	case string:
+		return v == "" || v == removedText
+	case []any:
+		for _, of := range v {
+			if _, isObject := of.(map[string]any); !isObject || !refers(of) {
+				return false
+			}
+		}
+		return true
+	case map[string]any:
+		for key := range v {
+			if !references[key] {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// secretFlag matches an argument whose next one is its value.
+var secretFlag = regexp.MustCompile(`^--?[\w.-]+$`)
+
 // scrub returns a JSON value without the secrets in it, and adds their number to removed.
 func scrub(value any, removed *int) any {
 	switch v := value.(type) {
 	case string:
-		clean, n := withoutSecrets(v)
-		*removed += n
-		return clean
+		return scrubText(v, removed)
 	case []any:
 		for i := range v {
+			flag, text := "", ""
+			if i > 0 {
+				flag, _ = v[i-1].(string)
+				text, _ = v[i].(string)
+			}
+			if text != "" && text != removedText && !strings.HasPrefix(text, "--") && secretFlag.MatchString(flag) && secretName(flag) {
+				v[i] = removedText
+				*removed++
+				continue
+			}
 			v[i] = scrub(v[i], removed)
 		}
 	case map[string]any:
 		name, _ := v["name"].(string)
+		if name == "" {
+			name, _ = v["key"].(string)
+		}
 		for key, of := range v {
-			text, isText := of.(string)
 			switch {
 			case dropped[key]:
 				delete(v, key)
-			case isText && text != "" && (secretKey.MatchString(key) || key == "value" && secretVariable.MatchString(name)):
+			case (secretName(key) || key == "value" && secretName(name)) && !refers(of):
 				v[key] = removedText
 				*removed++
 			default:
@@ -68,4 +348,28 @@ func scrub(value any, removed *int) any {
 		}
 	}
 	return value
+}
+
+// scrubText is scrub for a string, which may be JSON itself: the configuration of a network, an
+// annotation.
+func scrubText(text string, removed *int) string {
+	if begin := strings.TrimSpace(text); strings.HasPrefix(begin, "{") || strings.HasPrefix(begin, "[") {
+		decoder := json.NewDecoder(strings.NewReader(text))
+		decoder.UseNumber()
+		var document any
+		if decoder.Decode(&document) == nil && !decoder.More() {
+			n := 0
+			document = scrub(document, &n)
+			var out bytes.Buffer
+			e := json.NewEncoder(&out)
+			e.SetEscapeHTML(false)
+			if n > 0 && e.Encode(document) == nil {
+				*removed += n
+				return strings.TrimSuffix(out.String(), "\n")
+			}
+		}
+	}
+	clean, n := withoutSecrets(text, false)
+	*removed += n
+	return clean
 }
