@@ -63,7 +63,8 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.nodeFile, "node-file", "",
 		"with --install: the text to write to "+nodefile.InstalledPath+", which limits what networks may use on a node without "+nodefile.DefaultPath)
 	flags.StringVar(&f.toolDir, "railctl-dir", "",
-		"with --install: also install the railctl beside the agent's program there, for people on the node; without this flag one that was installed is removed")
+		"with --install: also install the railctl beside the agent's program there, for people on the node, unless a package or a person put one there; "+
+			"without this flag one that was installed is removed, for which its directory must still be mounted into the agent's pod")
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)
 }

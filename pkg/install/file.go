@@ -32,7 +32,7 @@ func Sum(path string) (string, error) {
 
 // Copy atomically replaces one file by a copy of another.
 func Copy(from, to string, mode fs.FileMode) error {
-	return replace(to, mode, func(f *os.File) error { return copyInto(f, from) })
+	return Write(to, mode, func(f *os.File) error { return copyInto(f, from) })
 }
 
 func copyInto(to io.Writer, from string) error {
@@ -45,9 +45,10 @@ func copyInto(to io.Writer, from string) error {
 	return err
 }
 
-// replace fills a new file by write, syncs it, and atomically renames it to
-// path. A program that runs from the old file is not disturbed.
-func replace(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
+// Write fills a new file by write, syncs it, and atomically renames it to path.
+// A symbolic link at path is replaced, not followed. A program that runs from the
+// old file is not disturbed.
+func Write(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, temporary+"*")
 	if err != nil {
@@ -122,4 +123,12 @@ func owner(info fs.FileInfo) (uid, gid int) {
 		return int(st.Uid), int(st.Gid)
 	}
 	return 0, 0
+}
+
+// device returns the number of the file system that has a file.
+func device(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Dev
+	}
+	return 0
 }

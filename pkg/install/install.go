@@ -15,6 +15,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -47,6 +49,9 @@ type File struct {
 	Mode    fs.FileMode
 	// Yield leaves another's file at the path, if there is one.
 	Yield bool
+	// Shared is a path where packages and people put the same program: a file there
+	// is ours only by the record.
+	Shared bool
 }
 
 // Outcome is the outcome for a path.
@@ -75,6 +80,7 @@ type Entry struct {
 	// Installed are the SHA-256 of all our contents at the path, the last one last.
 	Installed []string `json:"sha256"`
 	MadeDir   bool     `json:"madeDirectory,omitempty"`
+	Shared    bool     `json:"shared,omitempty"` // as in [File]
 	Before    *Before  `json:"before,omitempty"` // nil if nothing was there
 }
 
@@ -215,17 +221,18 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 	if err != nil {
 		return "", err
 	}
-	mine := have.isOwn(f.Path, e)
+	mine := have.isOwn(f.Path, e, f.Shared)
 	if have.exists && !mine && f.Yield {
 		return Yielded, nil
 	}
-	if have.sum == want && have.mode == f.Mode && e != nil && slices.Contains(e.Installed, want) {
+	if have.sum == want && have.mode == f.Mode && e != nil && slices.Contains(e.Installed, want) && e.Shared == f.Shared {
 		return Same, nil
 	}
 	if e == nil {
 		e = &Entry{Path: f.Path}
 		s.Files = append(s.Files, e)
 	}
+	e.Shared = f.Shared
 	if have.exists && !mine && e.Before == nil {
 		if e.Before, err = s.backUp(ctx, f.Path, have); err != nil {
 			return "", err
@@ -267,7 +274,7 @@ func (f *File) sum() (string, error) {
 
 // write writes the file to its path.
 func (f *File) write() error {
-	return replace(f.Path, f.Mode, func(to *os.File) error {
+	return Write(f.Path, f.Mode, func(to *os.File) error {
 		if f.Source == "" {
 			_, err := to.Write(f.Content)
 			return err
@@ -284,7 +291,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		if e == nil {
 			return nil
 		}
-		if err := e.visible(); err != nil {
+		if err := e.visible(n.dir); err != nil {
 			return err
 		}
 		have, err := inspect(path)
@@ -292,7 +299,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 			return err
 		}
 		switch {
-		case have.exists && !have.isOwn(path, e):
+		case have.exists && !have.isOwn(path, e, e.Shared):
 			outcome = Yielded
 		case e.Before != nil:
 			outcome, err = Restored, s.restore(path, e.Before)
@@ -327,28 +334,46 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 }
 
 // visible returns an error if the path may be outside of the process' view.
-func (e *Entry) visible() error {
+// record is the directory of the record.
+func (e *Entry) visible(record string) error {
 	dir := filepath.Dir(e.Path)
 	if e.MadeDir { // it may have gone with the file
 		dir = filepath.Dir(dir)
 	}
-	_, err := os.Stat(dir)
+	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return failure.New(failure.IO, "there is no %s, for %s", dir, e.Path).
 			Cure("in a container mount it at the path of the installation; if it was removed, create it again")
 	}
+	if err == nil && isOfImage(info, record) {
+		return failure.New(failure.IO, "%s is of the container's image, not the node's, for %s", dir, e.Path).
+			Cure("mount the node's directory at the path of the installation")
+	}
 	return err
 }
 
+// isOfImage reports whether a directory is of the image of the container that the
+// process runs in: it is on the container's root, an overlay, and the record is
+// not.
+func isOfImage(dir fs.FileInfo, record string) bool {
+	var root unix.Statfs_t
+	if unix.Statfs("/", &root) != nil || root.Type != unix.OVERLAYFS_SUPER_MAGIC {
+		return false
+	}
+	ofRoot, err := os.Stat("/")
+	ofRecord, recordErr := os.Stat(record)
+	return err == nil && recordErr == nil && device(dir) == device(ofRoot) && device(ofRecord) != device(ofRoot)
+}
+
 // Visible returns an error that names the paths in the record whose directories
-// do not exist, except those below the directories except: such a path may be
-// outside of the process' view.
+// do not exist or are of the container's image, except those below the
+// directories except: such a path may be outside of the process' view.
 func (n *Node) Visible(except ...string) error {
 	entries, err := n.Entries()
 	errs := []error{err}
 	for _, e := range entries {
 		if !slices.Contains(except, filepath.Dir(e.Path)) {
-			errs = append(errs, e.visible())
+			errs = append(errs, e.visible(n.dir))
 		}
 	}
 	return errors.Join(errs...)
@@ -392,15 +417,15 @@ var module = func() string {
 }()
 
 // isOwn reports whether the file at path is ours, by the record or, if it was
-// copied by hand, by its build information.
-func (h *found) isOwn(path string, e *Entry) bool {
+// copied by hand and the path is not shared, by its build information.
+func (h *found) isOwn(path string, e *Entry, shared bool) bool {
 	if h.sum == "" {
 		return false
 	}
 	if e != nil && slices.Contains(e.Installed, h.sum) {
 		return true
 	}
-	if module == "" || h.mode&0o111 == 0 {
+	if shared || module == "" || h.mode&0o111 == 0 {
 		return false
 	}
 	info, err := buildinfo.ReadFile(path)
@@ -445,7 +470,7 @@ func (s *session) restore(path string, b *Before) error {
 	case sum != b.SHA256:
 		return failure.New(failure.BadRecord, "the backup %s has changed", kept).Cure("remove it, and restore %s by hand", path)
 	}
-	return replace(path, b.Mode, func(to *os.File) error {
+	return Write(path, b.Mode, func(to *os.File) error {
 		return errors.Join(copyInto(to, kept), to.Chown(b.UID, b.GID), os.Chtimes(to.Name(), b.ModTime, b.ModTime))
 	})
 }

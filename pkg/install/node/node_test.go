@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -289,10 +290,31 @@ func TestRailctlIsInstalledForPeople(t *testing.T) {
 	l.write(path, "another's")
 	l.plugins.ToolDir = dir
 	l.put()
-	has("our railctl")
-	if err := node.Remove(l.plugins.Record, l.plugins.Log); err != nil {
-		t.Error(err)
-	}
 	has("another's")
+
+	// A package replaces ours by a program of the same module.
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	l.put()
+	has("our railctl")
+	self, err := os.Executable()
+	if err == nil {
+		err = install.Copy(self, path, 0o755)
+	}
+	packaged, readErr := os.ReadFile(path)
+	if err := errors.Join(err, readErr); err != nil {
+		t.Fatal(err)
+	}
+	isPackaged := func() bool {
+		text, err := os.ReadFile(path)
+		return err == nil && bytes.Equal(text, packaged)
+	}
+	if l.put(); !isPackaged() {
+		t.Error("the package's railctl is replaced")
+	}
+	if err := node.Remove(l.plugins.Record, l.plugins.Log); err != nil || !isPackaged() {
+		t.Errorf("the package's railctl is removed, %v", err)
+	}
 	l.isAsBefore()
 }

@@ -34,7 +34,7 @@ type Plugins struct {
 	Prefix   string // of their names where they are installed
 	NodeFile string // text of the node file, "" for none
 	Tool     string // path of our railctl; needed with ToolDir
-	ToolDir  string // where railctl is installed for people, "" for nowhere
+	ToolDir  string // where railctl is installed for people unless another's is there, "" for nowhere
 	Record   *install.Node
 	Log      *slog.Logger
 }
@@ -50,7 +50,7 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 		for _, name := range p.Names {
 			path := filepath.Join(dir, p.Prefix+name)
 			wanted[path] = true
-			if err := p.putProgram(ctx, filepath.Join(p.Own, name), path); err != nil {
+			if _, err := p.putProgram(ctx, install.File{Path: path, Source: filepath.Join(p.Own, name)}); err != nil {
 				return err
 			}
 		}
@@ -58,8 +58,12 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 	if p.ToolDir != "" {
 		path := filepath.Join(p.ToolDir, toolName)
 		wanted[path] = true
-		if err := p.putProgram(ctx, p.Tool, path); err != nil {
+		outcome, err := p.putProgram(ctx, install.File{Path: path, Source: p.Tool, Yield: true, Shared: true})
+		if err != nil {
 			return err
+		}
+		if outcome == install.Yielded {
+			p.Log.Warn("railctl not installed, because a package or a person put one there", "path", path)
 		}
 	}
 	return p.removeOthers(wanted, inUse)
@@ -67,17 +71,16 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 
 // putProgram installs a plugin, or railctl. It tries again while another installer
 // is writing the file at the path.
-func (p *Plugins) putProgram(ctx context.Context, source, path string) error {
-	file := install.File{Path: path, Source: source, Mode: PluginMode}
-	outcome, err := p.Record.Put(ctx, file)
+func (p *Plugins) putProgram(ctx context.Context, file install.File) (outcome install.Outcome, err error) {
+	file.Mode = PluginMode
+	outcome, err = p.Record.Put(ctx, file)
 	for tries := 0; failure.KindOf(err) == failure.TryAgain && tries < maxTries; tries++ {
 		outcome, err = p.Record.Put(ctx, file)
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		p.Log.Info("program", "path", file.Path, "outcome", outcome)
 	}
-	p.Log.Info("program", "path", path, "outcome", outcome)
-	return nil
+	return outcome, err
 }
 
 // removeOthers removes installed plugins that are no longer wanted.
