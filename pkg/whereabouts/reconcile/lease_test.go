@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"sync"
 	"testing"
@@ -159,5 +160,37 @@ func TestSurveysEndWithTheLease(t *testing.T) {
 	stop()
 	if surveyed() {
 		t.Error("the last survey stays")
+	}
+}
+
+// A leader is ready once it has scanned everything. A scan that ends because another leads is no
+// failure.
+func TestLeaderIsReadyAfterItsFirstScan(t *testing.T) {
+	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
+	l.createPod("web", nil)
+	l.add(l.owner("web", 0), c)
+	r := l.reconciler(time.Minute)
+	first := make(chan error, 1)
+	r.Surveyed = func(*api.Survey) {
+		select {
+		case first <- r.Ready():
+		default:
+		}
+	}
+	stop := l.run(r)
+	pooltest.Eventually(t, "the first scan", func() bool { return r.Ready() == nil })
+	stop()
+	if err := <-first; !errors.Is(err, errNotScanned) {
+		t.Errorf("before the first scan: %v", err)
+	}
+
+	r = l.reconciler(time.Minute)
+	ctx, cancel := context.WithCancel(pooltest.Context(t))
+	r.Surveyed = func(*api.Survey) { cancel() }
+	if err := r.lead(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := r.Ready(); !errors.Is(err, errNotChecked) {
+		t.Errorf("after the end of the Lease: %v", err)
 	}
 }

@@ -108,10 +108,14 @@ func New(o Options) *Reconciler {
 	return &Reconciler{Options: o, marks: map[string]mark{}}
 }
 
-var errNotChecked = errors.New("the Lease of the reconcilers was not read yet")
+var (
+	errNotChecked = errors.New("the Lease of the reconcilers was not read yet")
+	errNotScanned = errors.New("the addresses of the cluster were not checked yet")
+)
 
-// Ready returns an error while Run has not read the Lease, or the reason why its last read of the
-// Lease or its last scan failed.
+// Ready returns an error while Run has not read the Lease or, as the leader, has not scanned
+// everything once, or the reason why its last read of the Lease, its last scan of everything or
+// its last scan failed.
 func (r *Reconciler) Ready() error {
 	if err := r.failed.Load(); err != nil {
 		return *err

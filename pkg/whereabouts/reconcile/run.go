@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +40,9 @@ func (r *Reconciler) Run(ctx context.Context) error {
 		}
 		if !time.Now().Before(next) {
 			held, err := l.acquire(ctx)
+			if held && err == nil {
+				err = errNotScanned
+			}
 			r.note(err)
 			if held {
 				r.Log.Info("reconciling the cluster's addresses")
@@ -71,6 +75,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	// of the next scan of deleted or marked pods, zero is never.
 	full, some := time.Now().Add(afterError), time.Time{}
 	replayed := time.Now()
+	missed := errNotScanned // why not everything was scanned
 	for {
 		next := full
 		if !some.IsZero() && some.Before(next) {
@@ -101,8 +106,13 @@ func (r *Reconciler) lead(ctx context.Context) error {
 			}
 		}
 		found, err := r.examine(ctx, all, ripe)
-		r.note(err)
 		r.Report(found)
+		if ctx.Err() == nil { // else another may lead, and err is of the end
+			if all {
+				missed = err
+			}
+			r.note(cmp.Or(missed, err))
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
