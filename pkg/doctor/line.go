@@ -32,7 +32,7 @@ func WriteLine(w io.Writer, results []Result) error {
 		n := count(results)
 		line = fmt.Sprintf("no rule fails: %d ok, %d warn, %d unknown, %d skipped", n[OK], n[Status(Warn)], n[Unknown], n[Skipped])
 		if ExitCode(results, false) == ExitUnknown {
-			line = fmt.Sprintf("no rule could be judged: %d lack facts", n[Unknown])
+			line = fmt.Sprintf("no rule could be checked: %d lack facts", n[Unknown])
 		}
 	}
 	_, err := fmt.Fprintln(w, line)

@@ -15,7 +15,7 @@ func TestLineBeginsWithWhatFails(t *testing.T) {
 		"NIC-CARRIER: NIC ens12np0: it is up and has no carrier\n":                                                      {{ID: "A", Status: OK}, carrier, {ID: "B", Status: Unknown}},
 		"2 rules fail. NIC-CARRIER: NIC ens12np0: it is up and has no carrier; HOST-MODULES: ib_uverbs is not loaded\n": {carrier, fail("HOST-MODULES", Finding{Evidence: "ib_uverbs is not loaded"})},
 		"no rule fails: 1 ok, 1 warn, 1 unknown, 0 skipped\n":                                                           {{Status: OK}, {Status: Status(Warn)}, {Status: Unknown}},
-		"no rule could be judged: 2 lack facts\n":                                                                       {{Status: Unknown}, {Status: Unknown}, {Status: Skipped}},
+		"no rule could be checked: 2 lack facts\n":                                                                      {{Status: Unknown}, {Status: Unknown}, {Status: Skipped}},
 	} {
 		var b strings.Builder
 		if err := WriteLine(&b, results); err != nil || b.String() != want {

@@ -287,7 +287,7 @@ func (t *text) lines(results []Result, status Status, what func([]*Result) strin
 }
 
 // unknown writes each reason why facts are missing, with the rules that lack them: one missing
-// right or one process that does not answer is one thing to mend, however many rules need it.
+// right or one process that does not answer is one thing to repair, however many rules need it.
 func (t *text) unknown(results []Result) {
 	type group struct {
 		rules, facts []string

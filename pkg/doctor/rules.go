@@ -129,7 +129,7 @@ func (n *NIC) isUplink() bool {
 // The sentences of [Notes].
 const (
 	noteNoRDMA  = "there is no RDMA device on this machine, so rules about rails have nothing to check"
-	noteNoRails = "no rails are known, because the node file has none; checked are %s (to name the rails: railctl rails discover)"
+	noteNoRails = "no rails are known, because the node file has none; checked: %s (to name the rails: railctl rails discover)"
 )
 
 // Notes returns sentences about what the rules could look at, for the head of a report. There

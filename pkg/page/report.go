@@ -42,7 +42,7 @@ type report struct {
 	Status  sign // of the whole
 	Counts  []pageCount
 	Rules   []pageRule // with findings, the worst ones first
-	Open    []pageRule // that could not be judged
+	Open    []pageRule // that could not be checked
 	Others  []pageRule // without a finding
 	Rails   []int      // columns of the matrix; none on the page of one node
 	Left    int        // rails that are not in the matrix
@@ -128,7 +128,7 @@ type pageHolder struct {
 func legible(text string) string { return cell.Cut(cell.Printable(text), maxText) }
 
 // Report returns the page of the nodes, with the results of rules about them. picture is of
-// [Topology], or nil. version is that of the program that has judged them.
+// [Topology], or nil. version is that of the program that has checked them.
 func Report(nodes []*doctor.Facts, results []doctor.Result, picture []byte, version string) ([]byte, error) {
 	return render(reportTemplate, newReport(nodes, results, picture, version))
 }

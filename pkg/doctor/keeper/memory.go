@@ -14,7 +14,7 @@ import (
 // that starts again neither repeats them nor misses their end.
 const memoryFile = "doctor.json"
 
-// memory is the content of the file: what was told of, by rule.
+// memory is the content of the file: what was reported, by rule.
 type memory map[string]reportedRule
 
 type reportedRule struct {
