@@ -96,7 +96,7 @@ agent's pod of each node. Unlike "railctl doctor collect" it has how often NICs 
 their carrier in the last 12 hours, which the agent remembers.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket; "agent.sock" in the first state directory when missing`)
+	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket (default: "agent.sock" in the first state directory)`)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return local.CopyFacts(cmd.Context(), cmp.Or(socket, local.SocketIn(a.stateDirs[0])), cmd.OutOrStdout())
 	}

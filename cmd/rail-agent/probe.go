@@ -19,7 +19,7 @@ reason is printed. Kubelet's probes run this, because a port on the host's
 loopback may belong to another process.`,
 		Args: cobra.NoArgs,
 	}
-	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket; "agent.sock" in the first state directory when missing`)
+	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket (default: "agent.sock" in the first state directory)`)
 	cmd.Flags().BoolVar(&live, "live", false, "ask only whether the agent is still working")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if socket == "" {

@@ -110,7 +110,7 @@ func newRun(a *agentFlags) *cobra.Command {
 	flags.StringVar(&f.agent.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
 	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP, else $NODE_IP; host-device lends the NIC that has it only with \"allow\": [\"uplink\"]")
 	flags.StringArrayVar(&f.binDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
-	flags.StringVar(&f.own, "own", "", "directory with the plugins as they should be; that of the agent's program when missing")
+	flags.StringVar(&f.own, "own", "", "directory with the plugins as they should be (default: that of the agent's program)")
 	flags.BoolVar(&f.restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
 	flags.BoolVar(&f.container, "container", false, "in a container with capabilities that is not privileged: make its /proc/sys and /sys writable")
 	f.install.add(flags)

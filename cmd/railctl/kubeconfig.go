@@ -44,7 +44,7 @@ func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	if flags.Lookup("cluster") == nil { // "doctor collect" has another flag of this name
 		flags.StringVar(&k.cluster, "cluster", "", "cluster of the kubeconfig; else that of the context")
 	}
-	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "how long one request may take; 10s when missing")
+	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "how long one request may take (default: 10s)")
 	f.Find, f.Access.SilentTries = k.find, silentTries
 	f.Access.Waiting = func(server string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s: waiting for %s, which does not answer\n", program, cell.Printable(server))

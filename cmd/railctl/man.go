@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// This file is no part of a built railctl: "go run -tags man ./cmd/railctl man DIR" of
+// This file is not part of the released railctl: "go run -tags man ./cmd/railctl man DIR" of
 // scripts/package.sh writes the manual pages with it.
 
 func init() {

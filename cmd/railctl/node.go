@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -31,7 +33,7 @@ func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 		addClusterFlags(cmd, f)
 	}
 	n := &nodeFlags{Flags: f}
-	cmd.Flags().StringVar(&n.node, "node", "", "run it in the pod of rail-agent on this node of the cluster, with the API server's help")
+	cmd.Flags().StringVar(&n.node, "node", "", "run it in the pod of rail-agent on this node of the cluster, through the API server")
 	cmd.Flags().StringVar(&n.agents, "agent-namespace", defaultAgentNamespace, "with --node: namespace of rail-agent's pods")
 	here := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -48,9 +50,9 @@ func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 }
 
 // The flags that are not passed on: those about the way to the node, and those with files of this
-// machine.
+// machine, except a file on stdout.
 var (
-	flagsHere = []string{"node", "agent-namespace", "kubeconfig", "context", "cluster", "request-timeout", "state-dir"}
+	flagsHere = []string{"node", "agent-namespace", "kubeconfig", "context", "cluster", "request-timeout"}
 	fileFlags = []string{"facts", "svg"}
 )
 
@@ -77,10 +79,53 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("node %s has no pod of rail-agent in the namespace %s; these have one: %s",
 			cell.Printable(n.node), cell.Printable(n.agents), cell.Printable(strings.Join(names, ", ")))
 	}
-	err = pods[i].Railctl(cmd.Context(), client, command, cmd.OutOrStdout(), forPeople{cmd.ErrOrStderr()})
+	out, errOut := &passed{to: cmd.OutOrStdout()}, &passed{to: forPeople{cmd.ErrOrStderr()}}
+	if _, ok := terminal(out.to); ok {
+		out.to = forPeople{out.to}
+	}
+	err = pods[i].Railctl(cmd.Context(), client, command, out, errOut)
+	err = errors.Join(err, out.end(), errOut.end())
 	if exit := (*kube.ExitError)(nil); errors.As(err, &exit) {
+		if exit.Code >= exitNotRun || !out.any && !errOut.any {
+			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "%s: %v\n", program, err)
+		}
 		return exitCode(exit.Code) // it has printed why
 	}
+	return err
+}
+
+// exitNotRun is the least exit code of a program that a runtime could not run, or a signal ended.
+const exitNotRun = 126
+
+// passed passes on what a program on the node prints, in whole characters.
+type passed struct {
+	to   io.Writer
+	any  bool   // it has printed something
+	rest []byte // the begin of a character
+}
+
+// Write writes p except the begin of a character at its end.
+func (w *passed) Write(p []byte) (int, error) {
+	w.any = w.any || len(p) > 0
+	text := append(w.rest, p...)
+	whole := len(text)
+	for i := len(text) - 1; i >= max(0, len(text)-utf8.UTFMax); i-- {
+		if utf8.RuneStart(text[i]) {
+			if !utf8.FullRune(text[i:]) {
+				whole = i
+			}
+			break
+		}
+	}
+	w.rest = slices.Clone(text[whole:])
+	_, err := w.to.Write(text[:whole])
+	return len(p), err
+}
+
+// end writes what is left of a character that does not end.
+func (w *passed) end() error {
+	_, err := w.to.Write(w.rest)
+	w.rest = nil
 	return err
 }
 
@@ -92,7 +137,7 @@ func commandLine(cmd *cobra.Command, args []string) (line []string, err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		switch values, isList := f.Value.(pflag.SliceValue); {
 		case slices.Contains(flagsHere, f.Name):
-		case slices.Contains(fileFlags, f.Name) && f.Value.String() != toStdout:
+		case slices.Contains(fileFlags, f.Name) && (f.Name != "svg" || f.Value.String() != toStdout):
 			err = fmt.Errorf("--node and --%s FILE exclude each other, because the file would be on the node", f.Name)
 		case isList:
 			for _, v := range values.GetSlice() {

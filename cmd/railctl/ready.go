@@ -28,7 +28,7 @@ than --timeout; the error names what is not ready, and the nodes. "helm test" ru
 	f := cmd.Flags()
 	addClusterFlags(cmd, &access)
 	f.StringVar(&c.Namespace, "namespace", "kube-system", "namespace of the DaemonSets")
-	f.StringArrayVar(&c.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times; all in the namespace when missing")
+	f.StringArrayVar(&c.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace)")
 	f.StringVar(&c.Reconciler, "reconciler", "rail-cni-reconciler", `name of the reconciler's Deployment; "" for none`)
 	f.StringVar(&c.Pools, "pool-namespace", "kube-system", "namespace of the address pools")
 	f.DurationVar(&c.Timeout, "timeout", time.Minute, "how long to wait")

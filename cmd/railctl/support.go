@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/page"
 	"github.com/rail-cni/rail-cni/pkg/support"
 )
@@ -85,31 +87,55 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 	cmd.SetContext(ctx)
 	taken := time.Now()
 	name := "rail-cni-support-" + taken.UTC().Format("20060102-150405")
-	if s.file == "" {
-		s.file = name + ".tar.gz"
-	}
-	out, closed := cmd.OutOrStdout(), func() error { return nil }
-	if s.file != toStdout {
-		file, err := os.OpenFile(s.file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-		if err != nil {
-			return err
+	var missing []string
+	fill := func(out io.Writer) (err error) {
+		b := support.New(out, name, fmt.Sprintf("Support bundle of rail-cni, by railctl %s.", version), taken)
+		if ofCluster {
+			s.addCluster(cmd, b)
+		} else {
+			s.addNode(cmd, b)
 		}
-		out, closed = file, file.Close
+		missing, err = b.Close()
+		return err
 	}
-	b := support.New(out, name, fmt.Sprintf("Support bundle of rail-cni, by railctl %s.", version), taken)
-	if ofCluster {
-		s.addCluster(cmd, b)
-	} else {
-		s.addNode(cmd, b)
+	err := error(nil)
+	switch {
+	case s.file == toStdout:
+		err = fill(cmd.OutOrStdout())
+	case s.file == "":
+		s.file = name + ".tar.gz"
+		err = fillFile(s.file, os.O_CREATE|os.O_EXCL, fill) // root may be in a directory of others, who plant a link
+	case isDevice(s.file):
+		err = fillFile(s.file, 0, fill)
+	default:
+		err = install.Write(s.file, bundleMode, func(file *os.File) error { return fill(file) })
 	}
-	missing, err := b.Close()
-	if err := errors.Join(err, closed()); err != nil {
-		return fmt.Errorf("the bundle is not complete: %w", err)
+	if err != nil {
+		return fmt.Errorf("the bundle %s is not complete: %w", s.file, err)
 	}
 	if s.file != toStdout {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s is written; README.txt in it says what is inside\n", s.file)
 	}
 	return reportErrors(cmd.ErrOrStderr(), brief(missing))
+}
+
+// bundleMode is the mode of a bundle's file.
+const bundleMode = 0o600
+
+// fillFile opens a file with the flags, and fills it.
+func fillFile(path string, flags int, fill func(io.Writer) error) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|flags, bundleMode)
+	if err != nil {
+		return err
+	}
+	return errors.Join(fill(file), file.Close())
+}
+
+// isDevice reports whether the path leads to something that is written to, not replaced: a device, a
+// pipe.
+func isDevice(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
 }
 
 // brief returns errors for the parts that are missing, not too many for a terminal.

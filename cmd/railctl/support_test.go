@@ -175,6 +175,10 @@ func newFakeCluster(t *testing.T) (kubeconfig, nobody string) {
 			switch text := strings.Join(command, " "); {
 			case text == "/rail-agent facts --state-dir=/run/x":
 				return string(facts), "", 0
+			case strings.Contains(text, "killed"):
+				return "a part\n", "its warning\n", 137
+			case strings.Contains(text, "mute"):
+				return "", "", 1
 			case strings.Contains(text, "gone"):
 				return "what it printed\n", "why \x1b[2J\n", 2
 			case strings.HasSuffix(text, "json"):
@@ -184,6 +188,9 @@ func newFakeCluster(t *testing.T) (kubeconfig, nobody string) {
 			}
 		},
 		log: func(pod, container string, query url.Values) string {
+			if query.Get("sinceSeconds") == "1020" && query.Get("tailLines") != "78" { // a long one, of which the end is cut
+				return strings.Repeat("long\n", 4<<20)[:4<<20]
+			}
 			return "the log of " + pod + " " + container + " " + query.Encode() + " token=Planted\n"
 		},
 	}
@@ -238,6 +245,7 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 			{"pod trainer -n a --node gpu-1", "ran /railctl --state-dir=/run/x pod --namespace=a -- trainer\n"},
 			{"doctor --node gpu-1 --only A,B", ""},
 			{"doctor --node gpu-1 --only NIC-MTU,NIC-CARRIER -v", "ran /railctl --state-dir=/run/x doctor --only=NIC-MTU --only=NIC-CARRIER --verbose=true\n"},
+			{"show --node gpu-1 --state-dir /run/y", "ran /railctl --state-dir=/run/x show --state-dir=/run/y\n"},
 			{"topology --node gpu-1 --svg=-", "ran /railctl --state-dir=/run/x topology --svg=-\n"},
 		} {
 			out, errOut, code := plainRun(append(strings.Fields(c.args), kubeconfig...)...)
@@ -251,7 +259,13 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 		if out, errOut, code := plainRun(append([]string{"pod", "default/gone", "--node", "gpu-1"}, kubeconfig...)...); code != 2 || out != "what it printed\n" || errOut != `why \x1b[2J`+"\n" {
 			t.Errorf("exit code %d, %q, %q", code, out, errOut)
 		}
+		for name, want := range map[string]string{"killed": "its warning\nrailctl: /railctl --state-dir=/run/x pod -- killed in pod", "mute": "railctl: /railctl --state-dir=/run/x pod -- mute in pod"} {
+			if _, errOut, code := plainRun(append([]string{"pod", name, "--node", "gpu-1"}, kubeconfig...)...); code == 0 || !strings.HasPrefix(errOut, want) {
+				t.Errorf("%s: exit code %d, %q", name, code, errOut)
+			}
+		}
 		for args, want := range map[string]string{
+			"doctor --node gpu-1 --facts -": "--facts FILE exclude",
 			"show --node gpu-3": "these have one: gpu-1, gpu-2", "show --node gpu-1 --agent-namespace default": "no pods with the labels",
 			"topology --node gpu-1 --svg=x": "would be on the node", "topology --node gpu-1 --svg x": "would be on the node", "doctor --node gpu-1 --facts x": "--facts FILE exclude",
 		} {
@@ -295,6 +309,47 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 		}
 		lacks(t, files, "Planted")
 		contains(t, "the log", files["logs/rail-agent-gpu-2_rail-agent.log"], "sinceSeconds=3600", "tailLines=5000")
+	})
+	t.Run("a bundle with a long log", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+		_, errOut, code := plainRun(append([]string{"support-bundle", "-o", file, "--node", "gpu-2", "--since", "17m"}, kubeconfig...)...)
+		if want := "logs/rail-agent-gpu-2_rail-agent.log: only its last 78 lines are here: its last 625 have"; code != 1 || !strings.Contains(errOut, want) {
+			t.Errorf("exit code %d: %s", code, errOut)
+		}
+		contains(t, "the log", bundleFiles(t, file)["logs/rail-agent-gpu-2_rail-agent.log"], "tailLines=78")
+	})
+	t.Run("the file of a bundle", func(t *testing.T) {
+		dir := t.TempDir()
+		file, target := filepath.Join(dir, "bundle.tar.gz"), filepath.Join(dir, "another's")
+		if err := errors.Join(os.WriteFile(target, []byte("kept"), 0o644), os.Symlink(target, file)); err != nil {
+			t.Fatal(err)
+		}
+		if _, errOut, code := plainRun("support-bundle", "-o", file, "--kubeconfig", path); code != 0 {
+			t.Errorf("exit code %d: %s", code, errOut)
+		}
+		if text, err := os.ReadFile(target); string(text) != "kept" {
+			t.Errorf("the link was followed: %v", err)
+		}
+		bundleFiles(t, file) // has its mode
+		if _, errOut, code := plainRun("support-bundle", "-o", os.DevNull, "--kubeconfig", path); code != 0 {
+			t.Errorf("exit code %d: %s", code, errOut)
+		}
+		if info, err := os.Stat(os.DevNull); err != nil || info.Mode()&os.ModeDevice == 0 {
+			t.Fatalf("%s is replaced: %v", os.DevNull, err)
+		}
+		// The name without -o is taken: of this second, or of the next ones.
+		t.Chdir(dir)
+		for now, i := time.Now(), 0; i < 30; i++ {
+			if err := os.Symlink(target, "rail-cni-support-"+now.Add(time.Duration(i)*time.Second).UTC().Format("20060102-150405")+".tar.gz"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, errOut, code := plainRun("support-bundle", "--kubeconfig", path); code != 1 || !strings.Contains(errOut, "file exists") {
+			t.Errorf("exit code %d: %s", code, errOut)
+		}
+		if text, err := os.ReadFile(target); string(text) != "kept" {
+			t.Errorf("the link was followed: %v", err)
+		}
 	})
 	t.Run("without rights", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "bundle.tar.gz")

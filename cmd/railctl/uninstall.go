@@ -35,7 +35,7 @@ stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 	f := cmd.Flags()
 	addClusterFlags(cmd, &access)
 	f.StringVarP(&u.Namespace, "namespace", "n", "kube-system", "namespace of the DaemonSets")
-	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times; when missing, all in the namespace, and with --nodes-only rail-agent")
+	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace, with --nodes-only rail-agent)")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
 	f.BoolVar(&u.Force, "force", false, "do not wait for pods; their NICs are then not restored, and their addresses not freed")
 	f.BoolVar(&u.NodesOnly, "nodes-only", false, "take it off the nodes, and leave the objects (helm's hook does this)")

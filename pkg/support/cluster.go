@@ -190,7 +190,7 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 	}
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	for lines := logLines; ; lines /= fewer {
+	for lines, tooMany := logLines, 0; ; tooMany, lines = lines, lines/fewer {
 		text, err := o.Client.Log(ctx, o.Namespace, pod, container, kube.LogOptions{Since: o.Since, Lines: lines, Bytes: logBytes, Previous: previous})
 		if err != nil {
 			b.Missing(path, err)
@@ -203,8 +203,8 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 		switch {
 		case !isWhole:
 			b.Missing(path, fmt.Errorf("its last %d lines have more than %d bytes, and their end is missing", lines, logBytes))
-		case lines < logLines:
-			b.Missing(path, fmt.Errorf("only its last %d lines are here: its last %d have more than %d bytes", lines, lines*fewer, logBytes))
+		case tooMany > 0:
+			b.Missing(path, fmt.Errorf("only its last %d lines are here: its last %d have more than %d bytes", lines, tooMany, logBytes))
 		}
 		b.Add(path, about, text)
 		return

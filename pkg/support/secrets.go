@@ -14,6 +14,9 @@ const removedText = "(left out)"
 const secretWords = `token|passw(?:or)?d|passphrase|pass|pwd|secret|credential|(?:api|access|private|auth|encryption|signing|ssh|master|shared|account)[_.-]?key|` +
 	`client-key-data|client-certificate-data|dockerconfigjson|dockercfg`
 
+// plainWords are in all names that have secretWords.
+var plainWords = []string{"token", "pass", "pwd", "secret", "credential", "key", "client-certificate-data", "docker"}
+
 var (
 	secretParts = regexp.MustCompile(`(?i)` + secretWords)
 	// passParts match "DB_PASS", "PGPASS" and "dbPass", but not "bypass", "passed" and "PWD".
@@ -41,15 +44,18 @@ const (
 	keyEnd   = `-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`
 )
 
-// secretTexts match secrets inside a text; what their groups match stays.
-var secretTexts = []*regexp.Regexp{
+// secretTexts match secrets inside a text that has a word; what their groups match stays.
+var secretTexts = []struct {
+	word string // in small letters
+	*regexp.Regexp
+}{
 	// The lines of a key may have the times of a log before them. The end of a text may lack a key's
 	// begin, and the begin its end.
-	regexp.MustCompile(`(?s)()` + keyBegin + `.*?(?:` + keyEnd + `|\z)()`),
-	regexp.MustCompile(`(?s)()\A.*?` + keyEnd + `()`),
-	regexp.MustCompile(`()\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?()`), // JSON web tokens
-	regexp.MustCompile(`(?i)(authorization\\*["']?\s*[:=]\s*\\*["']?(?:basic|bearer|token|apikey|negotiate)\s+)[^\s"'\\(][^\s"'\\]*()`),
-	regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}()`),
+	{"private key", regexp.MustCompile(`(?s)()` + keyBegin + `.*?(?:` + keyEnd + `|\z)()`)},
+	{"private key", regexp.MustCompile(`(?s)()\A.*?` + keyEnd + `()`)},
+	{"eyj", regexp.MustCompile(`eyJ()[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?()`)}, // JSON web tokens
+	{"authorization", regexp.MustCompile(`(?i)(authorization\\*["']?\s*[:=]\s*\\*["']?(?:basic|bearer|token|apikey|negotiate)\s+)[^\s"'\\(][^\s"'\\]*()`)},
+	{"bearer", regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}()`)},
 }
 
 // authority matches what follows "://" of a URL up to its last "@".
@@ -70,10 +76,10 @@ func withoutUser(found string) string {
 var image = regexp.MustCompile(`@sha(?:256|512):`)
 
 var (
-	// named matches the end of a name, and the sign before its value.
-	named = regexp.MustCompile(`(?i)(?:` + secretWords + `)[\w.-]*(\\*["']?)[ \t]*(?::=|=>|[:=])[ \t]*`)
-	// flagged matches a flag, and the space before its value, which may be the next of a list.
-	flagged = regexp.MustCompile(`(?i)(--[\w.-]*(?:` + secretWords + `)[\w.-]*)(?:["',]*[ \t]*\r?\n[ \t]*-[ \t]+|\\*["']?,?[ \t]+)`)
+	// sign matches what is between a name and its value. Its group is the quote of JSON.
+	sign = regexp.MustCompile(`^(\\*["']?)[ \t]*(?::=|=>|[:=])[ \t]*`)
+	// space matches what is between a flag and its value, which may be the next of a list.
+	space = regexp.MustCompile(`^(?:["',]*[ \t]*\r?\n[ \t]*-[ \t]+|\\*["']?,?[ \t]+)`)
 	// logTime is what runtimes and the API server write before each line of a log.
 	logTime = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+ (?:(?:stdout|stderr) [FP] )?`)
 	// blockSign begins a block of lines in YAML.
@@ -85,10 +91,14 @@ var (
 // withoutSecrets returns a text without the secrets in it, and their number. In HTML a value ends
 // with its element.
 func withoutSecrets(text string, isHTML bool) (clean string, removed int) {
-	for _, pattern := range secretTexts {
-		text = pattern.ReplaceAllStringFunc(text, func(found string) string {
+	low := lower(text)
+	for _, of := range secretTexts {
+		if !strings.Contains(low, of.word) {
+			continue
+		}
+		text = of.ReplaceAllStringFunc(text, func(found string) string {
 			removed++
-			m := pattern.FindStringSubmatch(found)
+			m := of.FindStringSubmatch(found)
 			return m[1] + removedText + m[2]
 		})
 	}
@@ -101,63 +111,85 @@ func withoutSecrets(text string, isHTML bool) (clean string, removed int) {
 		return clean
 	})
 	text = strings.ReplaceAll(text, "\x00sha", "@sha")
-	for _, replace := range []func(string, bool) (string, int){withoutValues, withoutFlags} {
-		var n int
-		text, n = replace(text, isHTML)
-		removed += n
-	}
-	return text, removed
+	text, n := withoutValues(text, isHTML)
+	return text, removed + n
 }
 
-// withoutValues removes the values of secret names.
+// withoutValues removes the values of secret names, and the arguments after secret flags.
 func withoutValues(text string, isHTML bool) (clean string, removed int) {
 	var out strings.Builder
 	kept := 0 // the text before is in out
+	next := wordsOf(text)
 	for at := 0; ; {
-		m := named.FindStringSubmatchIndex(text[at:])
-		if m == nil {
+		begin := next(at)
+		if begin < 0 {
 			break
 		}
-		begin, sign, from := at+m[0], at+m[2], at+m[1]
-		at = from
+		at = begin
 		for begin > kept && isNameByte(text[begin-1]) {
 			begin--
 		}
-		if !secretName(text[begin:sign]) {
+		for at < len(text) && isNameByte(text[at]) {
+			at++
+		}
+		name := text[begin:at]
+		if !secretName(name) {
 			continue
 		}
-		to := endOfValue(text, begin, from, m[2] != m[3], isHTML)
-		if to == from {
-			continue
+		from, to := at, at
+		if m := sign.FindStringSubmatch(text[at:]); m != nil {
+			from += len(m[0])
+			to = endOfValue(text, begin, from, m[1] != "", isHTML)
+		} else if strings.HasPrefix(name, "--") {
+			from += len(space.FindString(text[at:]))
+			if rest := text[from:]; from > at && !strings.HasPrefix(rest, "-") && !strings.HasPrefix(rest, removedText) {
+				to = endOfWord(text, from, isHTML)
+			}
 		}
-		out.WriteString(text[kept:from] + removedText)
-		removed++
-		kept, at = to, to
-	}
-	return out.String() + text[kept:], removed
-}
-
-// withoutFlags removes the arguments that follow secret flags.
-func withoutFlags(text string, isHTML bool) (clean string, removed int) {
-	var out strings.Builder
-	kept := 0
-	for at := 0; ; {
-		m := flagged.FindStringSubmatchIndex(text[at:])
-		if m == nil {
-			break
-		}
-		name, from := text[at+m[2]:at+m[3]], at+m[1]
-		at = from
-		if rest := text[from:]; !secretName(name) || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, removedText) {
-			continue
-		}
-		if to := endOfWord(text, from, isHTML); to > from {
+		if to > from {
 			out.WriteString(text[kept:from] + removedText)
 			removed++
 			kept, at = to, to
 		}
 	}
 	return out.String() + text[kept:], removed
+}
+
+// wordsOf returns a function that returns where at or after a place the next of [plainWords] begins
+// in the text, -1 for nowhere. Logs are long: a regular expression takes a second for a megabyte.
+func wordsOf(text string) func(at int) int {
+	low := lower(text)
+	found := make([]int, len(plainWords))
+	for i := range found {
+		found[i] = -1
+	}
+	return func(at int) int {
+		first := len(low)
+		for i, word := range plainWords {
+			if found[i] < at {
+				found[i] = len(low)
+				if n := strings.Index(low[at:], word); n >= 0 {
+					found[i] = at + n
+				}
+			}
+			first = min(first, found[i])
+		}
+		if first == len(low) {
+			return -1
+		}
+		return first
+	}
+}
+
+// lower returns a text of the same length with small ASCII letters.
+func lower(text string) string {
+	low := []byte(text)
+	for i, c := range low {
+		if 'A' <= c && c <= 'Z' {
+			low[i] = c + 'a' - 'A'
+		}
+	}
+	return string(low)
 }
 
 func isNameByte(c byte) bool {
