@@ -74,8 +74,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	// The time of the next full scan, the first once the watch has begun; and
 	// of the next scan of deleted or marked pods, zero is never.
 	full, some := time.Now().Add(afterError), time.Time{}
-	replayed := time.Now()
-	missed := errNotScanned // why not everything was scanned
+	replayed, missed := time.Now(), errNotScanned // missed: why not everything was scanned
 	for {
 		next := full
 		if !some.IsZero() && some.Before(next) {
@@ -107,12 +106,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		}
 		found, err := r.examine(ctx, all, ripe)
 		r.Report(found)
-		if ctx.Err() == nil { // else another may lead, and err is of the end
-			if all {
-				missed = err
-			}
-			r.note(cmp.Or(missed, err))
-		}
+		missed = r.noteScan(ctx, all, missed, err)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -137,6 +131,20 @@ func (r *Reconciler) lead(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// noteScan notes the error of a scan, of everything or not, and returns that of the last scan of
+// everything, which was missed before. An error that comes with the end of ctx is none of the scan:
+// another may lead now.
+func (r *Reconciler) noteScan(ctx context.Context, all bool, missed, err error) error {
+	if ctx.Err() != nil {
+		return missed
+	}
+	if all {
+		missed = err
+	}
+	r.note(cmp.Or(missed, err))
+	return missed
 }
 
 // someAt returns the time of the next scan of deleted or marked pods, zero if there are
