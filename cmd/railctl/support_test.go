@@ -266,7 +266,7 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 		}
 		for args, want := range map[string]string{
 			"doctor --node gpu-1 --facts -": "--facts FILE exclude",
-			"show --node gpu-3": "these have one: gpu-1, gpu-2", "show --node gpu-1 --agent-namespace default": "no pods with the labels",
+			"show --node gpu-3":             "these have one: gpu-1, gpu-2", "show --node gpu-1 --agent-namespace default": "no pods with the labels",
 			"topology --node gpu-1 --svg=x": "would be on the node", "topology --node gpu-1 --svg x": "would be on the node", "doctor --node gpu-1 --facts x": "--facts FILE exclude",
 		} {
 			if out, errOut, code := plainRun(append(strings.Fields(args), kubeconfig...)...); code == 0 || out != "" || !strings.Contains(errOut, want) {
