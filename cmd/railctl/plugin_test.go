@@ -19,13 +19,17 @@ func TestPluginOfKubectlNamesItself(t *testing.T) {
 		want  string
 		fails bool
 	}{
-		{"--help", "kubectl rail [command]", false}, {"--help", "kubectl rail shows which pods", false},
-		{"doctor cluster --help", "kubectl rail doctor cluster [flags]", false}, {"doctor cluster --help", "  kubectl rail doctor cluster --only", false},
+		{"--help", "kubectl rail [command]", false},
+		{"--help", "kubectl rail shows which pods", false},
+		{"doctor cluster --help", "kubectl rail doctor cluster [flags]", false},
+		{"doctor cluster --help", "  kubectl rail doctor cluster --only", false},
 		{"doctor cluster --help", `that "kubectl rail doctor collect --cluster" has printed`, false},
 		{"shwo", `kubectl rail: unknown command "shwo" for "kubectl rail"; did you mean show?`, true},
 		{"show", `kubectl rail: kubectl rail show is about one node: name it by --node; on the node itself, and without kubectl, it is railctl show`, true},
-		{"ipam show --kubeconfig /none", "kubectl rail: ", true}, {"pod", "name a pod: kubectl rail pod NAMESPACE/NAME", true},
-		{"__complete show -o ", "table\nwide\njson\nyaml\n", false}, {"__complete doctor clu", "cluster", false},
+		{"ipam show --kubeconfig /none", "kubectl rail: ", true},
+		{"pod", "name a pod: kubectl rail pod NAMESPACE/NAME", true},
+		{"__complete show -o ", "table\nwide\njson\nyaml\n", false},
+		{"__complete doctor clu", "cluster", false},
 	} {
 		out, errOut, code := plainRun(strings.Split(c.args, " ")...)
 		if c.fails != (code != 0) || !strings.Contains(out+errOut, c.want) {

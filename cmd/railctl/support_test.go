@@ -17,8 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/httpstream/wsstream"
-
+	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
@@ -130,24 +129,14 @@ func (f *fakeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = io.WriteString(w, f.log(parts[6], query.Get("container"), query))
 	case strings.HasSuffix(r.URL.Path, "/exec"):
-		conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v4.channel.k8s.io": {
-			Binary: true, Channels: []wsstream.ChannelType{wsstream.IgnoreChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel},
-		}})
-		_, streams, err := conn.Open(w, r)
-		if err != nil {
-			return // the client is told
-		}
-		defer conn.Close()
-		out, errOut, code := f.run(parts[6], query["command"])
-		status := `{"status":"Success"}`
-		if code != 0 {
-			status = fmt.Sprintf(`{"status":"Failure","message":"command terminated with exit code %[1]d","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"%[1]d"}]}}`, code)
-		}
-		for i, text := range []string{1: out, 2: errOut, 3: status} {
-			if text != "" {
-				_, _ = streams[i].Write([]byte(text))
+		_ = controlplane.ServeExec(w, r, func(command []string) (out, errOut, status string) { // the client is told
+			out, errOut, code := f.run(parts[6], command)
+			status = controlplane.ExecSuccess
+			if code != 0 {
+				status = fmt.Sprintf(`{"status":"Failure","message":"command terminated with exit code %[1]d","reason":"NonZeroExitCode","details":{"causes":[{"reason":"ExitCode","message":"%[1]d"}]}}`, code)
 			}
-		}
+			return out, errOut, status
+		})
 	default:
 		items := f.objects[r.URL.Path]
 		if items == nil {

@@ -30,20 +30,35 @@ func StartKubelet(t testing.TB, exec Exec) (port int) {
 			http.NotFound(w, r)
 			return
 		}
-		conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v4.channel.k8s.io": {
-			Binary: true, Channels: []wsstream.ChannelType{wsstream.IgnoreChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel},
-		}})
-		_, streams, err := conn.Open(w, r)
+		err := ServeExec(w, r, func(command []string) (out, errOut, status string) {
+			out, status = exec(parts[2], command)
+			return out, "", status
+		})
 		if err != nil {
 			t.Error(err)
-			return
 		}
-		defer conn.Close()
-		out, status := exec(parts[2], r.URL.Query()["command"])
-		_, _ = streams[1].Write([]byte(out)) // the client may be gone
-		_, _ = streams[3].Write([]byte(status))
 	}))
 	t.Cleanup(server.Close)
 	address, _ := server.Listener.Addr().(*net.TCPAddr)
 	return address.Port
+}
+
+// ServeExec answers a request to run a program in a container, as a kubelet and the API server do. run returns what the program
+// prints, and its status.
+func ServeExec(w http.ResponseWriter, r *http.Request, run func(command []string) (out, errOut, status string)) error {
+	conn := wsstream.NewConn(map[string]wsstream.ChannelProtocolConfig{"v4.channel.k8s.io": {
+		Binary: true, Channels: []wsstream.ChannelType{wsstream.IgnoreChannel, wsstream.WriteChannel, wsstream.WriteChannel, wsstream.WriteChannel},
+	}})
+	_, streams, err := conn.Open(w, r)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	out, errOut, status := run(r.URL.Query()["command"])
+	for i, text := range []string{1: out, 2: errOut, 3: status} {
+		if text != "" {
+			_, _ = streams[i].Write([]byte(text)) // the client may be gone
+		}
+	}
+	return nil
 }

@@ -178,7 +178,9 @@ func (n *Netns) reportUnread(l *Link) {
 // answer may be too large to send.
 const skipStats = 1 << 3
 
-func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest { return n.askLinkFor(flags, index, skipStats) }
+func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest {
+	return n.askLinkFor(flags, index, skipStats)
+}
 
 // askLinkFor is askLink with another mask (IFLA_EXT_MASK).
 func (n *Netns) askLinkFor(flags, index int, mask uint32) *nl.NetlinkRequest {

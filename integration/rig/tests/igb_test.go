@@ -401,7 +401,7 @@ func TestDPDKPodOfAnIGBFunction(t *testing.T) {
 				result := n.MustRun(call)
 				n.has(1, "mac 02:ab:cd:00:00:01, vlan 100, qos 5, max_tx_rate 200Mbps, spoofchk off, trust on")
 				want := like
-				want.Mtu = 1500 // of its physical function
+				want.Mtu = 1500                // of its physical function
 				want.Mac = "02:ab:cd:00:00:01" // by which the pod's own driver is known
 				if want.Sandbox = call.Netns; interfaceOf(t, result) != want {
 					t.Errorf("the result is %s, want the interface %+v", result, want)

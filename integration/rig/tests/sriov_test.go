@@ -372,7 +372,7 @@ func TestAttachmentsOfSRIOVCNIEnd(t *testing.T) {
 // TestSettingThatADriverLacks: igb has no link state, for example.
 func TestSettingThatADriverLacks(t *testing.T) {
 	n := newFunctions(t, 2)
-	before := n.State() // with the physical function's table
+	before := n.State()                                                            // with the physical function's table
 	for bits, setting := range map[string]string{"32": "link state", "2": "MAC"} { // IFLA_VF_LINK_STATE is 5, IFLA_VF_MAC is 1
 		knob(t, "vf_lacks", bits, func() {
 			_, err := n.Run(n.lend(n.pod("pod"), "ADD", 1, allSettings))

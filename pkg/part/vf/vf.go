@@ -65,9 +65,8 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if lent.Identity.AnyMAC, err = isAlone(host, lent); err != nil {
 		return err
 	}
-	if p.userspace && !nic.IsUserspaceDriver(host.DriverOf(lent.PCI)) {
-		return failure.New(failure.NotAvailable, `"vfioPciMode" is set, and no userspace driver holds %s (its driver is %q)`, lent.PCI, host.DriverOf(lent.PCI)).
-			Cure(`bind vfio-pci, or remove "vfioPciMode"`)
+	if err := p.checkDriver(host, lent); err != nil {
+		return err
 	}
 	of, err := physicalLink(host, physical)
 	if err == nil && lent.Snapshot == nil && !p.infiniBand { // for the result, as sriov-cni's
@@ -107,6 +106,16 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		tx.Record.VF = v
 	}
 	return nil
+}
+
+// checkDriver returns an error if the network wants a userspace driver, and none holds the lent function.
+func (p Part) checkDriver(host *nic.Host, lent *ledger.Loan) error {
+	driver := host.DriverOf(lent.PCI)
+	if !p.userspace || nic.IsUserspaceDriver(driver) {
+		return nil
+	}
+	return failure.New(failure.NotAvailable, `"vfioPciMode" is set, and no userspace driver holds %s (its driver is %q)`, lent.PCI, driver).
+		Cure(`bind vfio-pci, or remove "vfioPciMode"`)
 }
 
 // isAlone reports whether the lent interface is the only one of its function. Those of mlx4 have one for each port.
