@@ -337,10 +337,11 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 // record is the directory of the record.
 func (e *Entry) visible(record string) error {
 	dir := filepath.Dir(e.Path)
-	if e.MadeDir { // it may have gone with the file
-		dir = filepath.Dir(dir)
-	}
 	info, err := os.Stat(dir)
+	if e.MadeDir && errors.Is(err, fs.ErrNotExist) { // it may have gone with the file
+		dir = filepath.Dir(dir)
+		info, err = os.Stat(dir)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return failure.New(failure.IO, "there is no %s, for %s", dir, e.Path).
 			Cure("in a container mount it at the path of the installation; if it was removed, create it again")
@@ -354,15 +355,19 @@ func (e *Entry) visible(record string) error {
 
 // isOfImage reports whether a directory is of the image of the container that the
 // process runs in: it is on the container's root, an overlay, and the record is
-// not.
+// not. The root of a node may be an overlay too. That is the root of process 1,
+// as the agent's pod has the node's processes (hostPID).
 func isOfImage(dir fs.FileInfo, record string) bool {
 	var root unix.Statfs_t
 	if unix.Statfs("/", &root) != nil || root.Type != unix.OVERLAYFS_SUPER_MAGIC {
 		return false
 	}
 	ofRoot, err := os.Stat("/")
-	ofRecord, recordErr := os.Stat(record)
-	return err == nil && recordErr == nil && device(dir) == device(ofRoot) && device(ofRecord) != device(ofRoot)
+	if ofInit, initErr := os.Stat("/proc/1/root"); err != nil || initErr == nil && os.SameFile(ofInit, ofRoot) {
+		return false
+	}
+	ofRecord, err := os.Stat(record)
+	return err == nil && device(dir) == device(ofRoot) && device(ofRecord) != device(ofRoot)
 }
 
 // Visible returns an error that names the paths in the record whose directories

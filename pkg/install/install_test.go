@@ -12,8 +12,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
@@ -443,6 +446,73 @@ func TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.wantRemoved(install.Removed, "a")
+}
+
+// TestDirectoryOfAnImageIsNotThatOfTheNode runs in another process, whose root is an
+// overlay: that of a container with the node's processes, or the node's own.
+func TestDirectoryOfAnImageIsNotThatOfTheNode(t *testing.T) {
+	need.Root(t)
+	if root := os.Getenv("RAIL_CNI_TEST_OVERLAY"); root != "" {
+		enterOverlay(t, root)
+		n := install.Open("/node/record")
+		for _, path := range []string{"/node/made/a", "/image/a", "/image/made/a"} {
+			if _, err := n.Put(t.Context(), install.File{Path: path, Content: []byte("ours"), Mode: 0o755}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := unix.Mount("tmpfs", "/image/made", "tmpfs", 0, ""); err != nil { // it is the mount itself
+			t.Fatal(err)
+		}
+		err := n.Visible()
+		if os.Getpid() == 1 {
+			if err != nil {
+				t.Errorf("the node's directories are refused: %v", err)
+			}
+			return
+		}
+		if text := fmt.Sprint(err); strings.Count(text, "the container's image") != 1 || !strings.Contains(text, "/image is of") {
+			t.Error(text)
+		}
+		if err := unix.Unmount("/image/made", 0); err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(n.Visible()); !strings.Contains(text, "/image/made is of") {
+			t.Error(text)
+		}
+		return
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, flags := range map[string]uintptr{"in a container": unix.CLONE_NEWNS, "on the node": unix.CLONE_NEWNS | unix.CLONE_NEWPID} {
+		t.Run(name, func(t *testing.T) {
+			cmd := exec.Command(exe, "-test.run=^TestDirectoryOfAnImageIsNotThatOfTheNode$")
+			cmd.Env = append(os.Environ(), "RAIL_CNI_TEST_OVERLAY="+t.TempDir())
+			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
+	}
+}
+
+// enterOverlay makes an overlay below dir the root of this process, which has a mount namespace of
+// its own. On /node is another file system.
+func enterOverlay(t *testing.T, dir string) {
+	t.Helper()
+	root := filepath.Join(dir, "root")
+	err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("tmpfs", dir, "tmpfs", 0, ""))
+	for _, of := range []string{"root", "lower/proc", "lower/node", "lower/image", "lower/tmp", "upper", "work"} {
+		err = errors.Join(err, os.MkdirAll(filepath.Join(dir, of), 0o755))
+	}
+	if err := errors.Join(err,
+		unix.Mount("overlay", root, "overlay", 0, fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", dir)),
+		unix.Mount("proc", filepath.Join(root, "proc"), "proc", 0, ""), unix.Mount("tmpfs", filepath.Join(root, "node"), "tmpfs", 0, ""),
+		unix.Chroot(root), os.Chdir("/"),
+	); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestWaitForAFileThatIsBeingWrittenEndsWithTheContext ends the context of an
