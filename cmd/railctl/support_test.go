@@ -117,14 +117,12 @@ type fakeCluster struct {
 
 // ServeHTTP implements http.Handler.
 func (f *fakeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if f.forbids {
+	parts := strings.Split(r.URL.Path, "/") // "", api, v1, namespaces, NAMESPACE, pods, POD, exec
+	switch query := r.URL.Query(); {
+	case f.forbids, query.Get("sinceSeconds") == "1080" && query.Get("tailLines") != "5000":
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = io.WriteString(w, `{"kind":"Status","status":"Failure","reason":"Forbidden","message":"it is forbidden","code":403}`)
-		return
-	}
-	parts := strings.Split(r.URL.Path, "/") // "", api, v1, namespaces, NAMESPACE, pods, POD, exec
-	switch query := r.URL.Query(); {
 	case strings.HasSuffix(r.URL.Path, "/log"):
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = io.WriteString(w, f.log(parts[6], query.Get("container"), query))
@@ -177,7 +175,7 @@ func newFakeCluster(t *testing.T) (kubeconfig, nobody string) {
 			}
 		},
 		log: func(pod, container string, query url.Values) string {
-			if query.Get("sinceSeconds") == "1020" && query.Get("tailLines") != "78" { // a long one, of which the end is cut
+			if since := query.Get("sinceSeconds"); since == "1080" || since == "1020" && query.Get("tailLines") != "78" { // a long one, of which the end is cut
 				return strings.Repeat("long\n", 4<<20)[:4<<20]
 			}
 			return "the log of " + pod + " " + container + " " + query.Encode() + " token=Planted\n"
@@ -306,6 +304,14 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 			t.Errorf("exit code %d: %s", code, errOut)
 		}
 		contains(t, "the log", bundleFiles(t, file)["logs/rail-agent-gpu-2_rail-agent.log"], "tailLines=78")
+	})
+	t.Run("a bundle with a long log that is read only once", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+		_, errOut, code := plainRun(append([]string{"support-bundle", "-o", file, "--node", "gpu-2", "--since", "18m"}, kubeconfig...)...)
+		if want := "logs/rail-agent-gpu-2_rail-agent.log: its last 5000 lines have more than 4194304 bytes, and their end is missing: "; code != 1 || !strings.Contains(errOut, want) {
+			t.Errorf("exit code %d: %s", code, errOut)
+		}
+		contains(t, "the log", bundleFiles(t, file)["logs/rail-agent-gpu-2_rail-agent.log"], "long")
 	})
 	t.Run("the file of a bundle", func(t *testing.T) {
 		dir := t.TempDir()

@@ -188,16 +188,21 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 	if previous {
 		path, about = fmt.Sprintf("logs/%s_%s.previous.log", pod, container), "before its last restart"
 	}
-	ctx, cancel := context.WithTimeout(ctx, listTime)
-	defer cancel()
+	var kept []byte // with its end cut off
 	for lines, tooMany := logLines, 0; ; tooMany, lines = lines, lines/fewer {
-		text, err := o.Client.Log(ctx, o.Namespace, pod, container, kube.LogOptions{Since: o.Since, Lines: lines, Bytes: logBytes, Previous: previous})
-		if err != nil {
+		text, err := o.log(ctx, pod, container, kube.LogOptions{Since: o.Since, Lines: lines, Bytes: logBytes, Previous: previous})
+		if err != nil && kept == nil {
 			b.Missing(path, err)
+			return
+		}
+		if err != nil {
+			b.Missing(path, fmt.Errorf("its last %d lines have more than %d bytes, and their end is missing: %w", tooMany, logBytes, err))
+			b.Add(path, about, kept)
 			return
 		}
 		isWhole := len(text) < logBytes // else the API server has cut the newest
 		if !isWhole && lines >= fewer {
+			kept = text
 			continue
 		}
 		switch {
@@ -209,6 +214,13 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 		b.Add(path, about, text)
 		return
 	}
+}
+
+// log returns the log of a container, if it is read within listTime.
+func (o *ClusterOptions) log(ctx context.Context, pod, container string, of kube.LogOptions) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	return o.Client.Log(ctx, o.Namespace, pod, container, of)
 }
 
 // Printed is what railctl prints on each node.
