@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -98,6 +99,9 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 		missing, err = b.Close()
 		return err
 	}
+	if isStdout(s.file) {
+		s.file = toStdout
+	}
 	err := error(nil)
 	switch {
 	case s.file == toStdout:
@@ -106,7 +110,7 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 		s.file = name + ".tar.gz"
 		err = fillFile(s.file, os.O_CREATE|os.O_EXCL, fill) // root may be in a directory of others, who plant a link
 	case isDevice(s.file):
-		err = fillFile(s.file, 0, fill)
+		err = fillFile(s.file, os.O_TRUNC, fill)
 	default:
 		err = install.Write(s.file, bundleMode, func(file *os.File) error { return fill(file) })
 	}
@@ -131,11 +135,25 @@ func fillFile(path string, flags int, fill func(io.Writer) error) error {
 	return errors.Join(fill(file), file.Close())
 }
 
-// isDevice reports whether the path leads to something that is written to, not replaced: a device, a
-// pipe.
-func isDevice(path string) bool {
+// isStdout reports whether the path leads to the file that is our stdout, as /dev/stdout does.
+func isStdout(path string) bool {
 	info, err := os.Stat(path)
-	return err == nil && !info.Mode().IsRegular() && !info.IsDir()
+	out, outErr := os.Stdout.Stat()
+	return err == nil && outErr == nil && os.SameFile(info, out)
+}
+
+// isDevice reports whether the path leads to something that is written to, not replaced: a device, a
+// pipe, or what a link of the system's leads to, such as /dev/stderr.
+func isDevice(path string) bool {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return true
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	below := func(of string) bool { return strings.HasPrefix(dir+"/", of) }
+	return err == nil && (below("/proc/") || below("/dev/") && !below("/dev/shm/"))
 }
 
 // brief returns errors for the parts that are missing, not too many for a terminal.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
@@ -331,6 +333,27 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 		}
 		if info, err := os.Stat(os.DevNull); err != nil || info.Mode()&os.ModeDevice == 0 {
 			t.Fatalf("%s is replaced: %v", os.DevNull, err)
+		}
+		for _, name := range []string{"/proc/self/fd/1", "/proc/self/fd/3", "/dev/fd/3"} { // not /dev/stdout itself: a failure would replace it
+			file := filepath.Join(dir, "redirected")
+			to, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(filepath.Join(testnet.Bin(t), "railctl"), "support-bundle", "-o", name, "--kubeconfig", path)
+			if cmd.ExtraFiles = []*os.File{to}; strings.HasSuffix(name, "1") {
+				cmd.Stdout = to
+			}
+			if err := errors.Join(cmd.Run(), to.Close()); err != nil {
+				t.Errorf("-o %s: %v", name, err)
+			} else if files := bundleFiles(t, file); files["README.txt"] == "" {
+				t.Errorf("-o %s: the bundle has %q", name, namesOfFiles(files))
+			}
+		}
+		for name, want := range map[string]bool{"/dev/stdout": true, "/dev/../dev/none": true, "/proc/self/fd/2": true, "/dev/shm/none": false, "none": false, "/none/none": false} {
+			if isDevice(name) != want {
+				t.Errorf("%s is a device: %v", name, !want)
+			}
 		}
 		// The name without -o is taken: of this second, or of the next ones.
 		t.Chdir(dir)
