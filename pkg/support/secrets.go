@@ -42,6 +42,9 @@ func secretName(name string) bool {
 const (
 	keyBegin = `-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`
 	keyEnd   = `-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----`
+
+	// quote is a quote: one inside a string of JSON, or one of HTML.
+	quote = `(?:\\*["']|&#3[49];|&quot;)`
 )
 
 // secretTexts match secrets inside a text that has a word; what their groups match stays.
@@ -54,22 +57,48 @@ var secretTexts = []struct {
 	{"private key", regexp.MustCompile(`(?s)()` + keyBegin + `.*?(?:` + keyEnd + `|\z)()`)},
 	{"private key", regexp.MustCompile(`(?s)()\A.*?` + keyEnd + `()`)},
 	{"eyj", regexp.MustCompile(`eyJ()[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?()`)}, // JSON web tokens
-	{"authorization", regexp.MustCompile(`(?i)(authorization\\*["']?\s*[:=]\s*\\*["']?(?:basic|bearer|token|apikey|negotiate)\s+)[^\s"'\\(][^\s"'\\]*()`)},
+	{"authorization", regexp.MustCompile(`(?i)(authorization` + quote + `?\s*[:=]\s*` + quote + `?(?:basic|bearer|token|apikey|negotiate)\s+)[^\s"'\\(<][^\s"'\\<]*()`)},
 	{"bearer", regexp.MustCompile(`(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{16,}()`)},
 }
 
-// authority matches what follows "://" of a URL up to its last "@".
+// authority matches what follows the first "://" of one or more URLs up to their last "@".
 var authority = regexp.MustCompile(`://[^\s"<>]*@`)
 
-// withoutUser returns the match of [authority] without user and password. An "@" of a path stays,
-// such as that before the checksum of an image.
-func withoutUser(found string) string {
-	user := strings.TrimSuffix(strings.TrimPrefix(found, "://"), "@")
-	host, _, hasPath := strings.Cut(user, "/")
-	if user == removedText || hasPath && !strings.Contains(host, ":") {
-		return found
+// withoutUsers returns the match of [authority] without users and passwords, and their number. An
+// "@" of a path stays, such as that before the checksum of an image.
+func withoutUsers(found string) (clean string, removed int) {
+	var out strings.Builder
+	parts := strings.Split(found, "://")
+	for i := 1; i < len(parts); i++ {
+		part := parts[i]
+		if endsInPassword(part) {
+			first := i
+			for i+1 < len(parts) && !strings.Contains(parts[i], "@") {
+				i++
+			}
+			part = strings.Join(parts[first:i+1], "://")
+		}
+		end := strings.LastIndexByte(part, '@')
+		host, _, hasPath := strings.Cut(part[:max(end, 0)], "/")
+		if end < 0 || hasPath && !strings.Contains(host, ":") {
+			out.WriteString("://" + part)
+			continue
+		}
+		out.WriteString("://" + removedText + part[end:])
+		removed++
 	}
-	return "://" + removedText + "@"
+	return out.String(), removed
+}
+
+// endsInPassword reports whether what is between two "://" has a user and the begin of a password,
+// which has the second one.
+func endsInPassword(part string) bool {
+	host := part
+	if n := strings.IndexAny(part, "/?#,;|&'()"); n >= 0 {
+		host = part[:n]
+	}
+	_, port, _ := strings.Cut(host, ":")
+	return !strings.HasPrefix(host, "[") && strings.Trim(port, "0123456789") != ""
 }
 
 // image matches the reference of an image by its checksum, whose "@" ends no user.
@@ -77,15 +106,21 @@ var image = regexp.MustCompile(`@sha(?:256|512):`)
 
 var (
 	// sign matches what is between a name and its value. Its group is the quote of JSON.
-	sign = regexp.MustCompile(`^(\\*["']?)[ \t]*(?::=|=>|[:=])[ \t]*`)
+	sign = regexp.MustCompile(`^(` + quote + `?)[ \t]*(?::=|=>|[:=])[ \t]*`)
 	// space matches what is between a flag and its value, which may be the next of a list.
-	space = regexp.MustCompile(`^(?:["',]*[ \t]*\r?\n[ \t]*-[ \t]+|\\*["']?,?[ \t]+)`)
+	space = regexp.MustCompile(`^(?:["',]*[ \t]*\r?\n[ \t]*-[ \t]+|` + quote + `?[ \t]*,(?:\s|\\[nrt])*|` + quote + `?[ \t]+)`)
+	// nextFlag matches a flag where a value might be.
+	nextFlag = regexp.MustCompile(`^(?:-|` + quote + `--)`)
+	// nextLine matches what is before a value of JSON in the next line. Its group begins the value.
+	nextLine = regexp.MustCompile(`^\s*\n\s*([\[{]|` + quote + `)`)
 	// logTime is what runtimes and the API server write before each line of a log.
 	logTime = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\S+ (?:(?:stdout|stderr) [FP] )?`)
-	// blockSign begins a block of lines in YAML.
+	// blockSign begins a block of lines in YAML, after ": ".
 	blockSign = regexp.MustCompile(`^(?:[|>][\d+-]*)?[ \t]*(?:#[^\n]*)?\r?(?:\n|$)`)
-	number    = regexp.MustCompile(`^-?\d[\d.eE+-]*`)
-	constant  = regexp.MustCompile(`^(?:true|false|null)(?:[\s,;}\]]|$)`)
+	// noMore matches the end of a line without a value.
+	noMore   = regexp.MustCompile(`^\r?(?:\n|$)`)
+	number   = regexp.MustCompile(`^-?\d[\d.eE+-]*`)
+	constant = regexp.MustCompile(`^(?:true|false|null)(?:[\s,;}\]<]|$)`)
 )
 
 // withoutSecrets returns a text without the secrets in it, and their number. In HTML a value ends
@@ -104,10 +139,8 @@ func withoutSecrets(text string, isHTML bool) (clean string, removed int) {
 	}
 	text = image.ReplaceAllStringFunc(text, func(found string) string { return "\x00" + found[1:] })
 	text = authority.ReplaceAllStringFunc(text, func(found string) string {
-		clean := withoutUser(found)
-		if clean != found {
-			removed++
-		}
+		clean, n := withoutUsers(found)
+		removed += n
 		return clean
 	})
 	text = strings.ReplaceAll(text, "\x00sha", "@sha")
@@ -142,7 +175,7 @@ func withoutValues(text string, isHTML bool) (clean string, removed int) {
 			to = endOfValue(text, begin, from, m[1] != "", isHTML)
 		} else if strings.HasPrefix(name, "--") {
 			from += len(space.FindString(text[at:]))
-			if rest := text[from:]; from > at && !strings.HasPrefix(rest, "-") && !strings.HasPrefix(rest, removedText) {
+			if rest := text[from:]; from > at && !nextFlag.MatchString(rest) && !strings.HasPrefix(rest, removedText) {
 				to = endOfWord(text, from, isHTML)
 			}
 		}
@@ -206,19 +239,28 @@ func endOfValue(text string, name, from int, isQuoted, isHTML bool) int {
 	line := strings.LastIndexByte(text[:name], '\n') + 1
 	before := logTime.ReplaceAllString(text[line:name], "")
 	opensLine := strings.Trim(before, " \t-\"'") == ""
-	if sign := blockSign.FindString(rest); sign != "" || rest == "" {
-		if !opensLine {
-			return from + len(strings.TrimRight(sign, " \t\r\n"))
+	isYAML := strings.HasSuffix(strings.TrimRight(text[:from], " \t"), ":")
+	begin := noMore
+	if isYAML && text[from-1] != ':' { // else "#" begins no comment
+		begin = blockSign
+	}
+	if loc := begin.FindStringIndex(rest); loc != nil {
+		to := from + len(strings.TrimRight(rest[:loc[1]], " \t\r\n"))
+		if m := nextLine.FindStringSubmatchIndex(rest); m != nil && isQuoted {
+			to = max(to, endOfEnclosed(text, from+m[2], true, isHTML))
 		}
-		return endOfBlock(text, from, from+len(sign), len(strings.TrimRight(before, `"'`)))
+		if opensLine {
+			to = max(to, endOfBlock(text, from, from+loc[1], len(strings.TrimRight(before, `"'`))))
+		}
+		return to
 	}
 	if isQuoted {
-		if n := len(number.FindString(rest)); n > 0 && n < len(rest) && strings.ContainsRune(",}] \t\r\n", rune(rest[n])) {
+		if n := len(number.FindString(rest)); n > 0 && n < len(rest) && strings.ContainsRune(",}]< \t\r\n", rune(rest[n])) {
 			return from + n
 		}
 	}
-	if rest[0] == '{' || rest[0] == '[' {
-		return from + endOfBrackets(rest)
+	if strings.ContainsAny(rest[:1], `{["'`) {
+		return endOfEnclosed(text, from, isQuoted || isYAML, isHTML)
 	}
 	if opensLine && !isQuoted && !isHTML && !strings.ContainsAny(rest[:1], `"'\`) && text[from-1] == ' ' { // a value of YAML may have spaces
 		return endOfLine(text, from)
@@ -255,20 +297,65 @@ func endOfBlock(text string, from, lines, indent int) int {
 	return to
 }
 
-// endOfBrackets returns where the brackets that begin a text end.
+// endOfEnclosed returns where the brackets or the string end that begin at from, with what a word
+// has behind them. In JSON and YAML this ends with a comma.
+func endOfEnclosed(text string, from int, hasCommas, isHTML bool) int {
+	to := from
+	if inBrackets := text[from] == '{' || text[from] == '['; inBrackets {
+		to += endOfBrackets(text[from:])
+	} else {
+		to, hasCommas = endOfWord(text, from, isHTML), true
+	}
+	if isHTML {
+		return max(to, endOfWord(text, from, true)) // the quotes between the brackets are others
+	}
+	ends := " \t\r\n"
+	if hasCommas {
+		ends += "\"'`\\,;)}]<>&|"
+	}
+	if n := strings.IndexAny(text[to:], ends); n >= 0 {
+		return to + n
+	}
+	return len(text)
+}
+
+// endOfBrackets returns where the brackets that begin a text end. Those in strings do not count.
 func endOfBrackets(text string) int {
-	depth := 0
-	for i, c := range text {
-		switch c {
+	depth, line := 0, 0 // line is the end of the line with text[i]
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
 		case '{', '[':
 			depth++
 		case '}', ']':
 			if depth--; depth == 0 {
 				return i + 1
 			}
+		case '"', '\'', '\\':
+			if strings.IndexByte("{[(:=, \t\r\n", text[i-1]) < 0 {
+				continue // an apostrophe
+			}
+			if line < i {
+				line = endOfLine(text, i)
+			}
+			if end := endOfString(text[:line], i); end > i {
+				i = end - 1
+			}
 		}
 	}
 	return len(text)
+}
+
+// endOfString returns where the string that begins at from ends; from, if none begins there or it is
+// not closed.
+func endOfString(text string, from int) int {
+	rest := strings.TrimLeft(text[from:], `\`)
+	if rest == "" || rest[0] != '"' && rest[0] != '\'' {
+		return from
+	}
+	if end := endOfWord(text, from, false); end < len(text) || len(rest) > 1 && text[end-1] == rest[0] {
+		return end
+	}
+	return from
 }
 
 // endOfWord returns where a word ends that begins at from: with the closing quote, or before a

@@ -22,6 +22,13 @@ func TestTextsAreWithoutSecrets(t *testing.T) {
 		"https://:Planted@kept1/", "https://Planted@kept1/", "https://user:Pl/Planted@Planted@kept1/x", "https://kept1/x?of=a@kept2", "docker://kept1/x@sha256:kept2", "https://kept1:6443/x",
 		`{\"password\": \"Planted \\\" Planted\", \"kept1\": 1}`, `{"a": "{\"secret\": {\"b\": \"Planted\"}} kept1"}`,
 		`Authorization: Basic Planted kept1`,
+		"a://kept1/x,https://user:Planted@kept2/", "'https://kept1/x','https://u:Planted@kept2'", "https://kept1/?u=https://u:Planted@kept2", "https://kept1:80,https://u:Planted@kept2/x,b://kept3/x@kept4,c://:Planted@kept5",
+		"https://u:Planted://Planted@kept1/", "https://u:a://b://Planted@kept1/", "https://[::1]:80/kept1,https://u:Planted@kept2",
+		"DB_PASSWORD=#Planted\nkept1", "DB_PASSWORD=|Planted\nkept1", "password:#Planted", "password: #Planted\nkept1", "password: |123Planted", "password: # Planted\n  Planted\nkept1: 1",
+		`{"args":["--token","Planted","--kept1"]}`, `{"args":["--token","--kept1"]}`, "[\n \"--token\",\n \"Planted\",\n \"kept1\"\n]", `{\"args\":[\"--token\",\"Planted\",\"kept1\"]}`, "[--token,Planted] kept1",
+		"{\"password\":\n\"Planted\", \"kept1\": 1}", "{\n \"password\":\n  \"Planted\",\n \"kept1\": 1\n}", "{\"secret\":\r\n{\"a\": \"Planted\"}, \"kept1\": 1}", "\"secret\":\n  \"a\": Planted\n\"kept1\": 1",
+		"PASSWORD=[a]Planted kept1", "PASSWORD=[a],Planted kept1", "PASSWORD={a}Planted", "password: [a]Planted, kept1", "PASSWORD='a'Planted kept1", `PASSWORD="a"Planted, kept1`,
+		`{"secret": {"a": "}x", "b": "Planted"}, "kept1": 1}`, `{"secret": ["]\"]", 'a]', "Planted"], "kept1": 1}`, `{\"secret\": {\"a\": \"}\\\"}x\", \"b\": \"Planted\"}, \"kept1\": 1}`, "secret={it's Planted} kept1", "secret={'tis Planted} kept1",
 	} {
 		clean, n := withoutSecrets(text, false)
 		if strings.Contains(clean, "Planted") || (n > 0) != strings.Contains(text, "Planted") {
@@ -36,8 +43,19 @@ func TestTextsAreWithoutSecrets(t *testing.T) {
 			t.Errorf("%q became %q again, %d removed", clean, again, n)
 		}
 	}
-	if clean, _ := withoutSecrets("<td>token: &#34;Planted Planted&#34;</td><td>kept</td>", true); clean != "<td>token: "+removedText+"</td><td>kept</td>" {
-		t.Error(clean)
+	for text, want := range map[string]string{
+		"<td>token: &#34;Planted Planted&#34;</td><td>kept</td>":                   "<td>token: (left out)</td><td>kept</td>",
+		"<td>{&#34;password&#34;: &#34;Planted Planted&#34;}</td><td>kept</td>":    "<td>{&#34;password&#34;: (left out)</td><td>kept</td>",
+		"<td>{&#39;password&#39;:&quot;Planted</td>kept":                           "<td>{&#39;password&#39;:(left out)</td>kept",
+		"<td>&#34;password&#34;:\n&#34;Planted&#34;</td>kept":                      "<td>&#34;password&#34;:(left out)</td>kept",
+		"<td>&#34;secret&#34;: [&#34;]&#34;, &#34;Planted&#34;]</td>kept":          "<td>&#34;secret&#34;: (left out)</td>kept",
+		"<td>[&#34;--token&#34;,&#34;Planted&#34;]</td>kept":                       "<td>[&#34;--token&#34;,(left out)</td>kept",
+		"<td>&#34;Authorization&#34;: &#34;Basic Planted&#34;}</td>kept":           "<td>&#34;Authorization&#34;: &#34;Basic (left out)</td>kept",
+		"<td>&#34;secretName&#34;: &#34;kept&#34;, &#34;token&#34;: true</td>kept": "<td>&#34;secretName&#34;: &#34;kept&#34;, &#34;token&#34;: true</td>kept",
+	} {
+		if clean, _ := withoutSecrets(text, true); clean != want {
+			t.Errorf("%q became %q", text, clean)
+		}
 	}
 }
 
