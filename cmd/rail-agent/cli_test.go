@@ -68,7 +68,9 @@ func TestLogsAreTextOrJSON(t *testing.T) {
 	log.Info("not logged")
 	log.Warn("NIC not returned", "nic", "ens1", "err", errors.New("busy"))
 	var line struct{ Level, Msg, NIC, Err string }
-	if err := json.Unmarshal(stderr.Bytes(), &line); err != nil || line.Level != "WARN" || line.Msg != "NIC not returned" || line.NIC != "ens1" || line.Err != "busy" {
+	want := line
+	want.Level, want.Msg, want.NIC, want.Err = "WARN", "NIC not returned", "ens1", "busy"
+	if err := json.Unmarshal(stderr.Bytes(), &line); err != nil || line != want {
 		t.Errorf("%s: %+v, %v", &stderr, line, err)
 	}
 	for args, want := range map[string]string{

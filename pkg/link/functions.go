@@ -43,10 +43,10 @@ func (n *Netns) Functions(index int) ([][]byte, error) {
 	return functions, wrap(n.ifGone(err, index), "read virtual functions of link with index %d in netns %s", index, n.Path)
 }
 
-// guidsUncounted reports whether the kernel may count no room for the GUIDs of the link's virtual functions, as kernels without
-// 23f00807619d (6.15, and later ones of some distributions) do (rtnl_vfinfo_size). With some 16 functions its answer about this link then
-// does not fit: it returns EMSGSIZE, and warns in its log (rtnl_getlink), which ends a machine with panic_on_warn. Only InfiniBand
-// has GUIDs. A dump asks the drivers of all links, so it is not for other NICs.
+// guidsUncounted reports whether the kernel may count no room for the GUIDs of the link's virtual functions (rtnl_vfinfo_size).
+// Kernels before 6.15 count none, unless 23f00807619d was added to them. With some 16 functions their answer about this link does not
+// fit: they return EMSGSIZE, and warn in their log (rtnl_getlink), which ends a machine with panic_on_warn. Only InfiniBand has GUIDs.
+// A dump asks the drivers of all links, so it is not for other NICs.
 func (n *Netns) guidsUncounted(index int) bool {
 	if atLeast(6, 15) {
 		return false

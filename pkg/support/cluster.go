@@ -35,7 +35,7 @@ type ClusterOptions struct {
 	Since     time.Duration // how old logs and Events may be
 }
 
-// has reports whether a node is to be read. The name "" is of no node.
+// has reports whether what belongs to the node is read. The name "" stands for what belongs to none.
 func (o *ClusterOptions) has(node string) bool {
 	return len(o.Nodes) == 0 || node == "" || slices.Contains(o.Nodes, node)
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -97,12 +98,9 @@ func (r *Reconciler) lead(ctx context.Context) error {
 
 		all := !time.Now().Before(full)
 		r.Log.Debug("checking addresses", "all", all, "pods", len(deleted))
-		// Pods that were deleted too recently are for the next scan.
-		ripe := map[string]time.Time{}
-		for ref, t := range deleted {
-			if all || time.Since(t) >= r.Grace {
-				ripe[ref] = t
-			}
+		ripe := maps.Clone(deleted)
+		if !all { // pods that were deleted too recently are for the next scan
+			maps.DeleteFunc(ripe, func(_ string, t time.Time) bool { return time.Since(t) < r.Grace })
 		}
 		found, err := r.examine(ctx, all, ripe)
 		r.Report(found)
