@@ -145,25 +145,15 @@ func (h *host) callFor(verb, id string, pod *testnet.Netns, nic string) testnet.
 // traced makes the program for the harness from a call.
 func (h *host) traced(c testnet.Call) program {
 	h.t.Helper()
-	args := h.enter(c.Plugin)
-	return program{
-		args: args, stdin: c.Config, execs: min(len(args)-1, 1),
+	p := program{
+		args: []string{c.Plugin}, stdin: c.Config,
 		env: append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName,
 			"CNI_NETNS="+c.Netns, "CNI_ARGS="+c.Args, "CNI_PATH="+c.Path, "GOTRACEBACK=none"),
 	}
-}
-
-// enter returns the command that runs a program in the node.
-func (h *host) enter(args ...string) []string {
-	h.t.Helper()
-	if h.inside {
-		return args
+	if !h.inside {
+		p.netns = h.node
 	}
-	ip, err := exec.LookPath("ip")
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return append([]string{ip, "netns", "exec", h.node.Name}, args...)
+	return p
 }
 
 func (h *host) begin() program {
@@ -220,7 +210,8 @@ func (h *host) recover(recovery string, o outcome) (lost []string) {
 	case byADD:
 		h.byADDs(run)
 	case byGC:
-		if out, err := h.command("railctl", "gc").CombinedOutput(); err != nil {
+		cmd, out := h.command("railctl", "gc")
+		if err := errors.Join(h.start(cmd), cmd.Wait()); err != nil {
 			lost = append(lost, fmt.Sprintf("railctl gc: %v: %s", err, out))
 		}
 	case byAgent:
@@ -267,10 +258,19 @@ func (h *host) byADDs(run func(c testnet.Call, may bool)) {
 
 const childEnd = 10 * time.Second
 
-// command makes a command of the node's with its state directory.
-func (h *host) command(name string, args ...string) *exec.Cmd {
-	args = h.enter(append([]string{filepath.Join(h.bin, name), "--state-dir", h.state}, args...)...)
-	return exec.Command(args[0], args[1:]...)
+// command makes a command of the node's with its state directory, and returns what it writes.
+func (h *host) command(name string, args ...string) (cmd *exec.Cmd, out *bytes.Buffer) {
+	cmd, out = exec.Command(filepath.Join(h.bin, name), append([]string{"--state-dir", h.state}, args...)...), &bytes.Buffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	return cmd, out
+}
+
+// start starts a command on the node.
+func (h *host) start(cmd *exec.Cmd) error {
+	if h.inside {
+		return cmd.Start()
+	}
+	return h.node.Start(cmd)
 }
 
 // runAgent runs the agent until there is no attachment, or agentTime has
@@ -280,10 +280,8 @@ func (h *host) runAgent() error {
 	if len(h.recorded()) == 0 {
 		return nil
 	}
-	cmd := h.command("rail-agent", "run", "--metrics", "off", "--socket", "off")
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
+	cmd, log := h.command("rail-agent", "run", "--metrics", "off", "--socket", "off")
+	if err := h.start(cmd); err != nil {
 		h.t.Fatal(err)
 	}
 	for deadline := time.Now().Add(agentTime); len(h.recorded()) > 0 && time.Now().Before(deadline); {

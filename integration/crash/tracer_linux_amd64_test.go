@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // changes names the system calls that can change something outside of the
@@ -55,14 +57,13 @@ type program struct {
 	args  []string // the path first
 	env   []string
 	stdin string
-	execs int // how many programs args starts in place of itself before the plugin runs
+	netns *testnet.Netns // in which it runs; nil: that of the test
 }
 
 type tracer struct {
 	main   int
 	groups map[int]int // thread → process
 	in     intervention
-	execs  int
 	outcome
 }
 
@@ -94,8 +95,13 @@ func trace(t *testing.T, p program, in intervention) outcome {
 	results := make(chan result, 1)
 	began := time.Now()
 	go func() {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
+		if p.netns == nil {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+		} else if err := p.netns.Enter(); err != nil {
+			results <- result{error: err}
+			return
+		}
 		tr, err := start(p, files, in)
 		if err == nil {
 			overdue := time.AfterFunc(hang, func() { _ = syscall.Kill(-tr.main, syscall.SIGKILL) })
@@ -156,7 +162,7 @@ func start(p program, files []*os.File, in intervention) (*tracer, error) {
 	if err := stopAtChanges(pid); err != nil {
 		return nil, fmt.Errorf("seccomp filter of a traced program: %w", err)
 	}
-	return &tracer{main: pid, groups: map[int]int{pid: pid}, in: in, execs: p.execs}, syscall.PtraceCont(pid, 0)
+	return &tracer{main: pid, groups: map[int]int{pid: pid}, in: in}, syscall.PtraceCont(pid, 0)
 }
 
 // stopAtChanges makes a process that has just been started stop at calls that
@@ -289,11 +295,7 @@ func (tr *tracer) follow(untilMainEnds bool) error {
 			if untilMainEnds && tr.intervene(tid) {
 				continue // it is dying
 			}
-		case sig == syscall.SIGTRAP:
-			if status.TrapCause() == unix.PTRACE_EVENT_EXEC && tid == tr.main {
-				tr.execs--
-			}
-		case sig != syscall.SIGSTOP:
+		case sig != syscall.SIGSTOP && sig != syscall.SIGTRAP:
 			deliver = int(sig)
 		}
 		// The thread may be gone already; the next wait shows it.
@@ -330,7 +332,7 @@ type callInfo struct {
 func (tr *tracer) intervene(tid int) bool {
 	var info callInfo
 	_, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid), unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
-	if e != 0 || tr.execs > 0 {
+	if e != 0 {
 		return false
 	}
 	what := tr.change(tid, &info)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
@@ -215,10 +216,65 @@ func (n *Netns) Batch(flags []string, commands ...string) string {
 	return out.String()
 }
 
-// Exec runs a program in the namespace and returns its output.
+// Exec runs a program in the namespace, as [Netns.Start] does, and returns its output.
 func (n *Netns) Exec(args ...string) string {
 	n.t.Helper()
-	return command(n.t, "ip", append([]string{"netns", "exec", n.Name}, args...)...)
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := n.RunCommand(cmd); err != nil {
+		n.t.Fatalf("%s in %s: %v\n%s%s", strings.Join(args, " "), n.Name, err, &out, &errOut)
+	}
+	return out.String()
+}
+
+// Start starts the command in the namespace as "ip netns exec" does (ip-netns(8)), with a /sys that
+// shows the namespace, but without a process of ip(8), which would take longer than most programs
+// of tests.
+func (n *Netns) Start(cmd *exec.Cmd) error {
+	started := make(chan error)
+	go func() {
+		err := n.Enter()
+		if err == nil {
+			err = cmd.Start()
+		}
+		started <- err
+	}()
+	return <-started
+}
+
+// RunCommand starts the command in the namespace, as [Netns.Start] does, and awaits its end.
+func (n *Netns) RunCommand(cmd *exec.Cmd) error {
+	if err := n.Start(cmd); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}
+
+// Enter moves the goroutine for good into a thread that is in the namespace and has a mount
+// namespace of its own, whose /sys shows the network namespace. The thread ends with the goroutine.
+func (n *Netns) Enter() error {
+	runtime.LockOSThread()
+	netns, err := os.Open(n.Path)
+	if err != nil {
+		return err
+	}
+	defer netns.Close()
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"setns " + n.Path, func() error { return unix.Setns(int(netns.Fd()), unix.CLONE_NEWNET) }},
+		{"unshare", func() error { return unix.Unshare(unix.CLONE_NEWNS) }},
+		{"mount --make-rslave /", func() error { return unix.Mount("", "/", "none", unix.MS_SLAVE|unix.MS_REC, "") }},
+		{"umount /sys", func() error { return unix.Unmount("/sys", unix.MNT_DETACH) }},
+		{"mount /sys", func() error { return unix.Mount(n.Name, "/sys", "sysfs", 0, "") }},
+	} {
+		if err := step.do(); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+	}
+	return nil
 }
 
 // Sysctl sets a sysctl below net/ in the namespace.
@@ -245,12 +301,45 @@ func command(t testing.TB, name string, args ...string) string {
 // peer (a switch or another node), up as well and named <name>-sw there.
 func (n *Netns) NIC(name string, peer *Netns) {
 	n.t.Helper()
-	n.IP("link", "add", name, "mtu", "9000", "type", "veth", "peer", "name", name+"-sw", "mtu", "9000", "netns", peer.Name)
+	n.veth(name, 9000, peer)
 	n.SetFlags(name, unix.IFF_UP, unix.IFF_UP)
 	peer.SetFlags(name+"-sw", unix.IFF_UP, unix.IFF_UP)
 	// The kernel adds the link-local address a moment after the carrier.
 	n.await("the link-local address of "+name, func() bool { return n.hasLinkLocal(name) })
 	peer.await("the link-local address of "+name+"-sw", func() bool { return peer.hasLinkLocal(name + "-sw") })
+}
+
+// veth makes a veth pair, whose other end is named <name>-sw, in peer.
+func (n *Netns) veth(name string, mtu int, peer *Netns) {
+	n.t.Helper()
+	other, err := os.Open(peer.Path)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer other.Close()
+	attributes := netlink.NewLinkAttrs()
+	attributes.Name, attributes.MTU = name, mtu
+	if err := n.Do(func() error {
+		return netlink.LinkAdd(&netlink.Veth{
+			LinkAttrs: attributes, PeerName: name + "-sw", PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(other.Fd()),
+		})
+	}); err != nil {
+		n.t.Fatalf("make %s in %s: %v", name, n.Name, err)
+	}
+}
+
+// AddAltname gives the interface an alternative name.
+func (n *Netns) AddAltname(name, altname string) {
+	n.t.Helper()
+	if err := n.Do(func() error {
+		index, err := indexOf(name)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkAddAltName(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: index}}, altname)
+	}); err != nil {
+		n.t.Fatalf("name %s in %s %s: %v", name, n.Name, altname, err)
+	}
 }
 
 // hasLinkLocal reports whether the interface has its IPv6 link-local address,
@@ -287,9 +376,27 @@ func (n *Netns) objects() string {
 func (n *Netns) objectsNow() string {
 	n.t.Helper()
 	var b strings.Builder
-	n.describe(&b, nil, "link", "addr", "route show table all", "rule", "neigh show nud permanent")
-	n.describe(&b, []string{"-6"}, "route show table all", "rule")
+	n.describe(&b, "link", "addr", "route show table all", "rule", "neigh show nud permanent")
+	n.ipv6Rules(&b)
 	return b.String()
+}
+
+// ipv6Rules writes the policy rules of IPv6, a line each: its header (struct fib_rule_hdr) and its
+// attributes. "ip rule" of the same process shows those of IPv4 only, and starting another one is
+// most of what a state costs.
+func (n *Netns) ipv6Rules(b *strings.Builder) {
+	n.t.Helper()
+	const header = 12
+	rules, err := n.ask(unix.NETLINK_ROUTE, unix.RTM_GETRULE, unix.NLM_F_DUMP, []byte{unix.AF_INET6, header - 1: 0})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	b.WriteString("# rules of IPv6\n")
+	for _, r := range rules {
+		var attributes strings.Builder
+		dump(&attributes, "", r[header:], func(string) bool { return false }, nil)
+		fmt.Fprintf(b, "rule %x %s\n", r[:header], strings.ReplaceAll(strings.TrimSpace(attributes.String()), "\n", ", "))
+	}
 }
 
 // sysctls is the other part of State.
@@ -359,9 +466,9 @@ var volatile = []string{
 
 // describe writes the output of these commands of ip(8). One process runs them
 // all, because starting one is slow in a virtual machine.
-func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string) {
+func (n *Netns) describe(b *strings.Builder, commands ...string) {
 	n.t.Helper()
-	out := n.Batch(append([]string{"-d", "-j"}, flags...), commands...)
+	out := n.Batch([]string{"-d", "-j"}, commands...)
 	for d := json.NewDecoder(strings.NewReader(out)); len(commands) > 0; commands = commands[1:] {
 		var v any
 		if err := d.Decode(&v); err != nil {
@@ -375,7 +482,7 @@ func (n *Netns) describe(b *strings.Builder, flags []string, commands ...string)
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		fmt.Fprintf(b, "# ip %s %s\n%s\n", strings.Join(flags, " "), commands[0], text)
+		fmt.Fprintf(b, "# ip %s\n%s\n", commands[0], text)
 	}
 }
 

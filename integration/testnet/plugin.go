@@ -155,13 +155,13 @@ func (n *Netns) RunSaying(c Call) (stdout []byte, said string, err error) {
 	if !filepath.IsAbs(binary) {
 		binary = filepath.Join(strings.Split(c.Path, ":")[0], c.Plugin)
 	}
-	cmd := exec.Command("ip", "netns", "exec", n.Name, binary)
+	cmd := exec.Command(binary)
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName,
 		"CNI_NETNS="+c.Netns, "CNI_ARGS="+c.Args, "CNI_PATH="+c.Path)
 	cmd.Stdin = strings.NewReader(c.Config)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
-	runErr := cmd.Run()
+	runErr := n.RunCommand(cmd)
 	if runErr == nil {
 		return out.Bytes(), errOut.String(), nil
 	}

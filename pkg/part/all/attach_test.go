@@ -34,21 +34,22 @@ func newBench(t *testing.T) *bench {
 		state: filepath.Join(t.TempDir(), "state"),
 	}
 	b.node.NIC(nicName, b.wire)
-	b.node.IP("link", "property", "add", "dev", nicName, "altname", "enp4s0np0")
+	b.node.AddAltname(nicName, "enp4s0np0")
 	return b
 }
 
 // furnish configures on the NIC everything that a move to a pod removes.
 func (b *bench) furnish() {
-	b.node.IP("link", "set", nicName, "alias", "rail 1 of leaf 7", "txqueuelen", "4321", "allmulticast", "on")
-	b.node.IP("addr", "add", "10.9.0.1/24", "brd", "+", "dev", nicName)
-	b.node.IP("addr", "add", "10.9.0.7/24", "dev", nicName)
-	b.node.IP("addr", "add", "fd00:9::1/64", "dev", nicName)
-	b.node.IP("addr", "add", "fd00:9::7/64", "dev", nicName)
-	b.node.IP("route", "add", "10.20.0.0/16", "via", "10.9.0.254", "metric", "77", "mtu", "4000")
-	b.node.IP("route", "add", "default", "via", "10.9.0.254", "table", "101")
-	b.node.IP("-6", "route", "add", "fd00:20::/48", "via", "fd00:9::fe")
-	b.node.IP("neigh", "add", "10.9.0.254", "lladdr", "02:00:00:00:00:fe", "nud", "permanent", "dev", nicName)
+	b.node.Batch(nil,
+		"link set "+nicName+` alias "rail 1 of leaf 7" txqueuelen 4321 allmulticast on`,
+		"addr add 10.9.0.1/24 brd + dev "+nicName,
+		"addr add 10.9.0.7/24 dev "+nicName,
+		"addr add fd00:9::1/64 dev "+nicName,
+		"addr add fd00:9::7/64 dev "+nicName,
+		"route add 10.20.0.0/16 via 10.9.0.254 metric 77 mtu 4000",
+		"route add default via 10.9.0.254 table 101",
+		"route add fd00:20::/48 via fd00:9::fe",
+		"neigh add 10.9.0.254 lladdr 02:00:00:00:00:fe nud permanent dev "+nicName)
 	b.node.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
 	b.node.Sysctl("ipv4/conf/"+nicName+"/rp_filter", "2")
 	b.node.Sysctl("ipv6/conf/"+nicName+"/accept_ra", "0")

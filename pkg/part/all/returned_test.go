@@ -32,7 +32,7 @@ func TestWhatThePodDidToTheNICDoesNotComeHome(t *testing.T) {
 	b.node.IP("link", "del", nicName)
 	b.node.IP("link", "add", nicName, "mtu", "9000", "numtxqueues", "2", "numrxqueues", "2", "type", "veth", "peer", "name", nicName+"-sw", "netns", b.wire.Name)
 	b.wire.IP("link", "set", nicName+"-sw", "up")
-	b.node.IP("link", "property", "add", "dev", nicName, "altname", "enp4s0np0")
+	b.node.AddAltname(nicName, "enp4s0np0")
 	b.node.IP("link", "set", nicName, "up")
 	time.Sleep(100 * time.Millisecond)
 	b.furnish()
