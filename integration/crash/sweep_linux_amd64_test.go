@@ -93,10 +93,10 @@ func sweep(t *testing.T, s subject, name, verb string, m mode, sample, enough in
 	points := rand.New(rand.NewPCG(seed, hash.Sum64())).Perm(result.points)
 	points = slices.DeleteFunc(points, func(p int) bool { return m.nth > 0 && p%m.nth != m.first })
 	tries := len(points)
-	if !full && tries > sample {
-		tries = sample // in random order: the next point replaces an unreached one
-	} else {
+	if full {
 		slices.Sort(points)
+	} else {
+		tries = min(tries, sample) // in random order: the next point replaces an unreached one
 	}
 	for _, p := range points {
 		if len(result.losses) >= enough || result.tried == tries {
