@@ -54,6 +54,12 @@ has() { [[ " $1 " == *" $2 "* ]]; }
 
 nested() { (cd "$1" && every "${1//\//-}" ./...); }
 
+# concurrent DIR: does a goroutine of the package or of its tests share anything with another?
+# Without one the race detector has nothing to find; FULL=yes runs it all the same.
+concurrent() {
+	[[ ${RAIL_CNI_FULL:-} == yes ]] || grep -qE '^[[:space:]]*go |\.Go\(|errgroup|sync\.|atomic\.|\.Parallel\(\)' "$1"/*.go
+}
+
 module=$(go list -m)
 race=() plain=() alone=()
 for package in $(go list ./... | "$report" -longest-first scripts/durations.txt "$run.before/durations.txt"); do
@@ -62,7 +68,7 @@ for package in $(go list ./... | "$report" -longest-first scripts/durations.txt 
 		continue
 	elif has "${ALONE:-}" "$short"; then
 		alone+=("$package")
-	elif has "${NO_RACE:-}" "$short"; then
+	elif has "${NO_RACE:-}" "$short" || ! concurrent "$short"; then
 		plain+=("$package")
 	else
 		race+=("$package")
