@@ -27,7 +27,7 @@ type doctorFlags struct {
 
 func (f *doctorFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.doctor, "doctor", on, `check the node by the rules of "railctl doctor": metrics, and Events when something changes; "off" turns it off`)
-	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules; the slow ones are in each fifth run; at most 15m")
+	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules; the slow rules run every fifth time; at most 15m")
 	flags.BoolVar(&f.condition, "node-condition", false, "also keep the condition "+keeper.ConditionType+" of the Node; needs the right to patch nodes/status")
 }
 
@@ -90,10 +90,10 @@ func newFacts(a *agentFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "facts",
 		Short: "Print the facts of this node, as the agent knows them",
-		Long: `Ask the agent of this node, by its socket, for the facts by which "railctl doctor"
-checks the node, and print them as JSON. "railctl doctor cluster" runs this in the
-agent's pod of each node. Unlike "railctl doctor collect" it has how often NICs lost
-their carrier in the last 12 hours, which the agent remembers.`,
+		Long: `Ask the agent of this node, through its socket, for the facts that "railctl doctor"
+checks, and print them as JSON. "railctl doctor cluster" runs this in the agent's
+pod of each node. Unlike the facts of "railctl doctor collect", they include how
+often NICs lost their carrier in the last 12 hours, which the agent counts.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket (default: "agent.sock" in the first state directory)`)

@@ -41,30 +41,30 @@ type credentialFlags struct {
 
 func (f *credentialFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.confDir, "cni-conf", "",
-		"the runtime's configuration directory, below which the kubeconfig and the flat file of whereabouts are written; none when empty")
+		"the runtime's configuration directory: the kubeconfig and the flat file of whereabouts are written below it; if empty, they are not written")
 	flags.StringVar(&f.account, "plugin-account", "rail-cni-whereabouts", "service account, in the agent's namespace, whose token the plugin whereabouts gets")
-	flags.DurationVar(&f.lifetime, "token-lifetime", 24*time.Hour, "life of that token, which is renewed when half of it is over")
-	flags.StringVar(&f.server, "api-server", "", "the API server's URL for the plugin; the agent's own when empty")
-	flags.StringVar(&f.namespace, "pool-namespace", "", "namespace of the address pools; the agent's own when empty")
+	flags.DurationVar(&f.lifetime, "token-lifetime", 24*time.Hour, "lifetime of that token, which is renewed after half of the time")
+	flags.StringVar(&f.server, "api-server", "", "the API server's URL for the plugin (default: the agent's own URL)")
+	flags.StringVar(&f.namespace, "pool-namespace", "", "namespace of the address pools (default: the agent's own namespace)")
 	flags.BoolVar(&f.replace, "replace-whereabouts-files", false,
-		"also replace the files of whereabouts' own installer, which otherwise stay and are used, until the API server refuses their token")
+		"also replace the files of whereabouts' own installer at once; without this flag they are used until the API server refuses their token")
 }
 
 func addRecordFlag(flags *pflag.FlagSet, path *string) {
-	flags.StringVar(path, "record", install.DefaultDir, "directory of the record: what is installed where, and what was there before")
+	flags.StringVar(path, "record", install.DefaultDir, "directory of the record of installed files and the files that they replaced")
 }
 
 func (f *installFlags) add(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, keep what was there before, and keep the installed ones there")
+	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, back up the files that they replace, and restore the plugins if they are replaced")
 	flags.StringSliceVar(&f.plugins, "plugins", node.DefaultPlugins, "the plugins to install and to watch: some of "+strings.Join(node.PluginNames, ", "))
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
-	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install put there as soon as no pod needs it, and be ready then")
-	flags.BoolVar(&f.force, "force", false, "with --uninstall: at once, even if pods need the plugins")
+	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install installed, as soon as no pod needs it; the agent is ready after that")
+	flags.BoolVar(&f.force, "force", false, "with --uninstall: remove the files at once, even if pods need the plugins")
 	flags.StringVar(&f.nodeFile, "node-file", "",
 		"with --install: the text to write to "+nodefile.InstalledPath+", which limits what networks may use on a node without "+nodefile.DefaultPath)
 	flags.StringVar(&f.toolDir, "railctl-dir", "",
-		"with --install: also install the railctl beside the agent's program there, for people on the node, unless a package or a person put one there; "+
-			"without this flag one that was installed is removed, for which its directory must still be mounted into the agent's pod")
+		"with --install: also install railctl, from the directory of the agent's program, into this directory, for people on the node, unless it has a railctl of a package or a person; "+
+			"without this flag a railctl that was installed is removed, for which its directory must still be mounted into the agent's pod")
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)
 }
@@ -182,16 +182,17 @@ func newUninstall(a *agentFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "uninstall",
 		Short: "Remove the files that run --install put on this node",
-		Long: `Remove the files that "run --install" put on this node, and put back what was
-there before, byte for byte. End "run" first: it would install them again.
+		Long: `Remove the files that "run --install" put on this node, and restore the earlier
+files, byte for byte. End "rail-agent run" first: it would install the files again.
 
-While a pod holds a NIC, or an address waits to be freed, nothing is
-done, and the exit code is 1: these pods need our plugins at their end. --force
-does it anyway. In a cluster "railctl uninstall" does it on all nodes.`,
+While a pod holds a NIC, or an address waits to be freed, the command does nothing,
+and the exit code is 1: when these pods end, they need our plugins. With --force it
+removes the files nevertheless. In a cluster "railctl uninstall" removes the files
+on all nodes.`,
 		Args: cobra.NoArgs,
 	}
 	addRecordFlag(cmd.Flags(), &record)
-	cmd.Flags().BoolVar(&force, "force", false, "at once, even if pods need the plugins")
+	cmd.Flags().BoolVar(&force, "force", false, "remove the files at once, even if pods need the plugins")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if os.Geteuid() != 0 {
 			return errors.New("what was installed is root's; run rail-agent uninstall as root")

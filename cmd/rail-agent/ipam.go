@@ -26,8 +26,8 @@ type reconcilerFlags struct{ grace, nodeGrace, interval time.Duration }
 
 func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.grace, "grace", reconcile.DefaultGrace, "how long a pod must be gone before its addresses are freed")
-	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "how long a pod must be gone while a node is not ready, and after a node was removed or the work began: such a pod may still run; also how long a Node must be gone before its blocks are revoked; 0 or less than --grace is --grace")
-	flags.DurationVar(&f.interval, "interval", reconcile.DefaultInterval, "time between looks at all addresses")
+	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "like --grace, but while a node is not ready, and after a node was removed or reconciling started, because such a pod may still run; also how long a Node must be gone before its blocks are revoked; at least --grace")
+	flags.DurationVar(&f.interval, "interval", reconcile.DefaultInterval, "time between two checks of all addresses")
 }
 
 func newIPAM(a *agentFlags) *cobra.Command {
@@ -39,29 +39,30 @@ func newIPAM(a *agentFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "Free the addresses of pods that are gone, from whereabouts' pools in the cluster",
-		Long: `Free the addresses of pods that are gone from the IPPools of the cluster, each
-together with its reservation, and repair pairs of which one half is missing. Also
-free addresses that DELs of this node could not free while the API server was
-away.
+		Long: `Free addresses in the IPPools of the cluster whose pods are gone, each together with
+its reservation, and repair pairs of entry and reservation if one of the two is
+missing. Also free addresses that DELs of this node could not free while the API
+server was unreachable.
 
-An address is freed if its pod was gone at two looks, the grace period apart,
-and is still gone when asked for just before. A pod that exists keeps its
-addresses until its DEL, unless it has ended (Succeeded, Failed) for longer than
-the grace period. While a node of the cluster is not ready, and after a node was
-removed or the work began, the time is --node-grace: a node that lost its
-connection goes on running pods that the cluster has deleted. With --once the
-time is --grace. Except with --once, the command also frees the blocks
-(block_size) of nodes that are gone. The command may run on every node: by the Lease
-rail-cni-reconciler one of them does the work. "railctl ipam gc" does it once,
-and prints what it did.
+An address is freed if its pod was missing in two checks, the grace period apart,
+and is still missing in a third check right before the deletion. A pod that exists
+keeps its addresses until its DEL, unless it has ended (Succeeded, Failed) for
+longer than the grace period. While a node of the cluster is not ready, and after a
+node was removed or this command started to reconcile, the grace period is
+--node-grace: a node that lost its connection continues to run pods that the cluster
+has deleted. With --once the grace period is always --grace. Except with --once, the
+command also frees the blocks (block_size) of nodes that are gone. The command may
+run on every node: the Lease rail-cni-reconciler lets only one of them reconcile.
+"railctl ipam gc" reconciles once, and prints what it did.
 
-At --metrics it serves /metrics for Prometheus. While it does the work these tell how
-full the pools are, as of its last scan. At --health it serves /healthz and /readyz. It
-is ready when it could read the Lease and, if it does the work, the pools and pods.`,
+At --metrics it serves /metrics for Prometheus. While it holds the Lease, the
+metrics show how full the pools were at its last scan. At --health it serves
+/healthz and /readyz. It is ready when it could read the Lease and, if it holds the
+Lease, the pools and pods.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")
-	cmd.Flags().BoolVar(&journal, "journal", true, "also free addresses that DELs of this node left in the journal; false in a pod that does not serve its node")
+	cmd.Flags().BoolVar(&journal, "journal", true, "also free addresses that DELs of this node left in the journal; set false in a pod that does not serve its node")
 	cmd.Flags().StringVar(&address, "metrics", off, `address of /metrics; "off" for none`)
 	cmd.Flags().StringVar(&health, "health", off, `address of /healthz and /readyz, without encryption, for the kubelet's probes; "off" for none`)
 	metrics.add(cmd.Flags())

@@ -58,7 +58,7 @@ func newRoot(stderr io.Writer) *cobra.Command {
 	a := &agentFlags{}
 	root := &cobra.Command{
 		Use:           "rail-agent",
-		Short:         "Keep a node of rail-cni in order",
+		Short:         "Run rail-cni's agent on a node",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

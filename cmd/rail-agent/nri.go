@@ -15,7 +15,7 @@ import (
 type nriFlags struct{ socket string }
 
 func (f *nriFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.socket, "nri-socket", "/var/run/nri/nri.sock", `the container runtime's NRI socket, which need not exist: by it containers of pods with rails get variables, files, locked memory and devices; "off" for no NRI`)
+	flags.StringVar(&f.socket, "nri-socket", "/var/run/nri/nri.sock", `the container runtime's NRI socket, through which containers of pods with rails get variables, files, locked memory and devices; it need not exist; "off" for no NRI`)
 }
 
 // components returns the NRI plugin, none if it is off.

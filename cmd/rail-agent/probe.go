@@ -12,11 +12,11 @@ func newProbe(a *agentFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe",
 		Short: "Ask the agent of this node whether it is ready",
-		Long: `Ask the agent of this node, by its socket, whether it is ready: it has installed
-or uninstalled the plugins if it was told to, and has checked every record. With
---live, ask only whether it is still working. If not, the exit code is 1 and the
-reason is printed. Kubelet's probes run this, because a port on the host's
-loopback may belong to another process.`,
+		Long: `Ask the agent of this node, through its socket, whether it is ready: it has
+installed or uninstalled the plugins, if its flags say so, and has checked every
+record. With --live, ask only whether it is still working. If it is not, the exit
+code is 1 and the reason is printed. The kubelet's probes run this command, because
+a port on the host's loopback may belong to another process.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket (default: "agent.sock" in the first state directory)`)

@@ -41,32 +41,32 @@ const (
 const memoryLimit = 24 << 20
 
 // runHelp is the description of "run".
-const runHelp = `Keep this node until SIGTERM. Run it as root in the host's network namespace,
-once for each node. (Several do no harm.)
+const runHelp = `Run the agent of this node until SIGTERM. Run it as root in the host's network
+namespace, once on each node. (Several agents do no harm.)
 
-An attachment whose pod's network namespace is gone is ended as soon as the
-kernel has returned its NIC: the NIC is restored, and its addresses are freed.
-Attachments that a reboot left in a state directory on a disk are ended too. An
-attachment that cannot be ended is tried again after 1 s, 2 s, … 5 min, and
-reported once: in the log, in the metric rail_cni_nics_not_returned, and as an
+An attachment whose pod's network namespace is gone is ended as soon as the kernel
+has returned its NIC: the NIC is restored, and its addresses are freed. Attachments
+that a reboot left in a state directory on a disk are ended too. If an attachment
+cannot be ended, the agent tries again after 1 s, 2 s, … 5 min, and reports the
+attachment once: in the log, in the metric rail_cni_nics_not_returned, and as an
 Event of the node if there is a cluster. Addresses that a DEL left in the journal
 are freed when the server is back.
 
-The addresses of a pod whose carrier first comes after the end of its ADD are
-announced to the neighbors. An RDMA device that its driver re-creates is moved
-into its pod again.
+If the carrier of a pod comes only after the end of its ADD, the agent announces the
+pod's addresses to the neighbors. If a driver re-creates an RDMA device of a pod,
+the agent moves the device into the pod again.
 
-For networks with block_size it publishes who has the addresses of this node's
-blocks, and returns a block that has been empty for an hour. Every five minutes
-it asks the API server whether the blocks are still the node's.
+For networks with block_size it publishes which pods have the addresses of this
+node's blocks, and returns a block that has been empty for an hour. Every five
+minutes it asks the API server whether the blocks are still the node's.
 
---cni-bin watches that the plugins there are equal to those in --own, and reports
-those that something has replaced or removed. With --restore-binaries the agent
-puts its own there. --install installs them to begin with, keeps what was there
-before, and writes files below --cni-conf: the kubeconfig of the plugin
-whereabouts, whose token it renews, and the flat file that leads to it.
---uninstall undoes that on a node without pods that need it. Until then it goes
-on keeping the node.
+With --cni-bin the agent compares the plugins in that directory with those in --own,
+and reports plugins that were replaced or removed. With --restore-binaries it
+restores them. --install installs the plugins when the agent starts, backs up the
+files that they replace, and writes files below --cni-conf: the kubeconfig of the
+plugin whereabouts, whose token it renews, and the flat file that names the
+kubeconfig. --uninstall undoes that as soon as no pod of the node needs the plugins.
+Until then the agent does its other work.
 
 While "resources" of the node file has a pool, the agent is a device plugin: it
 offers the NICs of the pools to the kubelet at --kubelet-dir.
@@ -76,8 +76,8 @@ in "pods" below the first state directory and, with "publish: {annotation: true}
 in the node file, the annotation rail-cni.io/rails. "railctl pod" prints the same.
 
 If the container runtime has NRI (--nri-socket), containers of such a pod get
-environment variables, the files, locked memory without limit and the char devices
-of the pod's RDMA devices. Other containers stay as they are.
+environment variables, these files, unlimited locked memory and the char devices of
+the pod's RDMA devices. Other containers are not changed.
 
 It checks the node by the rules of "railctl doctor" (--doctor): the metric
 rail_doctor_rule, Events when a problem begins or ends and, with --node-condition,
@@ -85,11 +85,12 @@ the condition RailNetworkReady of the Node.
 
 --reconcile does the work of "rail-agent ipam".
 
-At --metrics it serves /metrics for Prometheus (with the RDMA counters of each
-port, and the pod that has the port), /healthz and /readyz. With --metrics-secure
-it serves them by HTTPS, and /metrics only to accounts that the cluster allows. At
---socket it serves the same, /status and /facts, for root only. It is ready when it has
-checked everything, and has done what --install, --cni-conf or --uninstall say.`
+At --metrics it serves /metrics for Prometheus (with the RDMA counters of each port,
+and the pod that has the port), /healthz and /readyz. With --metrics-secure it
+serves them by HTTPS, and /metrics only to accounts that the cluster allows. At
+--socket it serves the same, /status and /facts, for root only. The agent is ready
+when it has checked everything, and has completed --install, --cni-conf or
+--uninstall.`
 
 func newRun(a *agentFlags) *cobra.Command {
 	var f runFlags
@@ -106,19 +107,19 @@ func newRun(a *agentFlags) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.agent.Metrics, "metrics", "127.0.0.1:9400", `address of /metrics, /healthz and /readyz; "off" for none`)
 	flags.StringVar(&f.agent.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events; else the first of $KUBECONFIG, else a pod's service account, else none does")
-	flags.StringVar(&f.agent.NodeName, "node", "", "the node's name in the cluster and in metrics; else $NODE_NAME, else the host's")
-	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP, else $NODE_IP; host-device lends the NIC that has it only with \"allow\": [\"uplink\"]")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events (default: the first of $KUBECONFIG, or a pod's service account; without either, there are no Events)")
+	flags.StringVar(&f.agent.NodeName, "node", "", "the node's name in the cluster and in metrics (default: $NODE_NAME, or the host's name)")
+	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP (default: $NODE_IP); host-device lends the NIC with this address only with \"allow\": [\"uplink\"]")
 	flags.StringArrayVar(&f.binDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
-	flags.StringVar(&f.own, "own", "", "directory with the plugins as they should be (default: that of the agent's program)")
-	flags.BoolVar(&f.restore, "restore-binaries", false, "put the plugins of --own into each --cni-bin, whenever they are not there")
+	flags.StringVar(&f.own, "own", "", "directory with the plugins to install and to compare with (default: the directory of the agent's program)")
+	flags.BoolVar(&f.restore, "restore-binaries", false, "copy the plugins of --own into each --cni-bin whenever they are missing or replaced there")
 	flags.BoolVar(&f.container, "container", false, "in a container with capabilities that is not privileged: make its /proc/sys and /sys writable")
 	f.install.add(flags)
 	f.metrics.add(flags)
 	f.devices.add(flags)
 	f.nri.add(flags)
 	f.doctor.add(flags)
-	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; one agent of all does it")
+	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; only one of all agents does it at a time")
 	f.reconciler.add(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), &f) }
 	return cmd

@@ -102,7 +102,7 @@ doctor collect" has printed, on any machine.
 
 // addTo adds the flags about where facts are.
 func (d *doctorFlags) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&d.facts, "facts", "", `file with facts that "railctl doctor collect" has printed, "-" for stdin; else they are read from this node`)
+	cmd.Flags().StringVar(&d.facts, "facts", "", `file with facts that "railctl doctor collect" has printed, "-" for stdin (default: read this node's facts)`)
 	d.addKubeconfig(cmd)
 }
 
@@ -117,11 +117,10 @@ func newDoctorCollect(d *doctorFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "collect",
 		Short: "Print the facts of this node as JSON",
-		Long: `Print the facts by which "railctl doctor" checks this node. Each fact has its
-source; a fact that could not be read has the error, and the exit code is 0
-nevertheless. The document has the names of hosts and pods, and addresses. Of the
-environment variables in the pods that hold a NIC it has only those of NCCL, UCX,
-NVSHMEM and GLOO.`,
+		Long: `Print the facts that "railctl doctor" checks. Each fact has its source. A fact that
+could not be read has the error instead, and the exit code is still 0. The document
+has the names of hosts and pods, and addresses. It has only those environment
+variables of pods with a NIC that belong to NCCL, UCX, NVSHMEM or GLOO.`,
 		Example: `  railctl doctor collect > facts.json
   railctl doctor collect | jq '.nics.list.value[] | {name, carrier: .carrier.value}'`,
 		Args: cobra.NoArgs,
@@ -133,7 +132,7 @@ NVSHMEM and GLOO.`,
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
 	own.addKubeconfig(cmd)
 	cmd.Flags().StringVarP(&own.Namespace, "namespace", "n", "",
-		"with --cluster: namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+		"with --cluster: namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		own.stateDir = d.stateDir
 		read := own.read

@@ -31,8 +31,8 @@ func newCheck() *cobra.Command {
 		Use:   "check FILE|DIRECTORY...",
 		Short: "Check network configurations and node files before they are applied",
 		Long: `Check files by the rules of "railctl doctor" for configurations, with the plugins'
-own parsers. It needs neither root nor a cluster. It recognizes these files by their
-content:
+own parsers. The command needs neither root nor a cluster. It recognizes these files
+by their content:
 
   NetworkAttachmentDefinitions, also as several documents and as lists
   a CNI configuration or list of plugins, in JSON
@@ -40,9 +40,10 @@ content:
   the configuration of k8s-rdma-shared-dev-plugin or sriov-network-device-plugin, in
   JSON or in a ConfigMap
 
-Networks are also compared with each other, so name all files in one command, or their
-directory. What no rule covers is counted: plugins of others, other objects of
-Kubernetes, and files with nothing to check. It is an error if there is nothing else.
+Networks are also compared with each other, so name all files in one command, or
+their directory. The command counts what no rule covers: plugins of other projects,
+other objects of Kubernetes, and files with nothing to check. If there is nothing
+else, that is an error.
 
 ` + exitCodesHelp,
 		Example: `  railctl check nads.yaml node.yaml

@@ -25,8 +25,8 @@ func newDoctorCluster() *cobra.Command {
 		Long: `Read the facts of all nodes with a rail-agent, and check them by all rules: each
 node, its pods and networks, and the nodes together. It runs on any machine with a
 kubeconfig, and needs no root: the API server runs "rail-agent facts" in the agent's
-pod of each node. 32 nodes are asked at a time, each for 25 s at most. A node that does
-not answer is a finding, and the others are checked nevertheless.
+pod of each node. 32 nodes are asked at a time, each for 25 s at most. If a node
+does not answer, that is a finding, and the other nodes are still checked.
 
 The account needs the rights to list pods, nodes, servicecidrs, ippools,
 overlappingrangeipreservations and network-attachment-definitions, and to get and
@@ -40,7 +40,7 @@ nodes. Facts that it may not read are missing, and their rules are unknown.
 		Args: cobra.NoArgs,
 	}
 	j.add(cmd, "doctor cluster")
-	cmd.Flags().StringVar(&own.facts, "facts", "", `file with facts that "railctl doctor collect --cluster" has printed, "-" for stdin; else the nodes are asked`)
+	cmd.Flags().StringVar(&own.facts, "facts", "", `file with facts that "railctl doctor collect --cluster" has printed, "-" for stdin (default: ask the nodes)`)
 	own.WithoutPlugins = true
 	addPoolFlags(cmd, &own.Flags)
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")

@@ -20,9 +20,8 @@ func newEnv(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env NAMESPACE/NAME",
 		Short: "Print the settings of NCCL, UCX, NVSHMEM or vLLM for a pod of this node",
-		Long: `Print the environment variables that follow from the rails of a pod of this node.
-Containers get them by NRI, and rail-agent writes them to /run/rail-cni/pods/UID.
-The formats are
+		Long: `Print the environment variables for the rails of a pod of this node. Containers get
+them by NRI, and rail-agent writes them to /run/rail-cni/pods/UID. The formats are
 
   nccl     the variables of NCCL, one KEY=value a line, as in nccl.conf
   ucx, nvshmem, vllm

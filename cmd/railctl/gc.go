@@ -24,18 +24,18 @@ is returned as it was, the IPAM plugin frees the addresses, and the record is
 removed. Attachments whose addresses could not be freed earlier are ended too.
 Attachments of living pods are never touched.
 
-Every ADD does the same before it begins. Use this command on a node where no
-pod starts, or to read why something cannot be ended.
+Every ADD does the same before it begins. Use this command if no pod starts on the
+node, or to see why an attachment cannot be ended.
 
-The exit code is 1 if something could not be ended. The last column has the
-reason. "busy" means that a plugin works on it now.`,
+The exit code is 1 if an attachment could not be ended. The last column has the
+reason. "busy" means that a plugin is working on the attachment.`,
 		Example: `  railctl gc --dry-run
   railctl gc
   railctl gc -o json | jq -r '.[] | select(.outcome == "not ended") | .error'`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(cmd, "gc")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be ended, and why")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be ended, and why")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return collect(cmd, *stateDir, output, dryRun)
 	}

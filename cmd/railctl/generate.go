@@ -24,8 +24,8 @@ func newGenerateNADs() *cobra.Command {
 		Use:   "nads --rails RAILS --range RANGE",
 		Short: "Print a network for each rail, and how a pod asks for them",
 		Long: `Print a NetworkAttachmentDefinition for each rail, for "kubectl apply -f -". Each
-selects its NIC by "rail", so one network serves all nodes: the node file of each node
-has the rails of its NICs ("railctl rails discover").
+network selects its NIC by "rail", so it serves all nodes: the node file of each
+node has the rails of its NICs ("railctl rails discover").
 
 RANGE is a range of whereabouts. In the range and in the gateway {rail} stands for the
 number of the rail. The ranges of two rails must not overlap.
@@ -36,11 +36,11 @@ RESOURCE_rail_N: RESOURCE is a pool with the mode perRail. With macvlan, which s
 the NIC, it is RESOURCE: a pool with the mode shared. Without --resource the kubelet
 does not know that a NIC is lent, and the pod gets no RDMA char devices.
 
-With --one there is one NetworkAttachmentDefinition for all rails: it takes the rail of
-the NIC that the pod was allocated ("rail": "auto"), and the pod names it once for each
-rail. RESOURCE is then a pool with the mode exclusive, of which the pod requests as many
-devices. --same-host gives all interfaces of a pod the same host part of the address.
-Each node then takes addresses in blocks of 16 ("block_size").
+With --one there is one NetworkAttachmentDefinition for all rails: it takes the rail
+of the NIC that the pod was allocated ("rail": "auto"), and the pod names it once
+for each rail. RESOURCE is then a pool with the mode exclusive, and the pod requests
+one device for each rail. --same-host gives all interfaces of a pod the same host
+part of the address. Each node then takes addresses in blocks of 16 ("block_size").
 
 The lines that a pod needs are printed as a comment, or with --pod as an example
 pod. The command reads nothing from the node or the cluster.`,
@@ -51,10 +51,10 @@ pod. The command reads nothing from the node or the cluster.`,
 		Args: cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&g.Rails, "rails", "", `rails, as "0-7" or "0,2,4-6"`)
-	flags.StringVar(&g.Range, "range", "", `range of each rail's addresses, as "172.31.{rail}.0/24"`)
-	flags.StringVar(&g.Gateway, "gateway", "", `address of each rail's gateway, which is handed out to no pod, as "172.31.{rail}.1"`)
-	flags.StringVar(&g.Resource, "resource", "", "name of a pool of the device plugin, as rdma/roce")
+	flags.StringVar(&g.Rails, "rails", "", `rails, such as "0-7" or "0,2,4-6"`)
+	flags.StringVar(&g.Range, "range", "", `range of each rail's addresses, such as "172.31.{rail}.0/24"`)
+	flags.StringVar(&g.Gateway, "gateway", "", `address of each rail's gateway, such as "172.31.{rail}.1"; no pod gets it`)
+	flags.StringVar(&g.Resource, "resource", "", "name of a pool of the device plugin, such as rdma/roce")
 	flags.StringVar(&g.Name, "name", "rail-net", "name of the networks, to which -N is added")
 	flags.StringVarP(&g.Namespace, "namespace", "n", "", "namespace of the networks and the pod")
 	flags.StringVar(&g.Type, "type", manifest.HostDevice, "plugin: host-device or macvlan")

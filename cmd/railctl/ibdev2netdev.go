@@ -32,11 +32,11 @@ network namespace, in the form of NVIDIA's script of the same name:
 Without a flag it prints the host's ports. A pod needs no tools of its own. "Up"
 means that the interface is up and has a carrier.
 
-The answers are the kernel's; names do not count. So a line is
-printed only if both ends are in that namespace: in exclusive mode the RDMA
-device and the interface, in shared mode the interface. An InfiniBand port has a
-line for its interface and for each of its children. A macvlan has no line: the
-port belongs to its master, and "railctl show" says which one that is.
+The command asks the kernel, and does not compare names. It prints a line only if
+both ends are in the network namespace: in exclusive mode the RDMA device and the
+interface, in shared mode only the interface. An InfiniBand port has a line for its
+interface and for each of its children. A macvlan has no line, because the port
+belongs to its master. "railctl show" names the master.
 
 The exit code is 1 if this kernel has no RDMA, or if something cannot be read. It
 is 0 if there are no lines; stderr then says so.`,
@@ -46,7 +46,7 @@ is 0 if there are no lines; stderr then says so.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&c.holder.Pod, "pod", "", "a pod of this node, as NAMESPACE/NAME, that has an attachment")
-	cmd.Flags().StringVar(&c.holder.Container, "container", "", "a container id that has an attachment, or how it begins")
+	cmd.Flags().StringVar(&c.holder.Container, "container", "", "ID of a container that has an attachment, or the beginning of the ID")
 	cmd.Flags().StringVar(&c.netns, "netns", "", "the path of a network namespace")
 	cmd.MarkFlagsMutuallyExclusive("pod", "container", "netns")
 	c.output = addOutputFlag(cmd, "ibdev2netdev")

@@ -22,9 +22,10 @@ func newIPAM(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "Inspect, check and clean up the address pools of the cluster",
-		Long: `Inspect, check and clean up whereabouts' address pools (IPPool) in the cluster. It runs
-anywhere with a kubeconfig, without root. On a node "gc" also frees the addresses
-that the node's plugins could not free while the API server was away.`,
+		Long: `Inspect, check and clean up whereabouts' address pools (IPPool) in the cluster. It
+runs anywhere with a kubeconfig, without root. On a node, "gc" also frees the
+addresses that the node's plugins could not free while the API server was
+unreachable.`,
 	}
 	cmd.AddCommand(newIPAMShow(), newIPAMExplain(), newIPAMCheck(), newIPAMGC(stateDir))
 	return cmd
@@ -56,17 +57,18 @@ func newIPAMGC(stateDir *string) *cobra.Command {
 		Use:   "gc",
 		Short: "Free the addresses of pods that are gone, and repair incomplete pairs",
 		Long: `Free the addresses of pods that are gone: entries of IPPools together with their
-reservations, and reservations without an entry. Also make missing reservations
-of entries, in a pool whose other entries have theirs.
+reservations, and reservations without an entry. Also make missing reservations of
+entries, if other entries of the pool have reservations.
 
-It looks twice, the grace period apart, and asks for each pod once more before
-it frees an address. A pod that exists keeps its addresses until its DEL, unless
-it has ended (Succeeded, Failed). With --grace 0s it looks once: use that only if
-no pod is about to come back under its name.
+It checks twice, the grace period apart, and checks each pod once more before it
+frees an address. A pod that exists keeps its addresses until its DEL, unless it has
+ended (Succeeded, Failed). With --grace 0s it checks once: use that only if no pod
+is about to be created again under the same name.
 
-Entries without podref, keys that are no address, and holders that are no pods
-stay. "left alone" means that a person must look at it. The exit code is 1 if
-something failed, or if something changed meanwhile and is left to the next run.`,
+Entries without podref, entries whose key is not an address, and entries whose
+holder is not a pod stay. "left alone" means that a person must decide. The exit
+code is 1 if something failed, or if something changed during the run and is left to
+the next run.`,
 		Example: `  railctl ipam gc --dry-run
   railctl ipam gc --grace 2m
   railctl ipam gc -o json | jq -r '.[] | select(.outcome == "freed") | .address'`,
@@ -74,8 +76,8 @@ something failed, or if something changed meanwhile and is left to the next run.
 	}
 	output := addOutputFlag(cmd, "ipam gc")
 	addPoolFlags(cmd, &c.Flags)
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "look once, and only say what would be freed if it is still so after the grace period")
-	cmd.Flags().DurationVar(&grace, "grace", reconcile.DefaultGrace, "time between the two looks")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check once, and only print what would be freed if nothing changes in the grace period")
+	cmd.Flags().DurationVar(&grace, "grace", reconcile.DefaultGrace, "time between the two checks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel, client, err := c.begin(cmd, grace)
 		if err != nil {

@@ -15,18 +15,18 @@ func newIPAMExplain() *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use:   "explain NAMESPACE/NAD | FILE",
-		Short: "Say which address a network would give next, and why",
-		Long: `Say which address the next new pod of a network would get of each of its ranges,
-and why no lower one is free: excluded, a gateway, held by a pod, or reserved by
+		Short: "Show which address a network would assign next, and why",
+		Long: `Show which address of each range the next new pod of a network would get, and why no
+lower address is free: it is excluded, a gateway, held by a pod, or reserved by
 another pool of the same address space. The network is a
 NetworkAttachmentDefinition, or a file with a CNI configuration (list).
 
-A pod that holds an address of the pool gets the same one again. ADDs that run at
-the same time may get later ones.
+A pod that holds an address of the pool gets the same address again. ADDs that run
+at the same time may get higher addresses.
 
 For a network with block_size, it lists the blocks that the node holds, and looks
-there for the address. The node alone knows for certain which addresses are free;
-its rail-agent publishes it, seconds later.`,
+for the address in them. Only the node knows for certain which addresses are free;
+its rail-agent publishes them some seconds later.`,
 		Example: `  railctl ipam explain default/roce-net-1
   railctl ipam explain ./10-rail.conflist --node node1`,
 		Args: one("a network or its file"),

@@ -19,16 +19,17 @@ func newIPAMShow() *cobra.Command {
 		Long: `List the IPPools of the cluster: how many addresses are used, which networks
 (NetworkAttachmentDefinitions) name the pool, and problems: an entry without its
 reservation (or with the reservation of another pod), a gateway that a pod holds,
-keys that are no address. With a pool's name or range, list its holders.
+keys that are not addresses. With a pool's name or range, list its holders.
 
-FREE and SIZE are of the whole network without its first and last address.
-"railctl ipam explain" also knows what a configuration leaves out.
+FREE and SIZE count the addresses of the whole network, without the first and the
+last. "railctl ipam explain" also considers what a configuration leaves out.
 
-Pools that are divided into blocks (block_size) have a table of their own. BLOCKS is
-how many blocks the whole network has, CLAIMED how many a node holds, and FREED how
-many were held and are free now. The others were never claimed. With such a pool's name or range, list its blocks: which node
-holds which, and who has their addresses. The node alone knows that for certain; its
-rail-agent publishes it, seconds later.
+Pools that are divided into blocks (block_size) have a separate table. BLOCKS is the
+number of blocks in the whole network, CLAIMED the number that nodes hold, and FREED
+the number that were held and are free now. The other blocks were never claimed.
+With such a pool's name or range, list its blocks: which node holds each block, and
+which pods have its addresses. Only the node knows the latter for certain; its
+rail-agent publishes it some seconds later.
 
 The exit code is 1 if something cannot be read. The rest is shown.`,
 		Example: `  railctl ipam show

@@ -29,20 +29,20 @@ type kubectlFlags struct{ context, cluster string }
 // silentTries bounds the tries while a server has not answered yet.
 const silentTries = 3
 
-const kubeconfigHelp = "kubeconfig file; else the files of $KUBECONFIG, merged, else ~/.kube/config"
+const kubeconfigHelp = "kubeconfig file (default: the merged files of $KUBECONFIG, or ~/.kube/config"
 
 // addClusterFlags adds the flags by which a command finds the API server, as kubectl does.
 func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	k := &kubectlFlags{}
 	flags := cmd.Flags()
-	help := kubeconfigHelp + ", else that of whereabouts' flat file"
+	help := kubeconfigHelp + ", or the kubeconfig of whereabouts' flat file"
 	if f.WithoutPlugins {
 		help = kubeconfigHelp
 	}
-	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", help+", else a pod's service account")
-	flags.StringVar(&k.context, "context", "", "context of the kubeconfig; else its current one")
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", help+", or a pod's service account)")
+	flags.StringVar(&k.context, "context", "", "context of the kubeconfig (default: its current context)")
 	if flags.Lookup("cluster") == nil { // "doctor collect" has another flag of this name
-		flags.StringVar(&k.cluster, "cluster", "", "cluster of the kubeconfig; else that of the context")
+		flags.StringVar(&k.cluster, "cluster", "", "cluster of the kubeconfig (default: the context's cluster)")
 	}
 	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "how long one request may take (default: 10s)")
 	f.Find, f.Access.SilentTries = k.find, silentTries
@@ -54,7 +54,7 @@ func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 // addPoolFlags also adds the namespace of the address pools.
 func addPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
 	addClusterFlags(cmd, f)
-	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 }
 
 // find returns the kubeconfig files that kubectl would read, and a function that reads the access

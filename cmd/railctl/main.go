@@ -63,8 +63,8 @@ func newRoot() *cobra.Command {
 		Short: "Inspect and clean up what rail-cni has lent on this node",
 		Long: `railctl shows which pods of this node hold which NICs and RDMA devices, ends
 attachments whose pod is gone, and sets the RDMA mode. Run it as root on the node,
-in the host's network namespace. (In a debug pod: hostNetwork: true, and the
-host's /run mounted.)`,
+in the host's network namespace. (In a debug pod: hostNetwork: true, and the host's
+/run mounted.)`,
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,

@@ -31,13 +31,14 @@ func newMigrateDevices(stateDir *string) *cobra.Command {
 		Short: "Print another device plugin's configuration as resources of the node file",
 		Long: `Read the configuration of k8s-rdma-shared-dev-plugin (ConfigMap rdma-devices) or of
 sriov-network-device-plugin, as a manifest or as its bare JSON. Print the key
-"resources" of the node file with the same resources and selectors, and the steps to
-the switch. The key configList or resourceList tells which of the two plugins it is.
+"resources" of the node file with the same resources and selectors, and the steps of
+the switch. The key configList or resourceList shows which of the two plugins the
+configuration is for.
 
 If a resource has a key that rail-cni does not support, the error names the resource
-and the key, and nothing is printed. Run as root on a node, the command also tries the
-selectors on the NICs of the node, lent or not: a selector that matches none is a
-warning on stderr. It changes nothing.`,
+and the key, and nothing is printed. If you run the command as root on a node, it
+also tries the selectors on the NICs of the node, lent or not: a selector that
+matches none is a warning on stderr. The command changes nothing.`,
 		Example: `  kubectl -n kube-system get configmap rdma-devices -o yaml | railctl migrate devices
   railctl migrate devices -f config.json`,
 		Args: cobra.NoArgs,

@@ -17,7 +17,7 @@ import (
 func newRDMA() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rdma",
-		Short: "See and set how RDMA devices and network namespaces relate",
+		Short: "Show and set the RDMA mode: whether network namespaces share RDMA devices",
 		Args:  cobra.NoArgs,
 	}
 	cmd.AddCommand(newMode())
@@ -42,8 +42,8 @@ func newMode() *cobra.Command {
 		Long: `Without an argument, show the RDMA mode of the running kernel, and the mode that
 the node boots with.
 
-shared (the kernel's default): every network namespace sees and can open every
-RDMA device. A NIC is lent without its RDMA device. It works in the pod by the
+shared (the kernel's default): every network namespace sees and can open every RDMA
+device. A NIC is lent without its RDMA device. The pod uses the device through the
 NIC's address, which becomes a GID.
 
 exclusive: an RDMA device is in one network namespace, and can be used only
@@ -51,18 +51,18 @@ there. host-device lends it together with its NIC. Pods that share a NIC by
 macvlan have no RDMA in this mode.
 
 With an argument, set the mode: at boot, in ` + bootmode.File + `,
-and at once. The kernel changes the mode only while it has no network namespace
-but its first: on a node with pods a reboot does it. An initramfs that loads the
-RDMA core has a copy of the file, and must be made again. The kernel argument
-ib_core.netns_mode=0 (exclusive) or 1 (shared) has the same effect as the file.
-Where /etc is read-only only the argument works, and the error names the place
-where it is set on this system.
+and at once. The kernel changes the mode only while there is no network namespace
+except the initial one: on a node with pods you must reboot. An initramfs that loads
+the RDMA core has a copy of the file, and must be rebuilt. The kernel argument
+ib_core.netns_mode=0 (exclusive) or 1 (shared) has the same effect as the file. If
+/etc is read-only, only the argument works, and the error says where to set it on
+this system.
 
-In exclusive mode k8s-rdma-shared-dev-plugin does not start. If it serves this
-node, setting that mode prints a warning.
+In exclusive mode k8s-rdma-shared-dev-plugin does not start. If that plugin serves
+this node, setting exclusive mode prints a warning.
 
-The exit code is 1 if a part could not be done. The other parts stay done, and
-stdout names them.`,
+The exit code is 1 if one of the settings could not be made. The others are kept,
+and stdout names them.`,
 		Example: `  railctl rdma mode
   railctl rdma mode exclusive --persist-only && reboot
   railctl rdma mode -o json | jq -r .mode`,

@@ -19,13 +19,14 @@ func newNICs(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nics",
 		Short: "List the NICs of this node, lent or not, with their RDMA devices and nearest GPUs",
-		Long: `List the NICs of this node that have a device: those on the host, and those
+		Long: `List the NICs of this node that have a parent device: those on the host, and those
 that are lent, with the pod that has them.
 
-LINK is "up" if the interface is up and has a carrier, else "down"; "-" if it
-cannot be read. RDMA is the device and port of the interface, and STATE that
-port's state. HOLDER is the pod that has the NIC, or the number of child
-interfaces on it. GPU is the nearest GPU, after its distance as nvidia-smi abbreviates it:
+LINK is "up" if the interface is up and has a carrier, otherwise "down", and "-" if
+it cannot be read. RDMA is the device and port of the interface, and STATE that
+port's state. HOLDER is the pod that has the NIC, or the number of child interfaces
+on it. GPU is the distance of the nearest GPU, in the abbreviations of nvidia-smi,
+and the GPU:
 
   PIX   at most one PCIe switch is between them
   PXB   several switches
@@ -33,10 +34,10 @@ interfaces on it. GPU is the nearest GPU, after its distance as nvidia-smi abbre
   NODE  several host bridges of one NUMA node
   SYS   the link between NUMA nodes
 
-RAIL is the number of the NIC's rail, by the node file. With -o wide the table also has
-the model (the PCI IDs if its name is unknown), the MAC, the MTU, the firmware, the
-resources that the NIC is in, and all GPUs at that distance. A function that a userspace driver holds has no interface and no
-name.
+RAIL is the number of the NIC's rail, by the node file. With -o wide the table also
+has the model (the PCI IDs if the name of the model is unknown), the MAC, the MTU,
+the firmware, the resources that offer the NIC, and all GPUs at the smallest
+distance. A function with a userspace driver has no interface and no name.
 
 Problems with the rails and resources of the node file are printed on stderr: a
 selector that matches no NIC, for example. They do not change the exit code.

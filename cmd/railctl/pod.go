@@ -20,13 +20,13 @@ func newPod(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod NAMESPACE/NAME",
 		Short: "Print the rail information published to a pod of this node",
-		Long: `Print the rails of a pod of this node, as they are now: the interfaces that have a
-NIC of the host or an RDMA device, or whose network needs the rail of the NIC. With
--o json the output is the document that rail-agent writes for the pod to
+		Long: `Print the current rails of a pod of this node: the interfaces that have a NIC of the
+host or an RDMA device, or whose network needs the rail of the NIC. With -o json the
+output is the document that rail-agent writes for the pod to
 /run/rail-cni/pods/UID/rails.json, without its generation.
 
 GID is the index of the RoCE v2 GID of the first address that has one. GPU is the
-nearest GPU, after its distance ("railctl nics --help" explains distances).
+distance of the nearest GPU, and the GPU ("railctl nics --help" explains distances).
 
 If something cannot be read, the error is printed on stderr, the rest is printed,
 and the exit code is 1.`,

@@ -44,18 +44,18 @@ func newRailsDiscover(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "discover",
 		Short: "Propose the rails of this node for its node file",
-		Long: `Propose the key "rails" of the node file: the NICs with RDMA get the rails 0, 1, 2, …
-in the order of their PCI addresses, whether or not they are lent. Virtual functions
-get no rail. Nor do NICs that may not be lent: they are listed as comments, with the
-reason.
+		Long: `Propose the key "rails" of the node file: the NICs with RDMA get the rails 0, 1, 2,
+… in the order of their PCI addresses, whether or not they are lent. Virtual
+functions get no rail. NICs that may not be lent get none either: they are listed as
+comments, with the reason.
 
 Compare the order with the cabling before you use it: rail 3 of one node must reach
 rail 3 of the others. Nodes of one model usually have the same PCI addresses.
 
---select chooses the NICs, by a selector as in the pools of the node file.
---write adds the rails to the node file and leaves the rest of it as it is. Rails that
-the file has already are replaced only with --replace. Every ADD reads the file, so nothing
-needs a restart.`,
+--select chooses the NICs, by a selector as in the pools of the node file. --write
+adds the rails to the node file and leaves the rest of it as it is. Rails that the
+file has already are replaced only with --replace. Every ADD reads the file, so
+nothing needs a restart.`,
 		Example: `  railctl rails discover
   railctl rails discover --select '{vendors: ["15b3"], linkTypes: [ether]}'
   railctl rails discover --write`,

@@ -16,11 +16,12 @@ func newReady() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ready",
 		Short: "Wait until rail-cni is ready on all nodes of a cluster",
-		Long: `Wait until the agents of all nodes are ready, and in their current form, until the
-reconciler is ready, and until the API server has address pools. An agent is ready
-when it has installed the plugins, when the API server accepts their kubeconfig, and
-when every record of the node was checked. The exit code is 1 if that takes longer
-than --timeout; the error names what is not ready, and the nodes. "helm test" runs this.`,
+		Long: `Wait until the agents of all nodes are ready and up to date, until the reconciler is
+ready, and until the API server has address pools. An agent is ready when it has
+installed the plugins, when the API server accepts their kubeconfig, and when every
+record of the node was checked. The exit code is 1 if that takes longer than
+--timeout; the error names the objects and nodes that are not ready. "helm test"
+runs this.`,
 		Example: `  railctl ready
   railctl ready --namespace rails --timeout 2m`,
 		Args: cobra.NoArgs,

@@ -23,29 +23,30 @@ func newShow(stateDir *string) *cobra.Command {
 		Long: `List the attachments of this node: which pod has which NIC, or which macvlan
 on a NIC, under which name and with which addresses.
 
-PHASE is how far the attachment is: lending (ADD works on it, or was killed),
-lent, returning (DEL works on it, or was killed), freeing (the NIC is returned,
-but the IPAM plugin could not free the addresses yet). STATE is whether the pod's
-network namespace still exists. If it is gone, the next ADD or "railctl gc" ends
-the attachment.
+PHASE is the step of the attachment's life: lending (ADD works on it, or was
+killed), lent, returning (DEL works on it, or was killed), freeing (the NIC is
+returned, but the IPAM plugin could not free the addresses yet). STATE is "alive" if
+the pod's network namespace still exists, and "gone" if not; the next ADD or
+"railctl gc" then ends the attachment.
 
-LINK is "up" if the interface in the pod is up and has a carrier, else "down"; "-"
-if the interface is not in the pod or cannot be read. RDMA is the device and port
-of an attachment that has RDMA. LINK and PORT STATE are read from the kernel now. GID is the index (of RoCE v2) of the interface's address in the
-port's table: use it for ib_write_bw -x and NCCL_IB_GID_INDEX. With -o wide the
-table also has the char device, the GIDs' values, and the RDMA mode. A value that
-cannot be read is "?"; stderr has the reason.
+LINK is "up" if the interface in the pod is up and has a carrier, otherwise "down",
+and "-" if the interface is not in the pod or cannot be read. RDMA is the device and
+port of an attachment with RDMA. LINK and PORT STATE are the current ones. GID is
+the index of the RoCE v2 GID of the interface's address in the port's table: use it
+for ib_write_bw -x and NCCL_IB_GID_INDEX. With -o wide the table also has the char
+device, the GIDs' values, and the RDMA mode. A value that cannot be read is "?";
+stderr has the reason.
 
 VF SETTINGS are the settings of a virtual function that the attachment has changed,
-as its network wants them. What the function had before is not among them.
+with the values of the network. The earlier values are not shown.
 
-A NIC belongs to the network namespace that it was lent from, the host netns.
---all also lists those of other host netns than railctl's own (nested runtimes).
+A NIC belongs to the network namespace that it was lent from, the host netns. --all
+also lists attachments of other host netns than railctl's own (nested runtimes).
 
-stderr names each NIC that was not returned as it was, with what changed.
+stderr names each NIC that was not returned as it was, and the settings that differ.
 
-A record, an RDMA device or a node file (/etc/rail-cni/node.yaml) that cannot be
-read is named on stderr, the others are shown, and the exit code is 1.`,
+If a record, an RDMA device or a node file (/etc/rail-cni/node.yaml) cannot be read,
+stderr names it, the rest is shown, and the exit code is 1.`,
 		Example: `  railctl show
   railctl show -o json | jq -r '.[] | select(.state == "gone") | .nic'
   railctl show -o json | jq -r '.[] | .rdma.devices[]?.gids[]? | "\(.address) \(.index)"'
@@ -54,7 +55,7 @@ read is named on stderr, the others are shown, and the exit code is 1.`,
 		Args: cobra.NoArgs,
 	}
 	s.format = addOutputFlag(cmd, "show")
-	cmd.Flags().BoolVarP(&s.all, "all", "A", false, "also those of other host network namespaces")
+	cmd.Flags().BoolVarP(&s.all, "all", "A", false, "also list attachments of other host network namespaces")
 	cmd.Flags().BoolVarP(&s.wide, "wide", "w", false, "the same as -o wide")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.stateDir = *stateDir

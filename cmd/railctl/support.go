@@ -35,22 +35,24 @@ func newSupportBundle(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
 		Short: "Write one file for support: facts, findings, logs, networks, Events, without secrets",
-		Long: `Write a .tar.gz with what a person needs who looks at the cluster from afar. README.txt
-in it says what is inside, what was left out, and what could not be read.
+		Long: `Write a .tar.gz file with what a person without access to the cluster needs to find
+a problem. Its README.txt lists the files, what was left out, and what could not be
+read.
 
-With a kubeconfig it is about the cluster, and needs no root: the facts and findings of
-"railctl doctor cluster" with a page of "railctl report", the logs of rail-cni's pods,
-its objects, the NetworkAttachmentDefinitions, the nodes, Events, and of each node the
-node file and what "railctl show", "nics" and "version" print in the agent's pod.
-Without a kubeconfig, or with --local, it has what this node has; run it there as root.
+With a kubeconfig the bundle describes the cluster, and you need not be root. It has
+the facts and findings of "railctl doctor cluster" with a page of "railctl report",
+the logs of rail-cni's pods, its objects, the NetworkAttachmentDefinitions, the
+nodes and Events. For each node it has the node file, and the output of "railctl
+show", "nics" and "version" in the agent's pod. Without a kubeconfig, or with
+--local, the bundle describes only this node; run the command as root then.
 
-Secrets, ConfigMaps and kubeconfigs are not read. Private keys, tokens and passwords in
-what was read are replaced, as are the values of environment variables with such names.
-Names and addresses stay.
+Secrets, ConfigMaps and kubeconfigs are not read. Private keys, tokens and passwords
+are replaced in all files, and so are the values of environment variables with such
+names. Names and addresses are kept.
 
-In addition to the rights for "railctl doctor cluster", the account needs those to get
-pods/log, and to list events, daemonsets and deployments. The exit code is 1 if
-something could not be read: the bundle has the rest.`,
+In addition to the rights for "railctl doctor cluster", the account needs the rights
+to get pods/log, and to list events, daemonsets and deployments. The exit code is 1
+if something could not be read; the bundle has the rest.`,
 		Example: `  kubectl rail support-bundle
   railctl support-bundle -o bundle.tar.gz --node gpu-7 --since 1h
   railctl support-bundle --local`,
@@ -59,12 +61,12 @@ something could not be read: the bundle has the rest.`,
 	s.addKubeconfig(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&s.file, "file", "o", "", `write the bundle to FILE, "-" for stdout (default rail-cni-support-TIME.tar.gz)`)
-	flags.StringSliceVar(&s.nodes, "node", nil, "only these nodes; else all nodes with a rail-agent")
+	flags.StringSliceVar(&s.nodes, "node", nil, "only these nodes (default: all nodes with a rail-agent)")
 	flags.StringVar(&s.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
-	flags.StringVarP(&s.Namespace, "namespace", "n", "", "namespace of the address pools; else that of the kubeconfig's context, else kube-system")
+	flags.StringVarP(&s.Namespace, "namespace", "n", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 	flags.BoolVar(&s.local, "local", false, "only this node, without the cluster")
-	flags.DurationVar(&s.since, "since", 24*time.Hour, "how old logs and Events may be")
-	flags.DurationVar(&s.timeout, "timeout", 5*time.Minute, "time for the whole bundle; what was not read by then is missing")
+	flags.DurationVar(&s.since, "since", 24*time.Hour, "maximum age of logs and Events")
+	flags.DurationVar(&s.timeout, "timeout", 5*time.Minute, "time limit of the whole bundle; files that were not read by then are missing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case s.local && len(s.nodes) > 0:

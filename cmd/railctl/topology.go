@@ -21,19 +21,18 @@ func newTopology(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology [--pod NAMESPACE/NAME] [--svg [FILE]]",
 		Short: "Print the distances between the node's GPUs and NICs, also of lent NICs, or draw them",
-		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, without
-NVIDIA's driver, and with the NICs that are lent. "railctl nics --help" explains the
-distances. A legend names the devices. GPUs are those of
-NVIDIA and AMD, and Gaudi.
+		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, but without
+NVIDIA's driver, and including lent NICs. "railctl nics --help" explains the
+distances. A legend names the devices. It knows GPUs of NVIDIA and AMD, and Gaudi.
 
 With --svg it draws an SVG instead: the NUMA nodes, host bridges and PCIe switches, the
 GPUs and NICs in them, and the rail, RDMA devices, state and holder of each NIC. The
 SVG needs no other file. It is written to FILE, or to stdout.
 
-With --pod the matrix has all GPUs, and only the NICs that the pod holds. The SVG has
-all NICs. In it the pod's NICs have a second border, and name the nearest GPUs of the
-node: railctl does not know which GPUs the pod has. A pod that only has macvlans holds
-no NIC.`,
+With --pod the matrix has all GPUs, and only the NICs that the pod holds. The SVG
+has all NICs. In the SVG the pod's NICs have a second border, and name the nearest
+GPUs of the node, because railctl does not know which GPUs the pod has. A pod with
+only macvlans holds no NIC.`,
 		Example: `  railctl topology
   railctl topology --pod default/trainer-0 --svg trainer-0.svg
   railctl topology --svg node-1.svg`,

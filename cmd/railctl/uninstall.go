@@ -16,17 +16,18 @@ func newUninstall() *cobra.Command {
 	access := reach.Flags{WithoutPlugins: true}
 	cmd := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Take rail-cni off all nodes of a cluster, then out of the cluster",
-		Long: `Take rail-cni off all nodes of a cluster, then out of the cluster.
+		Short: "Remove rail-cni from all nodes of a cluster, then delete its objects",
+		Long: `Remove rail-cni from all nodes of a cluster, then delete its objects.
 
-Each node's agent removes the plugins, the kubeconfig and the flat file, and puts
-back what was there before, byte for byte. It waits until no pod of its node holds
-a NIC. This command and "kubectl describe node" name the pods that do.
-Other nodes do not wait for it. When all nodes are done the objects are deleted.
+Each node's agent removes the plugins, the kubeconfig and the flat file, and
+restores the earlier files, byte for byte. It waits until no pod of its node holds a
+NIC. This command and "kubectl describe node" name the pods that still hold one.
+Other nodes do not wait. When all nodes are done, the objects are deleted.
 
-Run it again, and it goes on where it stopped. Until it is done "railctl install"
-(or a helm upgrade) brings the plugins back everywhere. Pools and their definitions
-stay, with the addresses of pods on nodes that go on with real whereabouts.`,
+If you run it again, it continues where it stopped. Until it is done, "railctl
+install" (or a helm upgrade) brings the plugins back on all nodes. Pools and their
+definitions stay, because nodes that continue with whereabouts v0.9.4 keep the
+addresses of their pods in them.`,
 		Example: `  railctl uninstall
   railctl uninstall --timeout 1h
   railctl uninstall --crds`,
@@ -38,7 +39,7 @@ stay, with the addresses of pods on nodes that go on with real whereabouts.`,
 	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace, with --nodes-only rail-agent)")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
 	f.BoolVar(&u.Force, "force", false, "do not wait for pods; their NICs are then not restored, and their addresses not freed")
-	f.BoolVar(&u.NodesOnly, "nodes-only", false, "take it off the nodes, and leave the objects (helm's hook does this)")
+	f.BoolVar(&u.NodesOnly, "nodes-only", false, "remove rail-cni from the nodes, but do not delete the objects (helm's hook does this)")
 	f.BoolVar(&u.Definitions, "crds", false, "delete whereabouts' CustomResourceDefinitions too, and with them all pools")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := access.Open("railctl/" + version)

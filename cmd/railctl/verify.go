@@ -45,12 +45,12 @@ measures the losses and round trips of short packets and of packets of the MTU, 
 may not be fragmented. --level 0 tests only routes and neighbors. The levels 2 and 3
 also measure RDMA, by perftest from the image of --rdma-image.
 
-Each finding names the node and the rail that have the defect. If the paths do not
-show which end of a path has it, the finding names both; a run with a third node then
-shows which.
+Each finding names the node and the rail that have the defect. If the measured paths
+do not show which end of a path has the defect, the finding names both ends; a run
+with a third node then shows which end it is.
 
 If --fabric, or "fabric" in the node file, is "isolated", different rails must not
-reach each other, and that is tested too.
+reach each other, and this is tested, too.
 
 It runs on any machine with a kubeconfig, and needs no root. The account needs the
 rights to list pods, and to get and list network-attachment-definitions; in
@@ -76,10 +76,10 @@ rails could not be evaluated.`,
 	flags := cmd.Flags()
 	v.cluster.add(cmd)
 	flags.StringSliceVar(&v.netns, "netns", nil, "two or more network namespaces, instead of a cluster: names of \"ip netns\" or paths")
-	flags.StringSliceVar(&v.Interfaces, "interfaces", nil, "with --netns: the rails of each namespace; else the interfaces net1, net2, …")
-	flags.StringVar(&v.fabric, "fabric", "", "how rails reach each other: "+strings.Join(verify.Fabrics, ", ")+"; else the node file's \"fabric\"")
+	flags.StringSliceVar(&v.Interfaces, "interfaces", nil, "with --netns: the interfaces of the rails in each namespace (default: net1, net2, …)")
+	flags.StringVar(&v.fabric, "fabric", "", "how rails reach each other: "+strings.Join(verify.Fabrics, ", ")+" (default: \"fabric\" of the node file)")
 	flags.StringVar(&v.html, "html", "", "also write the result as a page to `FILE`")
-	flags.IntVar(&v.level, "level", 1, "0: routes and neighbors; 1: also losses, round trips and packets of the MTU; 2: also messages by RDMA; 3: also its latency and bandwidth")
+	flags.IntVar(&v.level, "level", 1, "0: routes and neighbors; 1: also losses, round trips and packets of the MTU; 2: also messages by RDMA; 3: also latency and bandwidth of RDMA")
 	flags.IntVar(&v.Count, "probes", 100, "short packets in each direction of a rail, 20 to 10000")
 	v.format = addOutputFlag(cmd, "verify")
 	// Fails only for a flag that does not exist.

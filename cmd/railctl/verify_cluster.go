@@ -33,16 +33,16 @@ func (c *verifyCluster) add(cmd *cobra.Command) {
 	c.WithoutPlugins = true
 	addClusterFlags(cmd, &c.Flags)
 	flags := cmd.Flags()
-	flags.StringVarP(&c.Namespace, "namespace", "n", "default", "namespace of the pods, and of networks that are named without one")
+	flags.StringVarP(&c.Namespace, "namespace", "n", "default", "namespace of the pods, and of networks that are named without a namespace")
 	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
-	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first; "+
-		"else all networks of the namespace whose plugin is host-device, or, if there are none, macvlan, ordered by the numbers in their names")
-	flags.StringSliceVar(&c.nodes, "nodes", nil, "nodes to measure; else all nodes with a rail-agent")
+	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first "+
+		"(default: all networks of the namespace whose plugin is host-device, or macvlan if there are none, ordered by the numbers in their names)")
+	flags.StringSliceVar(&c.nodes, "nodes", nil, "nodes to measure (default: all nodes with a rail-agent)")
 	flags.StringVar(&c.selector, "selector", "", "labels of the nodes to measure")
-	flags.StringVar(&c.image, "image", "", "image with /railctl for the pods; else the image of the node's rail-agent")
+	flags.StringVar(&c.image, "image", "", "image with /railctl for the pods (default: the image of the node's rail-agent)")
 	flags.StringVar(&c.rdma, "rdma-image", "", "image with the programs of perftest, for --level 2 and 3")
 	flags.DurationVar(&c.within, "start-timeout", time.Minute, "how long to wait for a pod to run; a node whose pod does not run by then is not measured")
-	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "time for the whole run; Kubernetes ends the pods after it in any case")
+	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "time limit of the whole run; Kubernetes ends the pods after this time in any case")
 }
 
 func (c *verifyCluster) check(level int) error {

@@ -13,7 +13,7 @@ import (
 func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version, and what it understands",
+		Short: "Print the version, and the CNI versions that it supports",
 		Args:  cobra.NoArgs,
 	}
 	output := addOutputFlag(cmd, "version")

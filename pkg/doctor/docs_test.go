@@ -25,7 +25,7 @@ var groups = []struct{ name, title string }{
 	{"DP", "device pools"},
 	{"K8S", "Kubernetes"},
 	{"POD", "pods"},
-	{"CLUSTER", "nodes beside each other"},
+	{"CLUSTER", "comparison of nodes"},
 	{"VER", "versions"},
 }
 

@@ -15,7 +15,7 @@ var clusterRules = []Rule{
 	{
 		ID: "CLUSTER-SILENT", Scope: ClusterScope, Severity: Warn,
 		Expects:     "Each node of the cluster answers with its facts.",
-		Consequence: "The node is not checked, so the rules for clusters can miss problems of it.",
+		Consequence: "The node is not checked, and the rules for clusters may miss its problems.",
 		Cure:        "Look at the node's pod of the DaemonSet rail-agent, or collect the facts there with railctl doctor collect.",
 		Check: func(f *Facts, r *Report) {
 			if f.Cluster == nil {
@@ -49,14 +49,14 @@ var clusterRules = []Rule{
 		ID: "VER-SKEW", Scope: ClusterScope, Severity: Warn,
 		Expects:     "All nodes have the same versions of the plugins, of rail-agent and of Multus.",
 		Consequence: "A network works on some nodes only, and the difference is hard to find.",
-		Cure:        "Finish the rollout. On a node that still has an old version, rail-agent does not run, or has no right to install.",
+		Cure:        "Finish the rollout. If a node still has an old version, rail-agent does not run there, or is not allowed to install plugins.",
 		Check: func(f *Facts, r *Report) {
 			skew(f, r, "", func(n *Facts) []entry { return versions(r, n) })
 		},
 	},
 	{
 		ID: "CLUSTER-FIRMWARE", Scope: ClusterScope, Severity: Warn,
-		Expects:     "The NICs of one rail have the same firmware on all nodes, as far as they are of the same model.",
+		Expects:     "All NICs of a rail that have the same model have the same firmware on all nodes.",
 		Consequence: "Nodes behave differently under congestion.",
 		Cure:        "Install the same firmware on all nodes.",
 		Check: func(f *Facts, r *Report) {
@@ -83,7 +83,7 @@ var clusterRules = []Rule{
 	},
 	{
 		ID: "RAIL-ABSENT", Scope: ClusterScope, Severity: Warn,
-		Expects:     "Each node with rails has the rails that most such nodes have.",
+		Expects:     "Each node with rails has the same rails as most nodes with rails.",
 		Consequence: "Pods that need all rails do not start on this node, and jobs have nodes of unequal bandwidth.",
 		Cure:        "Look for the NIC on the node (railctl nics, lspci) and in \"rails\" of its node file.",
 		Check:       checkAbsentRails,
@@ -98,14 +98,14 @@ var clusterRules = []Rule{
 	{
 		ID: "RAIL-SUBNET", Scope: ClusterScope, Severity: Fail,
 		Expects:     "A rail has the same subnets on all nodes, unless the fabric is routed or flat.",
-		Consequence: "The node's pods do not reach those of other nodes by this rail.",
+		Consequence: "The node's pods do not reach pods of other nodes on this rail.",
 		Cure:        "Compare the addresses in the networks and the node files; where each node has its own prefix by design, write \"fabric: routed\" into the node file.",
 		Check:       func(f *Facts, r *Report) { checkSubnets(f, r, false) },
 	},
 	{
 		ID: "IPAM-DUP", Scope: ClusterScope, Severity: Fail,
 		Expects:     "No address of a rail is on two interfaces.",
-		Consequence: "Packets go to one of the two interfaces at random, so connections of both break repeatedly.",
+		Consequence: "Packets go to one of the two interfaces at random, so connections of both interfaces break repeatedly.",
 		Cure:        "End one of the pods. Look for ranges of two pools that overlap (railctl ipam check), and for addresses that were set by hand.",
 		Check:       checkDuplicates,
 	},
@@ -113,7 +113,7 @@ var clusterRules = []Rule{
 		ID: "IPAM-LEASE", Scope: ClusterScope, Severity: Warn,
 		Expects:     "Each allocated address of a pool belongs to a pod of the cluster.",
 		Consequence: "No other pod can get the address, and in the end the pool has no free address.",
-		Cure:        "rail-agent frees it when its reconciler runs next; railctl ipam gc does it now.",
+		Cure:        "The reconciler frees the address in its next run. railctl ipam gc frees it now.",
 		Check: func(f *Facts, r *Report) {
 			if f.Cluster == nil {
 				return

@@ -21,7 +21,7 @@ var cniRules = []Rule{
 	{
 		ID: "CNI-MIX", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "All plugins of rail-cni on the node have the same version.",
-		Consequence: "One plugin writes what another cannot read; a half-finished installation stays like that.",
+		Consequence: "One plugin may write state that another cannot read. An unfinished installation does not complete by itself.",
 		Cure:        "Restart rail-agent, which installs all plugins, and look at its log.",
 		Check: func(f *Facts, r *Report) {
 			if f.CNI == nil {
@@ -67,9 +67,9 @@ var cniRules = []Rule{
 	},
 	{
 		ID: "CNI-PRIMARY", Scope: NodeScope, Severity: Fail,
-		Expects:     "On a node with Multus, the configuration that the runtime uses, the first by name, is that of Multus.",
+		Expects:     "On a node with Multus, the configuration that is first by name is Multus' own. The runtime uses the first one.",
 		Consequence: "The runtime calls another plugin, and pods get no second interface.",
-		Cure:        "Remove the configuration before it, or let Multus write one with a lower name (00-multus.conf).",
+		Cure:        "Remove the configurations that come before Multus' own, or let Multus write a file whose name sorts first (00-multus.conf).",
 		Check: func(f *Facts, r *Report) {
 			if f.CNI == nil {
 				return
@@ -132,8 +132,8 @@ var agentRules = []Rule{
 	{
 		ID: "AGENT-VERSION", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "rail-agent and the plugins on the node have the same version.",
-		Consequence: "The agent may not read what newer plugins write, or has not installed its own.",
-		Cure:        "Wait for the rollout of the DaemonSet, or look at the agent's log for why it did not install.",
+		Consequence: "The agent may be unable to read what newer plugins write, or it has not installed its own plugins.",
+		Cure:        "Wait for the rollout of the DaemonSet, or see the agent's log, which says why it did not install the plugins.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.CNI == nil || f.Agent.absent() {
 				return
@@ -158,8 +158,8 @@ var agentRules = []Rule{
 	{
 		ID: "AGENT-RETURN", Scope: NodeScope, Severity: Fail,
 		Expects:     "rail-agent has ended the attachments of all dead pods.",
-		Consequence: "Their NICs and addresses are not free.",
-		Cure:        "Run railctl gc: it says what keeps them.",
+		Consequence: "The NICs and addresses of these pods are not free.",
+		Cure:        "Run railctl gc, which says why the attachments cannot be ended.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.Agent.absent() {
 				return
@@ -172,9 +172,9 @@ var agentRules = []Rule{
 	},
 	{
 		ID: "IPAM-CRED", Scope: NodeScope, Severity: Fail,
-		Expects:     "The API server accepts the kubeconfig by which the plugin whereabouts reaches it, also if another installer wrote it.",
+		Expects:     "The API server accepts the kubeconfig of the plugin whereabouts, even if another installer wrote it.",
 		Consequence: "No new pod of this node gets an address of whereabouts, so pods stay in ContainerCreating; addresses of pods that end wait to be freed.",
-		Cure:        "rail-agent replaces a file of whereabouts' installer that leads to its own pools. Renew another one, or set whereabouts.replaceFiles in the chart.",
+		Cure:        "rail-agent replaces the kubeconfig by itself if whereabouts' installer wrote it and it leads to the agent's own pools. Otherwise renew the kubeconfig, or set whereabouts.replaceFiles in the chart.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.Agent.absent() {
 				return
@@ -194,9 +194,9 @@ var agentRules = []Rule{
 var kubeletRules = []Rule{
 	{
 		ID: "DP-SELECT", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each rail and each pool of the node file selects NICs of this node, and nothing that it names is missing.",
+		Expects:     "Each rail and each pool of the node file selects NICs of this node, and every NIC that it names exists.",
 		Consequence: "The node offers fewer NICs than it has, or none: pods stay Pending.",
-		Cure:        "Correct the node file: railctl nics lists the NICs, railctl rails discover proposes rails. A NIC that was renamed is found by its PCI address or an alternative name.",
+		Cure:        "Correct the node file: railctl nics lists the NICs, railctl rails discover proposes rails. To find a NIC that was renamed, use its PCI address or an alternative name.",
 		Check: func(f *Facts, r *Report) {
 			if f.NICs == nil {
 				return
@@ -227,7 +227,7 @@ var kubeletRules = []Rule{
 	{
 		ID: "DP-DUP", Scope: NodeScope, Severity: Fail,
 		Expects:     "Only one device plugin serves each resource.",
-		Consequence: "The kubelet uses the plugin that registered last: the capacity jumps, and pods get devices that another has.",
+		Consequence: "The kubelet uses the plugin that registered last: the capacity changes suddenly, and a pod can get a device that another pod has.",
 		Cure:        "Remove the other device plugin, or the pool; railctl migrate devices prints the steps.",
 		Check: func(f *Facts, r *Report) {
 			if f.Kubelet == nil {
@@ -248,22 +248,22 @@ var kubeletRules = []Rule{
 	},
 	{
 		ID: "DP-COUNT", Scope: NodeScope, Severity: Fail, API: true,
-		Expects:     "For each device pool, the node's capacity is the number of the pool's devices, and no more of them are allocatable.",
+		Expects:     "For each device pool, the node's capacity equals the number of the pool's devices, and the allocatable number is not larger.",
 		Consequence: "The scheduler places pods on nodes without a free NIC, or leaves NICs unused.",
-		Cure:        "Look at rail-agent's log and Events for why it did not register the resource; restart it, and the kubelet if that does not help.",
+		Cure:        "See rail-agent's log and Events, which say why it did not register the resource. Restart rail-agent; if that does not help, restart the kubelet.",
 		Check:       checkCounts,
 	},
 	{
 		ID: "DP-HCAMAX", Scope: NodeScope, Severity: Warn,
-		Expects:     "A shared pool has no more devices than the GID tables of its NICs have room for: four entries for each pod, two for its address and two for its IPv6 link-local one, beside those of the NIC itself.",
-		Consequence: "The last pods start and get no GID: they have an address and no RDMA.",
-		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs. Pods without IPv6 (net.ipv6.conf.all.disable_ipv6) take two entries: twice as many fit, which the rule does not know.",
+		Expects:     "A shared pool has no more devices than the GID tables of its NICs allow. Each pod needs four entries, two for its address and two for its IPv6 link-local address, and the NIC itself needs some.",
+		Consequence: "The last pods start, but get no GID: they have an address, but no RDMA.",
+		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs. Pods without IPv6 (net.ipv6.conf.all.disable_ipv6) take only two entries, so twice as many fit; the rule does not take this into account.",
 		Check:       checkHCAMax,
 	},
 	{
 		ID: "K8S-NFD", Scope: NodeScope, Severity: Warn, API: true,
-		Expects:     "Where Node Feature Discovery labels the node, it has the labels of its NVIDIA NICs (pci-15b3.present) and GPUs (pci-10de.present).",
-		Consequence: "Pods and DaemonSets that select nodes by these labels, those of NVIDIA's operators among them, do not run here.",
+		Expects:     "If Node Feature Discovery labels the node, the node has the labels of its NVIDIA NICs (pci-15b3.present) and GPUs (pci-10de.present).",
+		Consequence: "Pods and DaemonSets that select nodes by these labels, such as those of NVIDIA's operators, do not run here.",
 		Cure:        "Add the PCI classes 02 and 03 to deviceClassWhitelist, and vendor to deviceLabelFields, in the configuration of Node Feature Discovery's worker.",
 		Check:       checkLabels,
 	},

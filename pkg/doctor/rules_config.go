@@ -24,7 +24,7 @@ var configRules = []Rule{
 		ID: "CNI-NAD", Scope: ConfigScope, Severity: Fail,
 		Expects:     "The plugins can read their configuration in each NetworkAttachmentDefinition.",
 		Consequence: "Each ADD of the network fails, and its pods stay in ContainerCreating.",
-		Cure:        "Correct what the evidence names; docs/reference/keys.md has all keys.",
+		Cure:        "Correct the key or value that the evidence names; docs/reference/keys.md has all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				r.judged()
@@ -41,18 +41,18 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-TYPE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "No type of a plugin or of IPAM in a network is one letter away from that of a plugin of rail-cni.",
-		Consequence: "The runtime looks for a plugin of that name, and each ADD of the network fails. No rule checks its configuration.",
+		Expects:     "The type of each plugin and IPAM plugin in a network is not a misspelled name of a rail-cni plugin (one letter differs).",
+		Consequence: "The runtime looks for a plugin with the misspelled name, and each ADD of the network fails. No rule checks the plugin's configuration.",
 		Cure:        "Correct the type. If a plugin of another project has that name, ignore this rule (--ignore CNI-TYPE).",
 		Check:       checkTypes,
 	},
 	{
 		ID: "CNI-FOREIGN-TYPE", Scope: ConfigScope, Severity: Fail,
-		Expects: "Where pods with a network can run, a plugin serves its type: rail-cni's, if the network has keys that only rail-cni reads. " +
+		Expects: "Each node on which pods of a network can run has a plugin of the network's type. If the network has keys that only rail-cni reads, the plugin is rail-cni's.  " +
 			"Nodes without a plugin of rail-cni are not checked.",
 		Consequence: "Without the plugin each ADD of the network fails. The plugin of another project ignores the keys, or refuses them.",
 		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins): sriov, ib-sriov and ipoib are not installed by default. " +
-			"Or remove the keys, so that the other plugin does all that the network asks for.",
+			"Or remove the keys, so that the other plugin does everything that the network requests.",
 		Check: checkForeignTypes,
 	},
 	{
@@ -73,7 +73,7 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-VERSION", Scope: ConfigScope, Severity: Fail,
-		Expects:     "A network names a version of CNI that the plugins speak, 0.3.0 or newer for a list of plugins.",
+		Expects:     "A network names a CNI version that the plugins support: for a list of plugins, 0.3.0 or newer.",
 		Consequence: "The runtime or the plugin refuses the configuration.",
 		Cure:        "Write \"cniVersion\": \"1.0.0\".",
 		Check: func(f *Facts, r *Report) {
@@ -92,7 +92,7 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-NETSTATUS", Scope: ConfigScope, Severity: Warn,
-		Expects:     "A network names a version of CNI whose results name the interface: 0.3.0 or newer.",
+		Expects:     "A network names a CNI version whose results name the interface: 0.3.0 or newer.",
 		Consequence: "Multus writes no entry of the network in the pod's network-status: programs that read it do not find the rail, and whereabouts' own reconciler, if it runs, frees the address of the running pod.",
 		Cure:        "Write \"cniVersion\": \"1.0.0\". A network without the key has version 0.1.0.",
 		Check: func(f *Facts, r *Report) {
@@ -108,7 +108,7 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-CHAIN", Scope: ConfigScope, Severity: Fail,
-		Expects:     "In a list of plugins host-device, macvlan or ipoib is first, once, and rdma comes after the plugin that makes the interface.",
+		Expects:     "In a list of plugins, host-device, macvlan or ipoib is the first plugin and occurs once, and rdma comes after the plugin that makes the interface.",
 		Consequence: "Each ADD of the network fails.",
 		Cure:        "Put the plugin that makes the interface first. After host-device, macvlan and ipoib of rail-cni the plugin rdma is not needed.",
 		Check: func(f *Facts, r *Report) {
@@ -129,30 +129,30 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-MODE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan is for RDMA, and the plugin rdma follows sriov of another project.",
-		Consequence: "The pod has an interface and no RDMA device; with \"rdma\": \"required\" each ADD fails.",
+		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan requires RDMA, and a network with another project's sriov has the plugin rdma behind it.",
+		Consequence: "The pod has an interface, but no RDMA device; with \"rdma\": \"required\" each ADD fails.",
 		Cure:        "In exclusive mode lend whole NICs by host-device, and put rdma after sriov-cni's sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
 		Check:       checkNetworkModes,
 	},
 	{
 		ID: "CNI-DEVICE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "No two networks of a namespace lend the same NIC, and no macvlan lies on a NIC that another network lends.",
+		Expects:     "No two networks of a namespace lend the same NIC, and no macvlan network uses a NIC that another network lends.",
 		Consequence: "Only one pod at a time can use these networks: a second one does not start.",
-		Cure:        "Name another NIC in one of the networks. If both are meant for different pods, ignore this rule (--ignore CNI-DEVICE).",
+		Cure:        "Name another NIC in one of the networks. If the networks are for different pods that do not run at the same time, ignore this rule (--ignore CNI-DEVICE).",
 		Check:       checkSameDevice,
 	},
 	{
 		ID: "CNI-NIC", Scope: ConfigScope, Severity: Warn,
-		Expects:     "Each network selects a NIC, and the NIC or the rail that it names is on a node.",
+		Expects:     "Each network selects a NIC, and a node has the NIC or the rail that the network names.",
 		Consequence: "Each ADD of the network fails: there is no such NIC.",
 		Cure:        "railctl nics lists the NICs with all their names, and railctl generate nads writes the networks.",
 		Check:       checkSelectedNICs,
 	},
 	{
 		ID: "CNI-MTU", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The MTU of a macvlan network is at most that of the NIC below.",
+		Expects:     "The MTU of a macvlan network is at most the MTU of the NIC below.",
 		Consequence: "Each ADD of the network fails.",
-		Cure:        "Remove \"mtu\" from the network, so that it takes the NIC's, or raise the NIC's.",
+		Cure:        "Remove \"mtu\" from the network, so that the macvlan gets the NIC's MTU, or raise the NIC's MTU.",
 		Check: func(f *Facts, r *Report) {
 			byName, ok := mastersForConfigs(f, r)
 			if !ok {
@@ -195,7 +195,7 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IB-MTU", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The MTU of an ipoib network in its master's partition is at most the master's, which the partition's multicast group bounds.",
+		Expects:     "An ipoib network in its master's partition has an MTU of at most the master's MTU, which the partition's multicast group limits.",
 		Consequence: "The pods' interfaces have the smaller MTU. Above the port's own maximum each ADD fails.",
 		Cure:        "Remove \"mtu\" from the network. Or raise the group's MTU in the subnet manager's partitions (mtu=5 is 4096 bytes), and restart the subnet manager.",
 		Check: func(f *Facts, r *Report) {
@@ -219,16 +219,16 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-RESOURCE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The resource that a NetworkAttachmentDefinition names (k8s.v1.cni.cncf.io/resourceName) is one of the device pools at hand.",
+		Expects:     "The resource that a NetworkAttachmentDefinition names (k8s.v1.cni.cncf.io/resourceName) is offered by one of the known device pools.",
 		Consequence: "Pods that request the resource stay Pending, and Multus passes no device to the network.",
 		Cure:        "Correct the annotation or the pool's name; perRail pools have one resource for each rail, NAME_rail_0.",
 		Check:       checkResources,
 	},
 	{
 		ID: "IPAM-RAILS", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The addresses of a network have values for each rail: ranges of equal size with sameHost, ranges that do not overlap, gateways within them. sameHost has a block_size or the local store.",
+		Expects:     "A network with ${rail} has valid addresses for each rail: ranges that do not overlap, gateways within them, and with sameHost ranges of equal size. A network with sameHost has a block_size or the local store.",
 		Consequence: "An ADD on such a rail fails.",
-		Cure:        "Put ${rail} into the part of the range that is the network, as 10.${rail}.0.0/16, and into the gateway (docs/guide/rails.md). Give a network with sameHost a block_size.",
+		Cure:        "Put ${rail} into the network part of the range, as in 10.${rail}.0.0/16, and into the gateway (docs/guide/rails.md). Give a network with sameHost a block_size.",
 		Check: func(f *Facts, r *Report) {
 			eachPlugin(f, r, func(n *network, p *plugin) {
 				if p.common != nil && p.common.Varies() {
@@ -282,8 +282,8 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IPAM-GWROUTE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "A network with a gateway has routes, or a table of its own (routing mode source), where pods need the gateway: each node has a subnet of its own, or the node file says \"fabric: routed\".",
-		Consequence: "The gateway has no effect: the pod reaches only its subnet by the rail, and no pod of another node or rail.",
+		Expects:     "If pods need the gateway of a network, the network has routes or its own table (routing mode source). Pods need it if each node has its own subnet, or if the node file has \"fabric: routed\".",
+		Consequence: "The gateway has no effect: on this rail the pod reaches only its own subnet, and no pod of another node or rail.",
 		Cure:        "Add \"routes\" to \"ipam\", or \"routing\": {\"mode\": \"source\"} to the network; or remove the gateway.",
 		Check:       checkGatewayRoutes,
 	},
@@ -310,22 +310,22 @@ var configRules = []Rule{
 	{
 		ID: "IPAM-OVERLAP", Scope: ConfigScope, Severity: Warn,
 		Expects:     "The ranges of two pools do not overlap.",
-		Consequence: "A pod with both networks has two ways to one address. Where a node keeps addresses (\"store\": \"local\"), or with enable_overlapping_ranges false, two pods can get the same address.",
-		Cure:        "Give the networks ranges of their own, or the same range, which is one pool. Networks that never meet can have network_name.",
+		Consequence: "A pod with both networks has two routes to the same address. With \"store\": \"local\", or with enable_overlapping_ranges false, two pods can get the same address.",
+		Cure:        "Give each network its own range, or give both the same range, which makes one pool. If the networks are not connected, set network_name.",
 		Check:       checkOverlaps,
 	},
 	{
 		ID: "IPAM-NETS", Scope: ConfigScope, Severity: Fail,
 		Expects:     "No range overlaps with the networks of the cluster: pods, services, nodes.",
-		Consequence: "Pods with the network do not reach these parts of the cluster: their packets leave by the rail.",
+		Consequence: "Pods with the network do not reach these pods, services or nodes: the packets to them leave by the rail.",
 		Cure:        "Use another range.",
 		Check:       checkClusterNetworks,
 	},
 	{
 		ID: "NODE-FILE", Scope: ConfigScope, Severity: Fail,
 		Expects:     "The node file can be read, and has no unknown key.",
-		Consequence: "No plugin lends a NIC on the node: a file that is partly understood could permit what it forbids.",
-		Cure:        "Correct what the evidence names; docs/reference/node-file.md has all keys.",
+		Consequence: "No plugin lends a NIC on the node: if only a part of the file were used, a NIC could be lent that the file forbids.",
+		Cure:        "Correct the key or value that the evidence names; docs/reference/node-file.md has all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachConfig(f, r, NodeFile, func(c *Config) {
 				r.judged()
@@ -338,7 +338,7 @@ var configRules = []Rule{
 	{
 		ID: "DP-CONFIG", Scope: ConfigScope, Severity: Fail,
 		Expects:     "The configurations of device plugins (k8s-rdma-shared-dev-plugin, sriov-network-device-plugin) can be read.",
-		Consequence: "The device plugin does not start, or rail-agent does not take the pools over.",
+		Consequence: "The device plugin does not start, or rail-agent does not use the pools of the file.",
 		Cure:        "Correct what the evidence names.",
 		Check: func(f *Facts, r *Report) {
 			eachDevicePlugin(f, r, func(c *Config, _ *resource.Config, err error) {
@@ -352,7 +352,7 @@ var configRules = []Rule{
 	{
 		ID: "DP-KEY", Scope: ConfigScope, Severity: Warn,
 		Expects:     "Each key in the configurations of device plugins has an effect.",
-		Consequence: "A misspelled selector selects nothing, or more NICs than meant.",
+		Consequence: "A misspelled selector selects nothing, or more NICs than intended.",
 		Cure:        "Correct the key, or remove it.",
 		Check: func(f *Facts, r *Report) {
 			eachDevicePlugin(f, r, func(c *Config, conf *resource.Config, err error) {
@@ -368,9 +368,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "DP-IFNAMES", Scope: ConfigScope, Severity: Fail,
-		Expects:     "Each name in ifNames of a device pool is that of a NIC.",
-		Consequence: "The resource has fewer devices than meant, or none. k8s-rdma-shared-dev-plugin also loses NICs while they are in pods, and knows no alternative names.",
-		Cure:        "Write the names of railctl nics, or select NICs by something that does not change (vendors, drivers, rails).",
+		Expects:     "Each name in ifNames of a device pool is the name of a NIC.",
+		Consequence: "The resource has fewer devices than intended, or none. k8s-rdma-shared-dev-plugin also loses NICs while they are in pods, and knows no alternative names.",
+		Cure:        "Use the names that railctl nics prints, or select NICs by properties that do not change (vendors, drivers, rails).",
 		Check:       checkIfNames,
 	},
 }

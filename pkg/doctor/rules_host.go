@@ -31,7 +31,7 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-MODULES", Scope: NodeScope, Severity: Fail,
-		Expects:     "On a node with NICs that can RDMA, the kernel has its modules: ib_core, ib_uverbs, rdma_cm, rdma_ucm.",
+		Expects:     "On a node with NICs that support RDMA, the kernel's RDMA modules are loaded: ib_core, ib_uverbs, rdma_cm, rdma_ucm.",
 		Consequence: "Programs in pods find no RDMA device, and NCCL falls back to TCP.",
 		Cure:        "Load the modules, also at boot (/etc/modules-load.d), or install the vendor's driver package.",
 		Check: func(f *Facts, r *Report) {
@@ -53,7 +53,7 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-RDMADRIVER", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each rail's NIC has its RDMA device, or the module that makes it is loaded: mlx5_ib for mlx5_core, for example.",
-		Consequence: "The NIC has a network interface and no RDMA device. Programs in pods that get it fall back to TCP, and an ADD with \"rdma\": \"required\" fails.",
+		Consequence: "The NIC has a network interface, but no RDMA device. Programs in pods with this NIC fall back to TCP, and an ADD with \"rdma\": \"required\" fails.",
 		Cure:        "Load the module, also at boot (/etc/modules-load.d).",
 		Check:       checkRDMADriver,
 	},
@@ -61,12 +61,12 @@ var hostRules = []Rule{
 		ID: "HOST-OFED", Scope: NodeScope, Severity: Warn,
 		Expects:     "The RDMA modules that are loaded come from one source: all from the kernel, or all from the vendor's driver package (MLNX_OFED, DOCA).",
 		Consequence: "Modules of two sources have different interfaces inside of the kernel: symbols do not match, features are missing, and errors are hard to explain.",
-		Cure:        "Reinstall the driver package for the kernel that runs, or remove it; then reboot, so that all modules are loaded anew.",
+		Cure:        "Reinstall the driver package for the running kernel, or remove the package. Then reboot, so that all modules are loaded again.",
 		Check:       checkOrigins,
 	},
 	{
 		ID: "HOST-UMAD", Scope: NodeScope, Severity: Warn,
-		Expects:     "The module ib_umad is loaded where a port is InfiniBand.",
+		Expects:     "If the node has an InfiniBand port, the module ib_umad is loaded.",
 		Consequence: "Tools that talk to the fabric (ibstat, ibdiagnet, a subnet manager on this node) do not work.",
 		Cure:        "Load the module ib_umad, also at boot (/etc/modules-load.d).",
 		Check: func(f *Facts, r *Report) {
@@ -112,26 +112,26 @@ var hostRules = []Rule{
 		ID: "HOST-CHARDEV", Scope: NodeScope, Severity: Fail,
 		Expects:     "/dev/infiniband has rdma_cm, and a char device for each verbs device of the kernel.",
 		Consequence: "Device plugins cannot give the device to containers, so programs find no RDMA device, or the pod does not start.",
-		Cure:        "Check that /dev is a devtmpfs, where the kernel makes these files, and that nothing is mounted over /dev/infiniband; or make the file by mknod. Without rdma_cm load the module rdma_ucm first.",
+		Cure:        "Check that /dev is a devtmpfs, in which the kernel makes these files, and that nothing is mounted over /dev/infiniband. Or make the file with mknod. Without rdma_cm load the module rdma_ucm first.",
 		Check:       checkCharDevices,
 	},
 	{
 		ID: "HOST-PEERMEM", Scope: NodeScope, Severity: Fail, Slow: true,
 		Expects:     "A node with NVIDIA's GPUs has a path for GPUDirect RDMA: the module nvidia_peermem, or dma-buf in the kernel and the open GPU driver.",
-		Consequence: "GPUDirect RDMA is off: each message is copied through the memory of the host, at a fraction of the bandwidth.",
+		Consequence: "GPUDirect RDMA does not work: each message is copied through host memory, at a fraction of the bandwidth.",
 		Cure:        "Load nvidia_peermem, also at boot (/etc/modules-load.d), or install the open GPU driver on a kernel with dma-buf (5.12 or newer).",
 		Check:       checkPeerMemory,
 	},
 	{
 		ID: "HOST-MEMLOCK", Scope: NodeScope, Severity: Warn,
-		Expects:     "On a node with NICs that can RDMA, containers may lock enough memory: the container runtime has LimitMEMLOCK=infinity (8 GiB at least), or rail-agent sets the limit by NRI.",
+		Expects:     "On a node with NICs that support RDMA, containers may lock enough memory: the container runtime has LimitMEMLOCK=infinity (8 GiB at least), or rail-agent sets the limit by NRI.",
 		Consequence: "Programs cannot register memory (ibv_reg_mr: cannot allocate memory) unless their container has the capability IPC_LOCK and runs as root; NCCL ends, or falls back to TCP.",
 		Cure:        "Give the runtime's unit LimitMEMLOCK=infinity by a drop-in and restart it (docker: default-ulimits in daemon.json), or let rail-agent set it by NRI (publish.memlock in the node file). The limit of the kubelet does not matter: containers do not inherit it.",
 		Check:       checkRuntimeMemlock,
 	},
 	{
 		ID: "HOST-LIMITSCONF", Scope: NodeScope, Severity: Warn,
-		Expects:     "No line of /etc/security/limits.conf and limits.d bounds locked memory below 8 GiB.",
+		Expects:     "No line of /etc/security/limits.conf and limits.d limits locked memory to less than 8 GiB.",
 		Consequence: "Logins (MPI by SSH, tests by hand) cannot register memory, although pods can.",
 		Cure:        "Write \"* soft memlock unlimited\" and \"* hard memlock unlimited\", and log in again.",
 		Check: func(f *Facts, r *Report) {
@@ -155,7 +155,7 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-SWAP", Scope: NodeScope, Severity: Warn,
 		Expects:     "No swap area is active.",
-		Consequence: "Registered memory is never swapped, so the kernel swaps other memory of RDMA programs, and the duration of their steps varies; the kubelet does not start with swap unless its configuration permits that.",
+		Consequence: "Registered memory is never swapped, so the kernel swaps other memory of RDMA programs, and their steps take varying times. The kubelet does not start with swap unless its configuration allows swap.",
 		Cure:        "Switch swap off, and remove it from /etc/fstab.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
@@ -170,8 +170,8 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-NM", Scope: NodeScope, Severity: Warn,
 		Expects:     "No network manager configures a rail's NIC.",
-		Consequence: "It runs DHCP on the rail, sets the link up or down, or removes addresses while a pod gets the NIC or returns it. systemd-networkd also removes the policy rules of other programs each time the NIC returns.",
-		Cure:        "Exclude the rails from it (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes, or at least ManageForeignRoutingPolicyRules=no in networkd.conf). Some clouds (OCI) let NetworkManager set the host's addresses of the rails: then give these in another way first, or ignore this rule (--ignore HOST-NM).",
+		Consequence: "The network manager runs DHCP on the rail, sets the link up or down, or removes addresses while a pod gets or returns the NIC. systemd-networkd also removes the policy rules of other programs each time the NIC returns.",
+		Cure:        "Exclude the rails from the network manager (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes, or at least ManageForeignRoutingPolicyRules=no in networkd.conf). In some clouds (OCI) NetworkManager sets the rails' addresses on the host: then configure these addresses in another way first, or ignore this rule (--ignore HOST-NM).",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				r.judged()
@@ -215,14 +215,14 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-RPFILTER", Scope: NodeScope, Severity: Warn,
 		Expects:     "On a node with several rails, reverse path filtering is not strict (rp_filter 1) in \"all\" and \"default\", which new network namespaces inherit.",
-		Consequence: "The kernel drops packets that arrive by another rail than that of the route to their source, ARP requests among them: connections over some rails fail.",
-		Cure:        "Set net.ipv4.conf.all.rp_filter to 2 (loose), also in /etc/sysctl.d; \"arp\": \"own\" in a network does it for the pod's interface alone.",
+		Consequence: "If a packet or ARP request arrives on a rail, and the route to its source uses another rail, the kernel drops it: connections over some rails fail.",
+		Cure:        "Set net.ipv4.conf.all.rp_filter to 2 (loose), also in /etc/sysctl.d. Or use \"arp\": \"own\" in a network, which sets it only for the pod's interface.",
 		Check:       checkRPFilter,
 	},
 	{
 		ID: "HOST-KMSG", Scope: NodeScope, Severity: Warn,
-		Expects:     "The kernel's log of the last day reports no fault of a NIC.",
-		Consequence: "The NIC, its slot, its transceiver or its firmware had a fault that often comes again under load.",
+		Expects:     "The kernel log of the last day has no fault of a NIC.",
+		Consequence: "The NIC, its slot, its transceiver or its firmware had a fault, which often occurs again under load.",
 		Cure:        "Search the vendor's documentation for the line; check the transceiver, the slot's power and the firmware.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {

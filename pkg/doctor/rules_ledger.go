@@ -11,7 +11,7 @@ var ledgerRules = []Rule{
 		ID: "LEDGER-UNREADABLE", Scope: NodeScope, Severity: Fail,
 		Expects:     "Every record of the ledger can be read.",
 		Consequence: "The plugins do not know what the attachment has: its NIC is not returned, and its address is not freed.",
-		Cure:        "Run railctl gc, which says what is wrong with the record. Only if the NIC is back on the host, remove the file.",
+		Cure:        "Run railctl gc, which says what is wrong with the record. Remove the file only if the NIC is back on the host.",
 		Check: func(f *Facts, r *Report) {
 			if f.Ledger == nil {
 				return
@@ -27,9 +27,9 @@ var ledgerRules = []Rule{
 	},
 	{
 		ID: "LEDGER-ORPHAN", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each attachment belongs to a pod that lives.",
+		Expects:     "Each attachment belongs to a living pod.",
 		Consequence: "The NIC and the address of a dead pod are not free: the next pod that needs them waits.",
-		Cure:        "Run railctl gc: it returns the NIC, or names the reason why it cannot.",
+		Cure:        "Run railctl gc: it returns the NIC, or says why it cannot.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
 				r.judged()
@@ -41,8 +41,8 @@ var ledgerRules = []Rule{
 	},
 	{
 		ID: "LEDGER-LOST", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each attachment of a pod that lives has its interface in the pod.",
-		Consequence: "The pod runs without this rail. Its driver may have been reset, or somebody has moved or deleted the interface.",
+		Expects:     "Each attachment of a living pod has its interface in the pod.",
+		Consequence: "The pod runs without this rail. The NIC's driver may have been reset, or the interface may have been moved or deleted.",
 		Cure:        "Look at the kernel's log for a reset of the NIC, and restart the pod.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
@@ -58,8 +58,8 @@ var ledgerRules = []Rule{
 	},
 	{
 		ID: "LEDGER-LENDING", Scope: NodeScope, Severity: Warn,
-		Expects:     "No ADD has been under way for ten minutes.",
-		Consequence: "An ADD was killed half-way: the NIC is neither the host's nor the pod's.",
+		Expects:     "No ADD takes longer than ten minutes.",
+		Consequence: "An ADD was killed before it ended: neither the host nor a pod can use the NIC.",
 		Cure:        "Run railctl gc; the runtime's log says why the ADD ended.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
@@ -74,7 +74,7 @@ var ledgerRules = []Rule{
 		ID: "LEDGER-CHANGED", Scope: NodeScope, Severity: Warn,
 		Expects:     "Each returned NIC has the settings that it had before it was lent.",
 		Consequence: "The next pod, or the host, gets a NIC with settings of another pod.",
-		Cure:        "Set them as docs/reference/returned.md says, or reset the NIC.",
+		Cure:        "Restore the settings as docs/reference/returned.md says, or reset the NIC.",
 		Check: func(f *Facts, r *Report) {
 			if f.Ledger == nil {
 				return

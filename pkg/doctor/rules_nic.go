@@ -14,7 +14,7 @@ var nicRules = []Rule{
 		ID: "NIC-CARRIER", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each NIC with a rail has a carrier.",
 		Consequence: "The pod that gets the NIC waits for its link, or starts without this rail, and collective operations stop or fall back to TCP.",
-		Cure:        "Check the cable, the transceiver and the switch port; a NIC that is set down on purpose needs no rail in the node file.",
+		Cure:        "Check the cable, the transceiver and the switch port; if the NIC is set down on purpose, remove its rail from the node file.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				up, known := Read(r, n.label()+" adminUp", n.AdminUp)
@@ -33,7 +33,7 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-DOWN", Scope: NodeScope, Severity: Fail,
-		Expects:     "A NIC that child interfaces of pods lie on is set up.",
+		Expects:     "A NIC with child interfaces of pods is set up.",
 		Consequence: "Macvlans have no carrier, and IPoIB children are down: the pods' rails carry no packets.",
 		Cure:        "Set the NIC up, and find out who set it down.",
 		Check: func(f *Facts, r *Report) {
@@ -54,7 +54,7 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-PCIE", Scope: NodeScope, Severity: Warn,
 		Expects:     "The link of each rail's NIC to its slot has the highest speed and width that both ends support.",
-		Consequence: "The slot limits the rail's bandwidth, and the slowest rail limits that of every collective operation.",
+		Consequence: "The slot limits the bandwidth of the rail, and the slowest rail limits the bandwidth of every collective operation.",
 		Cure:        "Reseat the NIC, check the slot's settings in the firmware setup (bifurcation, generation) and the kernel's log for AER errors; a cold reset often retrains the link.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
@@ -110,9 +110,9 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-ECN", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails' NICs of one model have ECN (DCQCN) on the same priorities, and on those that have PFC. Only the driver of MLNX_OFED and DOCA tells.",
-		Consequence: "The NIC does not notify senders of congestion, or does not slow down: only pauses (PFC) are left, which also stop the traffic of others in the fabric.",
-		Cure:        "Write 1 to /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY and to roce_rp/enable/PRIORITY on every rail, also at boot. If the fabric is to work with PFC alone, ignore this rule.",
+		Expects:     "All rails' NICs of one model have ECN (DCQCN) on the same priorities, and on all priorities with PFC. Only the driver of MLNX_OFED and DOCA shows this.",
+		Consequence: "The NIC does not notify senders of congestion, or does not slow down. Then only PFC's pauses limit the traffic, and they also stop the traffic of others in the fabric.",
+		Cure:        "Write 1 to /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY and to roce_rp/enable/PRIORITY on every rail, also at boot. If the fabric uses only PFC by design, ignore this rule.",
 		Check:       checkECN,
 	},
 	{
@@ -150,7 +150,7 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-REQERR", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "No counter of invalid requests or oversized frames of a rail's NIC rises.",
-		Consequence: "A program or a setting is wrong: peers use other MTUs, wrong keys or memory that is not registered, and their connections end.",
+		Consequence: "A program or a setting is wrong: peers use different MTUs, wrong keys or memory that is not registered, and their connections end.",
 		Cure:        "Compare the MTU of both ends and of the switches; look at the logs of the programs that use the NIC.",
 		Check:       func(f *Facts, r *Report) { rising(f, r, mistakeCounters, 0) },
 	},
@@ -178,7 +178,7 @@ var nicRules = []Rule{
 		ID: "NIC-NETDEV", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each Ethernet NIC with a rail has a network interface: on the host, or in the pod that holds it.",
 		Consequence: "No pod can get the NIC: another plugin or a person has moved its interface to another network namespace, or the driver did not make one.",
-		Cure:        "Find it (lsns -t net; nsenter … ip link), end the pod that has it, or reload the driver; the kernel returns the interface when the namespace ends.",
+		Cure:        "Find the interface (lsns -t net; nsenter … ip link), and end the pod that has it; the kernel returns the interface when the namespace ends. Or reload the driver.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if n.Driver == "" || n.LinkType == "infiniband" || slices.Contains(userspaceDrivers, n.Driver) {
@@ -197,9 +197,9 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-NAME", Scope: NodeScope, Severity: Warn,
-		Expects:     "No rail's NIC has a name that it got in a pod (net1), or that the kernel chose when it returned without rail-cni (dev7).",
+		Expects:     "No rail's NIC has a name from a pod (net1), or a name that the kernel chose when the NIC returned without rail-cni (dev7).",
 		Consequence: "Networks and device plugins that name the NIC do not find it, and pods wait for it.",
-		Cure:        "Rename it as it was; its alternative names, udev and the node's network configuration have that name.",
+		Cure:        "Give the NIC its former name again. You find this name in the NIC's alternative names, in udev, or in the node's network configuration.",
 		Check:       checkNames,
 	},
 	{
@@ -232,14 +232,14 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-DISTANCE", Scope: NodeScope, Severity: Warn,
 		Expects:     "Each GPU has a rail's NIC on its own NUMA node, if the node has at least as many rails as GPUs.",
-		Consequence: "The GPU reaches the network only through the link between NUMA nodes (on most machines that between the sockets): about two thirds of the bandwidth.",
+		Consequence: "The GPU reaches the network only through the link between NUMA nodes (on most machines the link between the sockets): about two thirds of the bandwidth.",
 		Cure:        "Compare the slots with the vendor's plan of the machine (railctl topology shows it); a NIC may be in the wrong slot, or its rail missing in the node file.",
 		Check:       checkDistances,
 	},
 	{
 		ID: "NIC-VFS", Scope: NodeScope, Severity: Warn,
 		Expects:     "No pod holds a physical function that has virtual functions.",
-		Consequence: "The virtual functions lose their link whenever the pod's interface goes down, and the pod can configure those of others.",
+		Consequence: "The virtual functions lose their link whenever the pod's interface goes down, and the pod can configure virtual functions of other pods.",
 		Cure:        "Lend virtual functions, or remove them (sriov_numvfs) before the NIC is lent; remove \"vfs\" from \"allow\" in the network.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
@@ -256,7 +256,7 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-SWITCHDEV", Scope: NodeScope, Severity: Warn,
-		Expects:     "No rail's NIC has its embedded switch in mode switchdev, unless it is in a shared pool or child interfaces of pods lie on it.",
+		Expects:     "No rail's NIC has its embedded switch in mode switchdev, unless the NIC is in a shared pool or has child interfaces of pods.",
 		Consequence: "The kernel does not move such a NIC into a pod: each ADD of host-device fails.",
 		Cure:        "Lend its virtual functions or subfunctions. If nothing uses its representors (Open vSwitch, for example), set the mode to legacy: devlink dev eswitch set pci/ADDRESS mode legacy.",
 		Check: func(f *Facts, r *Report) {
@@ -271,16 +271,16 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-PROTECTED", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each rail's NIC can be lent, unless it is in a shared pool or child interfaces of pods lie on it.",
+		Expects:     "Each rail's NIC can be lent, unless it is in a shared pool or has child interfaces of pods.",
 		Consequence: "A pod that asks for the rail does not start.",
-		Cure:        "End what the guardrail names (see docs/guide/host-device.md), or remove the NIC from the rails of the node file.",
+		Cure:        "Stop the program or use that the guardrail names (see docs/guide/host-device.md), or remove the NIC from the rails of the node file.",
 		Check:       checkProtected,
 	},
 	{
 		ID: "RAIL-DUP", Scope: NodeScope, Severity: Fail,
 		Expects:     "No two NICs have the same rail.",
 		Consequence: "A network with this rail finds two NICs and takes neither.",
-		Cure:        "Correct \"rails\" in the node file; railctl rails discover proposes it.",
+		Cure:        "Correct \"rails\" in the node file; railctl rails discover proposes a list.",
 		Check: func(f *Facts, r *Report) {
 			byRail := railsOf(f, r)
 			for _, rail := range slices.Sorted(maps.Keys(byRail)) {
@@ -294,7 +294,7 @@ var nicRules = []Rule{
 	{
 		ID: "RAIL-GAP", Scope: NodeScope, Severity: Warn,
 		Expects:     "The numbers of the node's rails have no gap.",
-		Consequence: "A NIC of the node is missing, so its rail has no pods here, or numbers of rails differ from those of other nodes.",
+		Consequence: "A NIC of the node is missing, so that pods here lack its rail, or the rails have other numbers than on other nodes.",
 		Cure:        "Compare the NICs with \"rails\" in the node file (railctl rails discover); look for a NIC that the PCI bus has lost (lspci).",
 		Check: func(f *Facts, r *Report) {
 			rails := slices.Sorted(maps.Keys(railsOf(f, r)))

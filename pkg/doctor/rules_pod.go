@@ -45,7 +45,7 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-NODEV", Scope: PodScope, Severity: Fail,
-		Expects:     "In a pod with RDMA devices whose containers are for RDMA (variables of NCCL, UCX or NVSHMEM, or the capability IPC_LOCK), one has the char devices, with rdma_cm.",
+		Expects:     "If a pod has RDMA devices, and its containers are meant for RDMA (they have variables of NCCL, UCX or NVSHMEM, or the capability IPC_LOCK), at least one container has the char devices, including rdma_cm.",
 		Consequence: "Programs in the pod find no RDMA device, and NCCL falls back to TCP.",
 		Cure:        "Request the devices as a resource (docs/guide/devices.md), or let rail-agent give them by NRI (publish.devices in the node file).",
 		Check:       checkNoDevices,
@@ -54,7 +54,7 @@ var podRules = []Rule{
 		ID: "POD-CHARDEV", Scope: PodScope, Severity: Warn,
 		Expects:     "In shared RDMA mode no container has the char device of a NIC that another pod holds.",
 		Consequence: "The container can use the other pod's NIC, its addresses and its bandwidth.",
-		Cure:        "Offer the NICs by a pool of the mode perRail or exclusive rather than shared, or use exclusive RDMA mode.",
+		Cure:        "Offer the NICs by a pool with the mode perRail or exclusive instead of shared, or use exclusive RDMA mode.",
 		Check:       checkForeignDevices,
 	},
 	{
@@ -67,7 +67,7 @@ var podRules = []Rule{
 	{
 		ID: "POD-HCA", Scope: PodScope, Severity: Warn,
 		Expects:     "NCCL_IB_HCA names devices that the pod sees, and begins with \"=\" if the name of one device is a prefix of another's.",
-		Consequence: "NCCL takes each name as the beginning of names: mlx5_1 also opens mlx5_10, which may be another pod's; a name without a device leaves NCCL with TCP.",
+		Consequence: "NCCL treats each name as a prefix: mlx5_1 also matches mlx5_10, which may belong to another pod. If a name matches no device, NCCL uses TCP.",
 		Cure:        "Write NCCL_IB_HCA==mlx5_1,…, or leave it out: rail-agent publishes the right value.",
 		Check: func(f *Facts, r *Report) {
 			eachContainer(f, r, func(p *Pod, c *Container) {
@@ -83,16 +83,16 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-GIDIDX", Scope: PodScope, Severity: Fail,
-		Expects:     "A GID index in the environment (NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, NVSHMEM_IB_GID_INDEX) is that of a RoCE v2 GID of the pod's address on each rail.",
+		Expects:     "A GID index in the environment (NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, NVSHMEM_IB_GID_INDEX) is, on each rail, the index of a RoCE v2 GID of the pod's address.",
 		Consequence: "The program uses a GID of another pod, or none: connections fail (NCCL: unhandled system error).",
-		Cure:        "Leave the variable out: rail-agent publishes what NCCL and UCX need. Without rail-agent, on a port that other pods use too (macvlan), set NCCL_IB_ADDR_RANGE to the pod's own address, or the index to that of its own GID.",
+		Cure:        "Leave the variable out: rail-agent publishes what NCCL and UCX need. Without rail-agent, on a port that other pods use too (macvlan), set NCCL_IB_ADDR_RANGE to the pod's own address, or set the variable to the index of the pod's own GID.",
 		Check:       checkGIDIndex,
 	},
 	{
 		ID: "POD-GIDFIRST", Scope: PodScope, Severity: Warn,
-		Expects:     "The first RoCE v2 GID of each rail's port is the pod's, or the environment has NCCL_IB_ADDR_RANGE or NCCL_IB_GID_INDEX.",
-		Consequence: "NCCL, UCX and perftest take the first GID of the port, that of another pod or of the host: connections fail (modify QP from INIT to RTR: No such device).",
-		Cure:        "Let rail-agent set the variables by NRI. It sets none for several rails whose GIDs have different indexes: give such pods whole NICs or VFs by host-device.",
+		Expects:     "The first RoCE v2 GID of each rail's port belongs to the pod, or the environment has NCCL_IB_ADDR_RANGE or NCCL_IB_GID_INDEX.",
+		Consequence: "NCCL, UCX and perftest take the first GID of the port, which belongs to another pod or to the host: connections fail (modify QP from INIT to RTR: No such device).",
+		Cure:        "Let rail-agent set the variables by NRI. If a pod has several rails whose GIDs have different indexes, rail-agent cannot set them: give such pods whole NICs or VFs by host-device.",
 		Check:       checkFirstGID,
 	},
 	{
@@ -105,13 +105,13 @@ var podRules = []Rule{
 	{
 		ID: "POD-SOCKET", Scope: PodScope, Severity: Warn,
 		Expects:     "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME do not name a rail.",
-		Consequence: "The connections that start a job go by a rail, which may not reach the other rails' addresses or nodes: the job hangs at its start.",
+		Consequence: "The connections that start a job use a rail, which may not reach the addresses of other rails or nodes: the job hangs at its start.",
 		Cure:        "Name the interface of the pod network: NCCL_SOCKET_IFNAME==eth0.",
 		Check:       checkSocketInterface,
 	},
 	{
 		ID: "POD-RAILS", Scope: PodScope, Severity: Warn,
-		Expects:     "A pod has as many rails as GPUs, as far as the node has them.",
+		Expects:     "A pod has as many rails as GPUs, or all rails of the node if the node has fewer.",
 		Consequence: "Several GPUs share a rail, and the bandwidth between nodes is lower by that factor.",
 		Cure:        "Request one NIC for each GPU, and name the networks of all rails in the pod's annotation.",
 		Check: func(f *Facts, r *Report) {
@@ -139,8 +139,8 @@ var podRules = []Rule{
 	{
 		ID: "POD-DIST", Scope: PodScope, Severity: Warn,
 		Expects:     "No GPU of a pod reaches its rails through the CPU (NODE, SYS) while a NIC on the GPU's own PCIe switch is free.",
-		Consequence: "Traffic of the GPU takes a long way: 30 to 60 % of the bandwidth is lost.",
-		Cure:        "Use a pool of the mode perRail or exclusive, whose NICs rail-agent chooses by the GPUs, or name the networks of the rails beside the pod's GPUs.",
+		Consequence: "Traffic of the GPU takes a longer path: 30 to 60 % of the bandwidth is lost.",
+		Cure:        "Use a pool with the mode perRail or exclusive, whose NICs rail-agent chooses by their distance to the GPUs, or name the networks of the rails nearest to the pod's GPUs.",
 		Check:       checkPodDistance,
 	},
 	{
@@ -164,7 +164,7 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-PORT", Scope: PodScope, Severity: Fail,
-		Expects:     "The RDMA port of each rail of a pod that has a carrier is active.",
+		Expects:     "If a rail of a pod has a carrier, its RDMA port is active.",
 		Consequence: "NCCL leaves the rail out without a message.",
 		Cure:        "Look at the kernel's log for the driver's reason; restart the pod.",
 		Check: func(f *Facts, r *Report) {
@@ -183,16 +183,16 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-MTU", Scope: PodScope, Severity: Warn,
-		Expects:     "The rails of a pod have one MTU, and each has that of its NIC.",
+		Expects:     "All rails of a pod have the same MTU, and it is the MTU of their NICs.",
 		Consequence: "RDMA uses the smaller packets: 30 to 50 % of the bandwidth is lost on that rail, and the slowest rail decides.",
-		Cure:        "Remove \"mtu\" from the network, or set the NIC's own to it.",
+		Cure:        "Remove \"mtu\" from the network, or set the NIC's own MTU to the same value.",
 		Check:       checkPodMTU,
 	},
 	{
 		ID: "POD-GIDV2", Scope: PodScope, Severity: Fail,
 		Expects:     "Each address of a pod's rail with RoCE has a GID of the type RoCE v2.",
 		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
-		Cure:        "Look whether the GID table is full (NIC-GIDFULL) or another pod has the address; then restart the pod.",
+		Cure:        "Check whether the GID table is full (NIC-GIDFULL) or another pod has the address; then restart the pod.",
 		Check: func(f *Facts, r *Report) {
 			eachPod(f, r, func(p *Pod) {
 				tables := map[string][][]GID{}
@@ -227,9 +227,9 @@ var podRules = []Rule{
 	},
 	{
 		ID: "K8S-DEVINFO", Scope: PodScope, Severity: Warn, API: true,
-		Expects:     "The annotation network-status of a pod has the interfaces, addresses and devices of the ledger.",
+		Expects:     "The annotation network-status of a pod has the same interfaces, addresses and devices as the ledger.",
 		Consequence: "Programs that read the annotation use a wrong address or RDMA device.",
-		Cure:        "Restart the pod. If it happens again, look whether another plugin or a controller changes the annotation or the interface.",
+		Cure:        "Restart the pod. If it happens again, check whether another plugin or a controller changes the annotation or the interface.",
 		Check:       checkNetworkStatus,
 	},
 }

@@ -13,7 +13,7 @@ import (
 var portRules = []Rule{
 	{
 		ID: "NIC-PORT", Scope: NodeScope, Severity: Fail,
-		Expects:     "The RDMA port of each rail's NIC that is up with a carrier is active.",
+		Expects:     "If a rail's NIC is up and has a carrier, its RDMA port is active.",
 		Consequence: "Programs leave the port out without a message: NCCL runs without this rail.",
 		Cure:        "Look at the kernel's log for the driver's reason; set the NIC down and up, or reload its RDMA driver.",
 		Check: func(f *Facts, r *Report) {
@@ -71,16 +71,16 @@ var portRules = []Rule{
 	},
 	{
 		ID: "NIC-GIDV2", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each address of a rail's Ethernet NIC that is up has a GID of the type RoCE v2.",
+		Expects:     "If a rail's Ethernet NIC is up, each of its addresses has a GID of the type RoCE v2.",
 		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
-		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs anew; configure an IPv4 address without a peer: the kernel makes the GID of the peer instead. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
+		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs again. If an IPv4 address has a peer, configure the address without it: the kernel makes the GID of the peer instead. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
 		Check:       checkGIDs,
 	},
 	{
 		ID: "NIC-GIDFULL", Scope: NodeScope, Severity: Warn,
 		Expects:     "At least a tenth of the GID table of each rail's port, and at least 8 entries, are free.",
-		Consequence: "A macvlan gets an address and no GID: the pod starts and has no RDMA.",
-		Cure:        "Put fewer pods on the NIC, or spread them over more NICs. Every link above the NIC takes entries, also that of a pod without RDMA and in exclusive mode; without IPv6 it takes half as many.",
+		Consequence: "A macvlan gets an address, but no GID: the pod starts, but has no RDMA.",
+		Cure:        "Put fewer pods on the NIC, or spread them over more NICs. Every link on top of the NIC takes entries, also in a pod without RDMA and in exclusive mode. Without IPv6 it takes half as many.",
 		Check: func(f *Facts, r *Report) {
 			const small = 16 // a table of a device that makes no GIDs of addresses (iWARP)
 			eachPort(f, r, func(n *NIC, p *Port) {
@@ -99,7 +99,7 @@ var portRules = []Rule{
 		ID: "IB-SM", Scope: NodeScope, Severity: Fail,
 		Expects:     "A subnet manager has configured the InfiniBand port of each rail, and the interface has joined its multicast group.",
 		Consequence: "The port stays in the state INIT, or the interface has no carrier: programs cannot use it.",
-		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric. An active port does not prove that one runs: sminfo tells.",
+		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric. An active port does not prove that a subnet manager runs; sminfo shows whether one does.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				r.judged()
@@ -136,7 +136,7 @@ var portRules = []Rule{
 	{
 		ID: "IB-GUID-ZERO", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each InfiniBand port has a GUID that is neither all zeros (as on a new virtual function) nor all ones.",
-		Consequence: "A subnet manager ignores a port with the GUID 0: it stays in INIT. It takes all ports with all ones for one port. host-device and ib-sriov refuse both, unless ib-sriov has a GUID for the pod.",
+		Consequence: "A subnet manager ignores a port with the GUID 0: it stays in INIT. It treats all ports whose GUID is all ones as the same port. host-device and ib-sriov refuse both GUIDs, unless ib-sriov has a GUID for the pod.",
 		Cure:        "Set both GUIDs of the virtual function through its PF (ip link set PF vf N node_guid GUID, and port_guid), then rebind its driver. sriov-network-operator does this when it creates the functions. If all pods on them get GUIDs by ib-sriov, ignore the rule.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
@@ -194,8 +194,8 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-PKEY", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each InfiniBand port is a full member of a partition, and of the one at index 0 of its table.",
-		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection. Programs that name no partition use index 0, NCCL (NCCL_IB_PKEY) and perftest among them.",
+		Expects:     "Each InfiniBand port is a full member of a partition, and is a full member of the partition at index 0 of its table.",
+		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection. Programs that name no partition, such as NCCL (without NCCL_IB_PKEY) and perftest, use index 0.",
 		Cure:        "Make the port a full member in the subnet manager's partitions (=full in partitions.conf; for the default partition Default=0x7fff: ALL=full), or name the index of the partition to the programs.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
