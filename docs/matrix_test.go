@@ -134,7 +134,7 @@ var features = []feature{
 	},
 	{what: "NRI with containerd 1.7 or CRI-O", runtime: "NRI turned on"},
 	{
-		what:    "Pods that [wait for the agent](../guide/nccl.md#when-the-agent-is-away)",
+		what:    "Pods that [wait for the agent](../guide/nccl.md#when-the-agent-is-not-running)",
 		runtime: "containerd 2.2",
 		tests:   []string{"TestPodThatRequiresWhatCannotBeGivenWaits", "TestPodsWithoutTheAgent"},
 	},

@@ -378,7 +378,7 @@ func table(rows []string) []byte {
 	return fmt.Appendf(nil, heading, len(rows), equals, len(rows)-equals, diverge.String(), equal.String())
 }
 
-const heading = `# Our whereabouts beside whereabouts v0.9.4
+const heading = `# Our whereabouts compared with whereabouts v0.9.4
 
 Written by a test (` + "`integration/whereabouts`" + `, part of ` + "`make test`" + `) that runs both binaries on one API server, with the
 same stdin and CNI_ARGS, each in a namespace of its own, and compares after each call: exit code, result, and every

@@ -39,7 +39,7 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 		return n.delRecorded(ctx, c, p, r)
 	case errors.Is(err, ledger.ErrNoRecord):
 	case isCorrupt(err):
-		n.Log.Warn("corrupt record, interface used instead", "err", err)
+		n.Log.Warn("record is corrupt, attachment found by its interface", "err", err)
 	default:
 		return err
 	}

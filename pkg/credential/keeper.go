@@ -126,7 +126,7 @@ func (k *Keeper) report(err, last error) {
 	case errors.As(err, &refused):
 		k.reporter.Report(component.Notice{Reason: "KubeconfigRefused", Summary: "kubeconfig of the plugin is refused", Message: err.Error(), Warning: true})
 	case err != nil:
-		k.Log.Warn("kubeconfig of the plugin is not in order", "err", err)
+		k.Log.Warn("kubeconfig of the plugin not up to date", "err", err)
 	case errors.As(last, &refused):
 		k.reporter.Report(component.Notice{Reason: "KubeconfigAccepted", Summary: "kubeconfig of the plugin is accepted again", Message: "the API server accepts " + k.used.path + " again"})
 	case k.used.owned:

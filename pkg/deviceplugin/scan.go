@@ -193,7 +193,7 @@ func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *In
 	}
 	containers, err := p.containers(ctx)
 	if err != nil {
-		p.Log.Debug("the kubelet does not say who has NICs", "err", err)
+		p.Log.Debug("devices of pods not read from the kubelet", "err", err)
 		return nil
 	}
 	if containers == nil {

@@ -198,10 +198,10 @@ func TestReportBeginsWithWhatIsJudged(t *testing.T) {
 		{"rails", healthy().Cluster.Nodes[0], ""},
 		{"NICs that could not be read", unread, ""},
 		{"no RDMA", none, "there is no RDMA device on this machine, so rules about rails have nothing to check"},
-		{"no rails", idle(), "no rails are known, because the node file has none; checked: 8 NICs with RDMA that are no uplinks (to name the rails: railctl rails discover)"},
+		{"no rails", idle(), "no rails are known, because the node file has none; checked: 8 NICs with RDMA that are not uplinks (to name the rails: railctl rails discover)"},
 		{"uplinks only", onlyUplinks, "no rails are known, because the node file has none; checked: no NICs: all with RDMA are uplinks of the host (to name the rails: railctl rails discover)"},
 		{"networks", named, "no rails are known, because the node file has none; checked: 1 NIC that networks or device pools name, or pods hold (to name the rails: railctl rails discover)"},
-		{"a cluster", twoOf, "node-1, node-2: no rails are known, because the node file has none; checked: 8 NICs with RDMA that are no uplinks (to name the rails: railctl rails discover)"},
+		{"a cluster", twoOf, "node-1, node-2: no rails are known, because the node file has none; checked: 8 NICs with RDMA that are not uplinks (to name the rails: railctl rails discover)"},
 	} {
 		notes := Notes(c.f)
 		if got := strings.Join(notes, "\n"); got != c.want {

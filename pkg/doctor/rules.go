@@ -180,7 +180,7 @@ func (f *Facts) note() string {
 	case len(r.named(f)) > 0:
 		return fmt.Sprintf(noteNoRails, what+" that networks or device pools name, or pods hold")
 	default:
-		return fmt.Sprintf(noteNoRails, what+" with RDMA that are no uplinks")
+		return fmt.Sprintf(noteNoRails, what+" with RDMA that are not uplinks")
 	}
 }
 

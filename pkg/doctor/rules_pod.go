@@ -544,7 +544,7 @@ func wrongIndex(index int, gids []GID, addresses []string) string {
 		return err == nil && a.Addr().Unmap() == gids[i].address()
 	})
 	if !own {
-		return "that GID is of " + gids[i].address().String() + ", which is no address of the interface"
+		return "that GID is of " + gids[i].address().String() + ", which is not an address of the interface"
 	}
 	return ""
 }

@@ -32,7 +32,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 	keep := slices.Clone(named)
 	for _, dir := range named {
 		if outer := outerOf(dir, named); outer != "" {
-			log.Warn("state directory in another one, not open to networks", "stateDir", dir, "in", outer)
+			log.Warn("state directory inside another one, not open to networks", "stateDir", dir, "in", outer)
 			list.Former = append(list.Former, dir)
 			continue
 		}

@@ -42,7 +42,7 @@ func (h *Host) DriverOverride(pci string) string {
 
 func (h *Host) writeDriver(driver, file, pci string) error {
 	if !validName(driver) || !h.IsPCI(pci) {
-		return failure.New(failure.Kernel, "%q is no driver of a PCI function, or %q is no such function", driver, pci)
+		return failure.New(failure.Kernel, "%q is not a driver of PCI functions, or %q is not a PCI function that it can drive", driver, pci)
 	}
 	err := os.WriteFile(filepath.Join(h.Sys, "bus/pci/drivers", driver, file), []byte(pci), 0)
 	return failure.From(err, failure.Kernel, "%s %s, of driver %s", file, pci, driver).Cure("see the kernel log for the driver's reason")

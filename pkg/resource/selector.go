@@ -266,11 +266,11 @@ func parseRange(text string) (first, last int, err error) {
 	}
 	f, err := strconv.ParseUint(from, 10, 16)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%q is no number", from)
+		return 0, 0, fmt.Errorf("%q is not a number", from)
 	}
 	l, err := strconv.ParseUint(to, 10, 16)
 	if err != nil {
-		return 0, 0, fmt.Errorf("%q is no number", to)
+		return 0, 0, fmt.Errorf("%q is not a number", to)
 	}
 	if l < f {
 		return 0, 0, fmt.Errorf("the range %q is empty", text)

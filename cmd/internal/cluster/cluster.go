@@ -77,9 +77,9 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 	}
 	client, err := kube.Open(conf)
 	if path == "" && err != nil {
-		where := "none in whereabouts' flat file, and this is no pod with a service account"
+		where := "none in whereabouts' flat file, and this is not a pod with a service account"
 		if f.WithoutPlugins {
-			where = "this is no pod with a service account"
+			where = "this is not a pod with a service account"
 		}
 		return nil, "", failure.From(err, failure.InvalidConfig, "there is no kubeconfig: %s", where).Cure("name one by --kubeconfig or $KUBECONFIG")
 	}

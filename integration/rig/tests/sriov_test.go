@@ -403,8 +403,8 @@ func TestSettingThatADriverLacks(t *testing.T) {
 	n.untouched(before)
 
 	for config, text := range map[string]string{
-		n.config(0, map[string]any{"type": "sriov", "vlan": 5}):    "is no virtual function",
-		n.config(0, map[string]any{"type": "sriov"}):               "is no virtual function",
+		n.config(0, map[string]any{"type": "sriov", "vlan": 5}):    "is not a virtual function",
+		n.config(0, map[string]any{"type": "sriov"}):               "is not a virtual function",
 		n.config(0, map[string]any{"type": "sriov", "vlan": 5000}): `"vlan" is 5000`,
 	} {
 		other := n.pod("other").call("ADD", "net1", config)

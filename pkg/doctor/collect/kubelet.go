@@ -131,7 +131,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 		} `json:"stateDirs"`
 	}
 	if err := json.Unmarshal(text, &status); err != nil {
-		return agentFacts{}, fmt.Errorf("its answer is no status: %w", err)
+		return agentFacts{}, fmt.Errorf("its answer is not a status: %w", err)
 	}
 	found := agentFacts{running: true, version: status.Version, nri: status.NRI, kubeconfig: status.Kubeconfig.Kubeconfig, unasked: status.Kubeconfig.Unasked}
 	for _, dir := range status.StateDirs {

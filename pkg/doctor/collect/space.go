@@ -65,7 +65,7 @@ func (sp *space) dir() (string, error) {
 func within(dir string, parts []string) (string, error) {
 	for _, part := range parts {
 		if !filepath.IsLocal(part) || part == "." || strings.ContainsRune(part, filepath.Separator) {
-			return "", fmt.Errorf("%q is no name of a file", part)
+			return "", fmt.Errorf("%q is not a file name", part)
 		}
 	}
 	return filepath.Join(append([]string{dir}, parts...)...), nil

@@ -111,7 +111,7 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 // read the file.
 func (p *Plugins) putNodeFile(ctx context.Context) error {
 	if hidden() {
-		p.Log.Warn("node file not mounted into the agent's pod, but obeyed by the plugins", "path", nodefile.DefaultPath)
+		p.Log.Warn("node file not mounted into the agent's pod, but used by the plugins", "path", nodefile.DefaultPath)
 	}
 	path := cmp.Or(os.Getenv(nodefile.PathEnv), nodefile.InstalledPath)
 	if p.NodeFile == "" {

@@ -349,7 +349,7 @@ func joinHops(tx *attachment.Tx, s *link.Snapshot) {
 		s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
 	}
 	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of a NIC with nexthops of this one's routes", "nic", s.Name, "err", err)
+		tx.Node.Log.Warn("unreadable record, perhaps of another NIC that the routes of this NIC use", "nic", s.Name, "err", err)
 	}
 }
 

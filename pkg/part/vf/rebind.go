@@ -93,7 +93,7 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	case have == guids{*p.want.GUID, *p.want.GUID}:
 		return nil
 	case lent.Driver != "" && !lent.RDMAAlone:
-		return failure.New(failure.InvalidConfig, `"DPDKMode" leaves the driver %s alone, and %s gets a GUID only when that is bound anew`, driver, lent.PCI).
+		return failure.New(failure.InvalidConfig, `"DPDKMode" leaves the driver %s alone, and %s gets a GUID only when that driver is unbound and bound`, driver, lent.PCI).
 			Cure(`bind vfio-pci, or remove "DPDKMode" or the GUID`)
 	}
 	if err := checkRebind(ctx, tx, lent, driver); err != nil {
@@ -210,7 +210,7 @@ func (r rebinding) run(ctx context.Context) error {
 		return err
 	}
 	if now := r.host.CharDevices("pci", r.pci); r.promised && len(chars) > 0 && !slices.Equal(now, chars) {
-		return failure.New(failure.TryAgain, "the char devices of %s were %s, and are %s since its driver was bound anew: another device was made at the same time",
+		return failure.New(failure.TryAgain, "the char devices of %s were %s, and are %s since its driver was bound again: another device was made at the same time",
 			r.pci, strings.Join(chars, ", "), strings.Join(now, ", ")).
 			Cure("delete the pod, so that the device plugin allocates it a function again")
 	}
@@ -242,7 +242,7 @@ func (r rebinding) bind() error {
 func (r rebinding) furnish(ctx context.Context, core *rdma.Core, device rdma.Device) {
 	if r.name != "" && r.name != device.Name {
 		if err := core.Rename(device, r.name); err != nil { // the part of the RDMA devices renames those that move, and makes room
-			r.Log.Warn("RDMA device has another name since its driver was bound anew", "device", r.name, "name", device.Name, "err", err)
+			r.Log.Warn("RDMA device has another name since its driver was bound again", "device", r.name, "name", device.Name, "err", err)
 		} else {
 			device.Name = r.name
 		}
@@ -277,7 +277,7 @@ func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.
 		return missing == "", nil
 	})
 	if wait.Ended(ctx, err) {
-		err = failure.New(failure.TryAgain, "%s has no %s %s after its driver was bound anew", r.pci, missing, r.wait).Cure("see the kernel log for the driver's reason")
+		err = failure.New(failure.TryAgain, "%s has no %s %s after its driver was bound again", r.pci, missing, r.wait).Cure("see the kernel log for the driver's reason")
 	}
 	return device, err
 }

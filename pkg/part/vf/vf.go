@@ -58,7 +58,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	physical := host.PhysicalFunction(lent.PCI)
 	number, ok := host.FunctionNumber(physical, lent.PCI)
 	if !ok {
-		return failure.New(failure.InvalidConfig, "%s is no virtual function", tx.Record.NICName()).
+		return failure.New(failure.InvalidConfig, "%s is not a virtual function", tx.Record.NICName()).
 			Cure(`give the PCI address of one by "deviceID", or lend the NIC with host-device`)
 	}
 	var err error
@@ -288,7 +288,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if want := (guids{*p.want.GUID, *p.want.GUID}); have != want {
-		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was bound anew, not %016x", v.Number, of.Name, have.node, have.port, want.node).
+		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was bound again, not %016x", v.Number, of.Name, have.node, have.port, want.node).
 			Cure("see the kernel log; not every driver takes a GUID")
 	}
 	noteDevice(tx.Record, have.node)
@@ -351,7 +351,7 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 	switch {
 	case len(others) == 0:
 	case slices.ContainsFunc(others, func(o *ledger.Record) bool { return o.Phase == ledger.Lent }):
-		n.LogOf(r).Warn("another attachment has the virtual function, its settings are left", "pf", v.PF, "number", v.Number)
+		n.LogOf(r).Warn("another attachment has the virtual function, its settings are not restored", "pf", v.PF, "number", v.Number)
 		r.VF = nil
 		return nil
 	default: // an ADD that has not confirmed yet, or that fails: it must not take these settings for the function's own
