@@ -1,4 +1,4 @@
-// Package agent runs the components of rail-agent beside each other, and serves their health,
+// Package agent runs the components of rail-agent concurrently, and serves their health,
 // metrics and status. It knows none of them: cmd/rail-agent makes the list.
 //
 // It has no state of its own, so it may be killed at any instant, run several times, or not at

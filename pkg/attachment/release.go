@@ -18,9 +18,8 @@ type ReleaseOrder struct {
 	// Interface are the parts that take the interface and its devices from the
 	// pod, one after another.
 	Interface []Part
-	// Addresses frees the addresses as soon as no interface answers for them, while
-	// the rest of Interface goes on; by an IPAM plugin that works on the interface right
-	// before ([Releasing.Leaving]).
+	// Addresses frees the addresses as soon as no interface answers for them, while the rest of Interface is still
+	// being released; by an IPAM plugin that works on the interface right before ([Releasing.Leaving]).
 	Addresses Addresses
 	// Files are the parts that come last. They are released whatever the record has,
 	// and an error is only logged.
@@ -100,8 +99,8 @@ func waitFor(r *ledger.Record) time.Duration {
 // interface down or deletes it, when nothing can hinder it any more. An IPAM plugin that works
 // on the interface frees the addresses now: a client of DHCP sends its release from the
 // address. Leaving returns when they are free, at the latest after [freeWait]: a NIC does not
-// wait for a plugin that hangs. It reports whether it has waited: what the caller knows of the
-// interface is old then, because the pod goes on.
+// wait for a plugin that hangs. It reports whether it has waited: the caller's knowledge of
+// the interface is out of date then, because the pod continues to run.
 func (r *Releasing) Leaving(ctx context.Context) (waited bool) {
 	if r.freeing == nil || !r.freeing.byInterface {
 		return false
@@ -115,7 +114,7 @@ func (r *Releasing) Leaving(ctx context.Context) (waited bool) {
 const freeWait = 10 * time.Second
 
 // Silent is called by the part that releases the interface, once the interface is down
-// or deleted. From then on its addresses may be freed, while the release goes on.
+// or deleted. From then on its addresses may be freed, while the release continues.
 func (r *Releasing) Silent() {
 	if r.freeing != nil {
 		r.freeing.decide(true)

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Layer3 is the interface's configuration beside its name: addresses, routes,
+// Layer3 is the interface's configuration except its name: addresses, routes,
 // DNS.
 type Layer3 struct {
 	IPs    []*current.IPConfig
@@ -36,8 +36,8 @@ type Layer3 struct {
 
 	// Sysctls are further settings of the interface: "ipv4/conf/arp_ignore" → "1".
 	Sysctls map[string]string
-	// Table is the routing table of the interface, 0 if it has none of its own. Own are the
-	// routes of the table beside Routes; the result does not have them.
+	// Table is the routing table of the interface, 0 if it has none of its own. Own are
+	// the routes of the table in addition to Routes; the result does not have them.
 	Table int
 	Own   []link.Route
 	// InTable has the carried routes of the main table as routes of Table.

@@ -33,7 +33,7 @@ type Tx struct {
 	// (Rails for a network that has them in its addresses). Rail is in the record, too.
 	Rail  *int
 	Rails []int
-	// Layer3 is the interface's configuration beside its name.
+	// Layer3 is the interface's configuration except its name.
 	Layer3 Layer3
 
 	locked   []func()

@@ -1,4 +1,4 @@
-// Package component has what each component of rail-agent needs to run beside the others: a [Loop]
+// Package component has what each component of rail-agent needs to run concurrently with the others: a [Loop]
 // with a [Trigger], a [Backoff], a [Reporter] that contains panics and reports a problem once,
 // and an interface for metrics. It knows none of the components.
 //

@@ -114,8 +114,9 @@ func position(err error, text []byte) error {
 	return err
 }
 
-// Facts are the facts of a node. The part of a cluster or of a file of configurations has
-// only some of them; rules whose facts nobody asked for are skipped.
+// Facts are the facts of a node. The facts of a cluster, and those of configuration
+// files, have only some of the fields; rules are skipped if their facts were not
+// requested.
 type Facts struct {
 	Schema  string    `json:"schema"`
 	Taken   time.Time `json:"taken"`

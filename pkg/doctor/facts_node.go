@@ -213,7 +213,7 @@ type Port struct {
 	GIDs      Fact[[]GID] `json:"gids"`      // the entries that are in use
 	// LID and SMLID are an InfiniBand port's own local identifier and its subnet manager's, 0
 	// for none. IsSM: a subnet manager runs on the port. PKeys are the entries of its table of
-	// partition keys that are in use, by index. Of RoCE ports nobody reads them.
+	// partition keys that are in use, by index. Rules do not read them for RoCE ports.
 	LID   Fact[uint32] `json:"lid"`
 	SMLID Fact[uint32] `json:"smLID"`
 	IsSM  Fact[bool]   `json:"isSM"`

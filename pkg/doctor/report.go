@@ -49,10 +49,10 @@ const (
 	ExitUnknown = 2
 )
 
-// ExitCode returns the exit code of a program that has these results. A rule that fails makes
-// it [ExitProblem]. Warnings and missing facts do not: a node that works, and a run by an
-// ordinary user, are no problem. If no rule could be judged at all it is [ExitUnknown]. With
-// strict, warnings are problems, and one missing fact makes it ExitUnknown.
+// ExitCode returns the exit code of a program that has these results. A rule that fails makes it [ExitProblem].
+// Warnings and missing facts do not: a node that works, and a run by an ordinary user, are not problems. If no rule
+// could be judged at all it is [ExitUnknown]. With strict, warnings are problems, and one missing fact makes it
+// ExitUnknown.
 func ExitCode(results []Result, strict bool) int {
 	n := count(results)
 	judged := n[OK] + n[Status(Warn)] + n[Status(Fail)]
@@ -161,8 +161,8 @@ type Alike struct {
 	Nodes []string // none if the results have no node
 }
 
-// GroupFindings returns the findings of results, in their order; those that differ in their node
-// only are one.
+// GroupFindings returns the findings of results, in their order. Findings that differ
+// only in their node are merged.
 func GroupFindings(results []*Result) (all []Alike) {
 	type key struct{ object, evidence, fix string }
 	at := map[key]int{}

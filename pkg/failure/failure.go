@@ -145,7 +145,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap returns the kind and the cause, as far as they are set.
+// Unwrap returns the kind, if one is set, and the cause, if there is one.
 func (e *Error) Unwrap() []error {
 	var found []error
 	if e.kind != "" {

@@ -17,9 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// NIC is a NIC of this node, lent or not. Its JSON is that of "railctl nics". What it is
-// does not change while it is lent; its Link, AdminDown, Mbps and the states of its Ports
-// are those of now, of a lent NIC in its pod.
+// NIC is a NIC of this node, lent or not. Its JSON is that of "railctl nics". Its properties do not change while it is
+// lent; its Link, AdminDown, Mbps and the states of its Ports are those of now, of a lent NIC in its pod.
 type NIC struct {
 	Name     string   `json:"name,omitempty"` // on the host; empty if it has no netdev, or if another plugin has moved it
 	AltNames []string `json:"altNames,omitempty"`
@@ -135,7 +134,7 @@ func NICs(stateDirs ...string) (*NICList, error) {
 	return NICsBy(&nodefile.Reader{}, stateDirs...)
 }
 
-// NICsBy is NICs for a process that goes on, and has a reader of the node file.
+// NICsBy is NICs for a long-running process, which has a reader of the node file.
 func NICsBy(nodeFile *nodefile.Reader, stateDirs ...string) (*NICList, error) {
 	host, err := link.CurrentNetns()
 	if err != nil {

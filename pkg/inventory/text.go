@@ -18,8 +18,8 @@ func (a *Attachment) Holder() string {
 	return a.ContainerID
 }
 
-// Holder returns who has the NIC: the pod that it is lent to, or the number of child interfaces on it; ""
-// for nobody.
+// Holder returns who has the NIC: the pod that it is lent to, or the number of child
+// interfaces on it; "" if no pod holds it.
 func (n *NIC) Holder() string {
 	switch {
 	case n.Lent != nil:

@@ -31,7 +31,7 @@ const (
 // Options configures a keeper.
 type Options struct {
 	StateDirs []string // of the plugins, at least one
-	// List is what the plugins are told of the state directories, see [KeptStateDirs].
+	// List is the list of state directories for the plugins, see [KeptStateDirs].
 	List   nodefile.StateDirs
 	NodeIP netip.Addr // by which the cluster reaches the node; zero if not known
 

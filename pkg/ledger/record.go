@@ -141,11 +141,11 @@ type VF struct {
 	// Before and Want are what link.FunctionChanges returned at ADD.
 	Before []byte `json:"before"`
 	Want   []byte `json:"want"`
-	// Driver is bound to the function anew after each change, as the GUIDs among the settings need it. It is "" if they
-	// do not.
+	// Driver is bound to the function again after each change, if the settings include GUIDs, which need this. It is ""
+	// if they do not.
 	Driver string `json:"driver,omitempty"`
 	// RDMA and RDMASettings are the name and the settings, by rdma.Core.Settings, that the RDMA device of the function has
-	// on the host, whenever the driver has made it anew.
+	// on the host, whenever the driver has re-created it.
 	RDMA         string            `json:"rdma,omitempty"`
 	RDMASettings map[string]string `json:"rdmaSettings,omitempty"`
 }
@@ -273,8 +273,9 @@ func (r *Record) NICName() string {
 	return ""
 }
 
-// MadeAnew reports whether the lent NIC is an InfiniBand interface that the attachment destroys: its RDMA device moves, or
-// its driver is bound anew. Both times the kernel makes another one in init_net (rdma_dev_change_netns, ipoib_add_one).
+// MadeAnew reports whether the lent NIC is an InfiniBand interface that the attachment
+// destroys: its RDMA device moves, or its driver is bound again. Both times the kernel
+// makes another one in init_net (rdma_dev_change_netns, ipoib_add_one).
 func (r *Record) MadeAnew() bool {
 	if !r.LendsNetdev() || r.Loan.Snapshot == nil || r.Loan.Snapshot.IPoIB == nil {
 		return false
@@ -282,8 +283,8 @@ func (r *Record) MadeAnew() bool {
 	return r.Rebinds() || r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d RDMADevice) bool { return d.Lent })
 }
 
-// Rebinds reports whether the attachment binds the driver of its virtual function anew. Its RDMA device and its interface
-// are others from then on.
+// Rebinds reports whether the attachment unbinds and binds the driver of its virtual function. Its RDMA device and its
+// interface are others from then on.
 func (r *Record) Rebinds() bool { return r.VF != nil && r.VF.Driver != "" }
 
 // errNewer marks a record of a newer version, which is not corrupt.

@@ -32,9 +32,9 @@ func (n *Netns) Announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) 
 	return n.announce(l, mac, n.announceable(l, addresses))
 }
 
-// AnnounceNew is [Netns.Announce] for an interface that nobody but the caller has given an
-// address. The kernel sends the announcement of a single IPv4 address itself: a packet socket
-// costs some 10 ms, because its close waits for an RCU grace period (packet_release).
+// AnnounceNew is [Netns.Announce] for an interface whose only addresses were added by the caller. The kernel sends the
+// announcement of a single IPv4 address itself: a packet socket costs some 10 ms, because its close waits for an RCU
+// grace period (packet_release).
 //
 // The kernel's request goes through the queueing discipline, which drops it until it is active. It
 // is active once the operational state is up: the kernel sets both in one section of the RTNL

@@ -17,11 +17,10 @@ import (
 // ErrMissing is wrapped by the error for an object that [Netns.Compare] does not find.
 var ErrMissing = errors.New("it was there when the NIC was lent, and is not now")
 
-// Compare compares the addresses, routes, nexthop objects and rules of a link that is home with
-// those of its snapshot, and returns a [Lost] for each that is missing. Among the routes are
-// those that the kernel makes for the addresses. What is left to daemons and routers is no
-// finding: routes of routing daemons and router advertisements, addresses of VRRP and those with
-// a lifetime.
+// Compare compares the addresses, routes, nexthop objects and rules of a link that is home with those of its snapshot,
+// and returns a [Lost] for each that is missing. Among the routes are those that the kernel makes for the addresses.
+// Objects that are left to daemons and routers are not findings: routes of routing daemons and router advertisements,
+// addresses of VRRP and those with a lifetime.
 //
 // Rules that are not restored, because the kernel keeps them, are compared only if settled says that
 // daemons have had their time: a running one may be about to add them again.

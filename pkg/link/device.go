@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Device has the settings that a NIC keeps in every namespace, beside those of
-// rtnetlink and /proc/sys: settings of its driver and of its queues.
+// Device has the settings that a NIC keeps in every namespace, except those of rtnetlink
+// and /proc/sys: settings of its driver and of its queues.
 type Device struct {
 	// Ethtool has the answers of the driver, by the names of ethtoolSettings.
 	Ethtool map[string][]byte `json:"ethtool,omitempty"`

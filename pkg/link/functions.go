@@ -341,7 +341,7 @@ func (n *Netns) Function(index, number int) (settings []byte, err error) {
 }
 
 // SetFunction sets settings of [FunctionChanges]. index is that of the physical function. It sets all that it can, and
-// returns the names of the others, and their errors. EOPNOTSUPP is no error if the wanted value is off, none or 0.
+// returns the names of the others, and their errors. EOPNOTSUPP is not an error if the wanted value is off, none or 0.
 func (n *Netns) SetFunction(index int, settings []byte) (refused []string, err error) {
 	attrs, err := nlattr.Parse(settings)
 	errs := []error{err}

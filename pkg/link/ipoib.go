@@ -104,7 +104,7 @@ func (n *Netns) setIPoIB(index int, want *IPoIB) error {
 }
 
 // HasMAC reports whether mac is the link's address. An InfiniBand interface of a port also has every address with
-// its GUID: the queue pair is another one when the kernel makes the interface anew.
+// its GUID: the queue pair changes when the kernel re-creates the interface.
 func (l *Link) HasMAC(mac net.HardwareAddr) bool {
 	if l.IsIPoIB() && len(l.MAC) == IPoIBAddress && len(mac) == IPoIBAddress {
 		return bytes.Equal(l.MAC[ipoibGUID:], mac[ipoibGUID:])

@@ -60,12 +60,11 @@ func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, er
 // onePiece is a number of entries that surely fit into one message of a dump.
 const onePiece = 50
 
-// Accepts reports whether the link with this index accepts frames for mac, beside its
-// own address: mac is in one of its filter lists (ndo_dflt_fdb_dump). Children on the link
-// add their MACs while they are up (macvlan_open). But a pod with a macvlan can add any
-// address (SIOCADDMULTI, PACKET_MR_UNICAST): see [Probe.MacvlanIsUp]. If the lists are so
-// long that the kernel sends them in pieces, between which they can change, Accepts
-// returns true.
+// Accepts reports whether the link with this index accepts frames for mac, in addition to those for its own address:
+// mac is in one of its filter lists (ndo_dflt_fdb_dump). Children on the link add their MACs while they are up
+// (macvlan_open). But a pod with a macvlan can add any address (SIOCADDMULTI, PACKET_MR_UNICAST): see
+// [Probe.MacvlanIsUp]. If the lists are so long that the kernel sends them in pieces, between which they can change,
+// Accepts returns true.
 func (n *Netns) Accepts(index int, mac net.HardwareAddr) (bool, error) {
 	entries, err := retryDump(func() ([]netlink.Neigh, error) { return n.handle.NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {

@@ -19,12 +19,10 @@ import (
 // alias, all in one RTM_NEWLINK. The link goes down and loses its addresses,
 // routes, neighbors and sysctls (__dev_change_net_namespace).
 //
-// No process can use it under another name, but listeners in target (udev) see
-// it arrive under its old name and renamed at once, because the kernel moves
-// first. And if the new name is taken there, the link stays in target under the
-// old one: so after an error the caller must find the link again by what does
-// not change ([Identity]) before anything else. [Netns.MoveAs] has neither
-// problem.
+// No process can use it under another name, but listeners in target (udev) see it arrive under its old name and renamed
+// at once, because the kernel moves first. And if the new name is taken there, the link stays in target under the old
+// one: so after an error the caller must find the link again by its [Identity], which does not change, before it does
+// anything else. [Netns.MoveAs] has neither problem.
 func (n *Netns) Move(index int, target *Netns, name, alias string) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -123,7 +121,7 @@ func macText(m net.HardwareAddr) string {
 	return m.String()
 }
 
-// Hardware returns what a device's netdev has again when the kernel makes it anew: the permanent MAC,
+// Hardware returns the properties that a device's netdev has again when the kernel re-creates it: the permanent MAC,
 // and of the InfiniBand interface of a port the GUID in it, because another queue pair has another number.
 // It is "" if the link has no permanent MAC.
 func (id Identity) Hardware() string {

@@ -75,7 +75,7 @@ func (l *Link) Describe() string {
 }
 
 // ErrNotFound is wrapped by every call about one link if the namespace has no link with the
-// given name or index: it never had, or the link has left. What the kernel answered then is
+// given name or index: it never had, or the link has left. The kernel's own error is
 // wrapped as well. It proves nothing about where the link is now.
 var ErrNotFound = errors.New("no such link")
 

@@ -14,7 +14,7 @@ import (
 )
 
 // View is what one reading of a namespace, by three requests, says of a link: the link,
-// those beside it, and its addresses and routes.
+// the other links in its namespace, and its addresses and routes.
 type View struct {
 	Link  *Link   // the link itself
 	Links []*Link // all links of the namespace, by index

@@ -22,7 +22,7 @@ type HostDevice struct {
 	// PCIBusID is a PCI address or the name of an auxiliary device. Multus
 	// injects it for a NAD with a resourceName annotation.
 	PCIBusID string `json:"pciBusID"`
-	// DeviceID is the same, injected beside PCIBusID.
+	// DeviceID is the same as PCIBusID. Multus injects both.
 	DeviceID string `json:"deviceID"`
 	// Rail is the rail that the NIC must have by the node file. A number selects the NIC
 	// if nothing else does.

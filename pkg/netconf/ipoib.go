@@ -20,7 +20,7 @@ type IPoIB struct {
 	Master string `json:"master"`
 	// PCIBusID is a PCI address or an auxiliary device. Multus injects it for a NAD with a resourceName annotation.
 	PCIBusID string `json:"pciBusID"`
-	// DeviceID is the same, injected beside PCIBusID.
+	// DeviceID is the same as PCIBusID. Multus injects both.
 	DeviceID string `json:"deviceID"`
 	// Rail is the rail that the NIC must have by the node file.
 	Rail Rail `json:"rail"`

@@ -18,7 +18,7 @@ type RDMAChained struct {
 	// into every plugin of a NAD with a resourceName annotation. Without one
 	// the plugin uses the device of the interface.
 	DeviceID string `json:"deviceID"`
-	// PCIBusID is the same, injected beside DeviceID.
+	// PCIBusID is the same as DeviceID. Multus injects both.
 	PCIBusID string `json:"pciBusID"`
 	// RoCETOS is that of [HostDevice].
 	RoCETOS *int `json:"roceTos"`
@@ -30,7 +30,7 @@ type RDMAChained struct {
 }
 
 // LinkWait returns how ADD waits for the link. Without the keys "rdma" and "linkTimeout",
-// as rdma-cni's users have it, a link that is down is no error, as it is none for rdma-cni.
+// as in configurations for rdma-cni, a link that is down is not an error, because rdma-cni ignores the link.
 func (c *RDMAChained) LinkWait() LinkWait {
 	if c.byDefault && c.LinkTimeout == "" {
 		return LinkWait{}

@@ -44,7 +44,7 @@ func CheckSize(stdin []byte) error {
 // Kept returns the part of the configuration that is kept to end the attachment,
 // without the keys that belong to one call. Above 4 KiB only the keys remain that
 // IPAM plugins are known to read; below, keys of other IPAM plugins remain too
-// (calico-ipam reads "kubernetes" beside "ipam"). Kept fails above 16 KiB.
+// (calico-ipam reads "kubernetes" next to "ipam"). Kept fails above 16 KiB.
 func (c *Common) Kept() (json.RawMessage, error) {
 	keys, size, err := lasting(c.Raw)
 	if err != nil {

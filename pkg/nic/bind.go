@@ -49,7 +49,7 @@ func (h *Host) writeDriver(driver, file, pci string) error {
 }
 
 // FreeBelow returns the path of a char device that does not exist, and that the kernel would choose before one of
-// paths, from [Host.CharDevices], if the RDMA device of these were made anew: it takes the lowest free number
+// paths, from [Host.CharDevices], if the RDMA device of these were re-created: it takes the lowest free number
 // (ib_uverbs_add_one, ib_umad_init_port). It returns "" if there is none.
 func (h *Host) FreeBelow(paths []string) string {
 	for _, of := range []struct{ class, prefix string }{{"infiniband_verbs", "uverbs"}, {"infiniband_mad", "umad"}} {

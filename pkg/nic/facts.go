@@ -187,8 +187,9 @@ func (h *Host) FunctionNumber(physical, virtual string) (number int, ok bool) {
 	return 0, false
 }
 
-// VirtualFunctions returns the PCI addresses of the virtual functions of a physical one, by their numbers: the targets of the links
-// virtfn0, virtfn1 and so on. It returns those that it can read beside an error. A device that is no PCI function has none.
+// VirtualFunctions returns the PCI addresses of the virtual functions of a physical one, by their numbers: the targets
+// of the links virtfn0, virtfn1 and so on. If some cannot be read, it returns an error and the others. A device that is
+// no PCI function has none.
 func (h *Host) VirtualFunctions(physical string) (map[int]string, error) {
 	if !validName(physical) {
 		return nil, nil
@@ -219,7 +220,7 @@ func (h *Host) VirtualFunctions(physical string) (map[int]string, error) {
 const maxLevels = 8
 
 // NICBelow returns the NIC that the link lies on, l itself if that is a NIC or lies on
-// nothing. A VLAN, for example, is no device of its own.
+// nothing. A VLAN, for example, has no parent device of its own.
 func (h *Host) NICBelow(l *link.Link) *link.Link {
 	for range maxLevels {
 		below := LiesOn(l)

@@ -56,7 +56,7 @@ type File struct {
 	Node *int `yaml:"node"`
 	// Prefixes are the node's own prefixes of addresses, by rail.
 	Prefixes []Prefix `yaml:"prefixes"`
-	// Publish is what pods are told about their rails, nil for the defaults.
+	// Publish is which information about their rails pods get, nil for the defaults.
 	Publish *Publish `yaml:"publish"`
 
 	// Path is the path of the file, for messages.

@@ -36,7 +36,7 @@ const (
 	GIDIndexFixed      = "fixed"
 )
 
-// Publish is what a pod is told about the rails that it holds.
+// Publish is which information a pod gets about the rails that it holds.
 type Publish struct {
 	// Env lists the families of environment variables: nccl, ucx, nvshmem, vllm. nil
 	// means nccl, ucx and nvshmem; an empty list means none.

@@ -17,7 +17,7 @@ type Options struct {
 	// Socket is the path of the runtime's NRI socket as this process sees it. It need not
 	// exist.
 	Socket string
-	// Lookup returns what the pod of a sandbox is told, nil if it holds no rail. It is
+	// Lookup returns the rail information of the pod of a sandbox, nil if the pod holds no rail. It is
 	// called by several goroutines.
 	Lookup func(ctx context.Context, sandboxID string) (*publish.Publication, error)
 	// Root is the root of the host's files, where char devices and the pods' directories

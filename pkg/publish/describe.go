@@ -16,16 +16,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// IsRail reports whether a pod is told of the attachment: it has RDMA, or a NIC of the
+// IsRail reports whether the attachment is part of a pod's rail information: it has RDMA, or a NIC of the
 // host, or its network needs the rail of the NIC. A plain macvlan has none of these.
 func IsRail(r *ledger.Record) bool {
 	return r.Phase == ledger.Lent && (r.RDMA != nil || r.Loan != nil || r.Rail != nil)
 }
 
 // Describe returns the document of the pod that has the records. Each record of which [IsRail] is
-// true becomes a rail, with the facts that list has of its NIC and its present state in the
-// pod. Describe needs root, and the calling thread must be in the host netns. If something cannot
-// be read, it returns the rest beside the error.
+// true becomes a rail, with the facts that list has of its NIC and its present state in the pod.
+// Describe needs root, and the calling thread must be in the host netns. If something cannot be
+// read, it returns the error and the rest.
 func Describe(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
 	s := &stateReader{}
 	defer s.Close()

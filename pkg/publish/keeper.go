@@ -140,7 +140,7 @@ func NewKeeper(o Options) *Keeper {
 	return k
 }
 
-// Publication is what a pod is told, and where its files are.
+// Publication is the rail information of a pod, and where its files are.
 type Publication struct {
 	Rails    *Rails
 	Settings Settings // the node's, before the pod's annotation
@@ -148,7 +148,7 @@ type Publication struct {
 	Dir string
 }
 
-// Lookup returns what the pod of a sandbox is told now, nil if it holds no rail. It reads
+// Lookup returns the current rail information of the pod of a sandbox, nil if the pod holds no rail. It reads
 // the ledger, so that an ADD that has just ended counts, and it writes the files before it
 // returns. It may be called before Run, and after a panic in Run.
 func (k *Keeper) Lookup(ctx context.Context, sandboxID string) (*Publication, error) {

@@ -13,7 +13,7 @@ import (
 // Schema is the version of the document [Rails]. Later versions of it only add keys.
 const Schema = "rail-cni.io/rails/v1"
 
-// Rails is what a pod is told of its attachments. Its JSON is the file rails.json
+// Rails is the rail information of a pod: about its attachments. Its JSON is the file rails.json
 // (docs/reference/rails-json.md).
 type Rails struct {
 	Schema string `json:"schema"`
@@ -56,8 +56,8 @@ type Rail struct {
 	SysImageGUID string `json:"sysImageGUID,omitempty"`
 	GIDs         []GID  `json:"gids,omitempty"` // by index
 	// LID, GUID, PKey, PKeyIndex and Mode are those of an InfiniBand port and its interface. The
-	// index of a P_Key depends on the history of the port: it differs between nodes, and is
-	// read anew each time. PKeyIndex is nil if the port is not in the interface's partition.
+	// index of a P_Key depends on the history of the port: it differs between nodes, and is read
+	// each time. PKeyIndex is nil if the port is not in the interface's partition.
 	LID       uint32 `json:"lid,omitempty"`
 	GUID      string `json:"guid,omitempty"` // of the port
 	PKey      string `json:"pkey,omitempty"` // of the interface's partition: "0x8001", "0x0001" for a limited member

@@ -35,7 +35,7 @@ const nothing = "none"
 // MountPoint is where containers have the directory of files.
 const MountPoint = "/run/rail-cni/pod"
 
-// Settings are what the pods of a node are told, and how.
+// Settings are which rail information the pods of a node get, and how.
 type Settings struct {
 	Env           []Family
 	Mount         bool // containers get the directory of files, at [MountPoint]

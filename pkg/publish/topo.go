@@ -60,7 +60,7 @@ type topology struct {
 // XML of version 1 (src/graph/xml.cc, for NCCL_TOPO_FILE); nil if no such rail has a PCI
 // function. NCCL removes what it does not find in the container, and completes what is
 // missing: the indexes of GPUs and networks, NVLink, and whether a NIC reaches the memory of
-// GPUs by DMA-BUF. What the file has, NCCL believes.
+// GPUs by DMA-BUF. NCCL does not check what the file has.
 func (r *Rails) TopoXML(m Machine) []byte {
 	t := &topology{Machine: m, system: &node{name: "system"}, byPCI: map[string]*node{}, cpus: map[int]*node{}}
 	t.system.add("version", "1")

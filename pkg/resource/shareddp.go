@@ -50,10 +50,10 @@ var (
 	sharedSelKeys  = []string{"vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"}
 )
 
-// ParseSharedDevicePlugin returns the pools of a config.json of k8s-rdma-shared-dev-plugin
-// v1.5.3 (pkg/types, pkg/resources), all shared. What that refuses is an error, and so is
-// a name that the kubelet would refuse. It ignores keys that it does not know, so each of
-// them is a warning here. The update interval has no meaning, as changes are not polled for.
+// ParseSharedDevicePlugin returns the pools of a config.json of k8s-rdma-shared-dev-plugin v1.5.3 (pkg/types,
+// pkg/resources), all shared. A file that the plugin refuses is an error, and so is a name that the kubelet would
+// refuse. It ignores keys that it does not know, so each of them is a warning here. The update interval has no
+// effect, because rail-agent does not poll.
 func ParseSharedDevicePlugin(data []byte) (*Config, error) {
 	var file sharedFile
 	if err := decode(data, &file, sharedPlugin); err != nil {

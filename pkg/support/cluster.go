@@ -41,8 +41,8 @@ func (o *ClusterOptions) has(node string) bool {
 }
 
 // AddCluster adds what the API server and the agents' pods have: the logs of rail-cni's pods, its
-// objects, the networks, the nodes, Events, and of each node what railctl prints there. What cannot
-// be read is noted in the bundle.
+// objects, the networks, the nodes, Events, and of each node what railctl prints there. Files
+// that cannot be read are noted in the bundle.
 func (b *Bundle) AddCluster(ctx context.Context, o ClusterOptions) {
 	var all sync.WaitGroup
 	for _, read := range []func(context.Context, *ClusterOptions){b.addPods, b.addObjects, b.addNodes, b.addEvents, b.addAgents} {

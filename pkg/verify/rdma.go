@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// RDMATest runs a program of perftest on a rail. Without To it is the server, which is answered
-// when it listens; else the client, which is answered with what it measured.
+// RDMATest runs a program of perftest on a rail. Without To it is the server: the answer
+// is sent when the program listens. With To it is the client: the answer has the results.
 type RDMATest struct {
 	ID      uint32     `json:"id"`
 	Rail    int        `json:"rail"`

@@ -17,7 +17,8 @@ import (
 type Node struct {
 	Name   string
 	Prober Prober
-	// Missing is why rails cannot be measured, by their numbers, if that is no defect of theirs.
+	// Missing has the reason, by the number of the rail, why a rail cannot be measured,
+	// if that is not a defect of the rail.
 	Missing map[int]string
 	// Broken is why rails could not be given to the prober, by their numbers: a defect.
 	Broken map[int]string

@@ -116,9 +116,9 @@ func (p *Pod) Facts(ctx context.Context, client *kube.Client) ([]byte, error) {
 	return text.Bytes(), err
 }
 
-// Railctl runs "railctl" with the arguments in the pod, which has it beside rail-agent, and writes
-// what it prints to out and to errOut. The error for an exit code other than 0 wraps a
-// [kube.ExitError]. It needs the right to create pods/exec, and takes at most 25 s.
+// Railctl runs "railctl" with the arguments in the pod, whose image also has railctl, and writes its output to out and
+// errOut. The error for an exit code other than 0 wraps a [kube.ExitError]. It needs the right to create pods/exec, and
+// takes at most 25 s.
 func (p *Pod) Railctl(ctx context.Context, client *kube.Client, args []string, out, errOut io.Writer) error {
 	return p.exec(ctx, client, slices.Concat([]string{"/railctl"}, p.stateDir, args), out, errOut)
 }

@@ -75,7 +75,7 @@ func New(o Options) *Keeper {
 }
 
 // Run judges the node until ctx ends, and then removes the condition of the Node, which
-// would no longer be kept up to date. It goes on after a panic.
+// would no longer be kept up to date. It continues after a panic.
 func (k *Keeper) Run(ctx context.Context) {
 	// The plugins are installed first, and the agents of all nodes start together.
 	pause := k.Every/4 + rand.N(k.Every/2)

@@ -17,8 +17,9 @@ import (
 // pkg/config and pkg/utils).
 const InfiniBandDir = "/var/lib/cni/ib-sriov"
 
-// InfiniBand returns the part that ends attachments of ib-sriov-cni. It binds the function's driver anew, which returns the
-// interface and the RDMA device from any pod. It comes before the part of the NIC. dir is [InfiniBandDir] but for tests.
+// InfiniBand returns the part that ends attachments of ib-sriov-cni. It unbinds and binds
+// the function's driver, which returns the interface and the RDMA device from any pod. It
+// comes before the part of the NIC. dir is [InfiniBandDir] but for tests.
 func InfiniBand(dir string) attachment.Part { return infiniBand{dir: dir} }
 
 type infiniBand struct {
@@ -38,7 +39,7 @@ type keptInfiniBand struct {
 	RdmaNetState struct{ SandboxRdmaDevName string }
 }
 
-// TakeOver restores the GUID and the link state of the function, binds its driver anew, and removes the file.
+// TakeOver restores the GUID and the link state of the function, unbinds and binds its driver, and removes the file.
 func (p infiniBand) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	k := &keptInfiniBand{}
 	if !load(p.dir, u, "ib-sriov-cni", k) {

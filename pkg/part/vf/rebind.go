@@ -19,8 +19,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// First restores the GUIDs of a virtual function. It comes before the release of the interface and of the RDMA device: when the
-// driver is bound anew, both are on the host again, whatever the pod did to them.
+// First restores the GUIDs of a virtual function. It comes before the release of the
+// interface and of the RDMA device: when the driver is bound again, both are on the host
+// again, whatever the pod did to them.
 type First struct{ Part }
 
 // Recorded implements [attachment.Part].
@@ -285,8 +286,8 @@ func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.
 // Names are the names on the host of a virtual function, of its interface, and of its RDMA device; "" for any.
 type Names struct{ PCI, Interface, RDMA string }
 
-// Rebind binds the driver of a virtual function anew, and names what that makes. A function without a driver gets one.
-// Rebind does nothing if a userspace driver has the function.
+// Rebind unbinds and binds the driver of a virtual function, and names the interface and RDMA device that the driver
+// then makes. A function without a driver gets one. Rebind does nothing if a userspace driver has the function.
 func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	host := n.Host()
 	driver := host.DriverOf(names.PCI)

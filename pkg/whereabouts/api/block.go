@@ -41,7 +41,7 @@ type Holder struct {
 	Node    string
 	Machine string // of /etc/machine-id, "" if the node has none
 	Boot    string // its boot ID when it took the block
-	// Claim is a random text, new for each claim, "" if nobody holds the block. A patch
+	// Claim is a random text, new for each claim, "" if no node holds the block. A patch
 	// tests it, so that it changes no other claim's block.
 	Claim string
 }

@@ -161,7 +161,7 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 
 // Release implements [ipam.Store]. Beside pools it reads the node's notes of
 // owner's attachment, for this server and for the kubeconfig's earlier ones.
-// What cannot be released now is written to the journal, which is not an error.
+// Addresses that cannot be released now are written to the journal, which is not an error.
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	noted, err := s.notes.list(attachmentPrefix(owner))
 	errs := []error{err}
