@@ -26,7 +26,7 @@ type ReleaseOrder struct {
 	Files []Part
 }
 
-// Releasing is what the parts need to release a recorded attachment. Only the parts in
+// Releasing has everything that parts need to release a recorded attachment. Only the parts in
 // ReleaseOrder.Interface get Pod, Home and Wait.
 type Releasing struct {
 	Node   *Node

@@ -43,7 +43,7 @@ type used struct {
 	err    error     // of the last check
 }
 
-// Use is what the agent knows of the kubeconfig by which the plugins reach the server.
+// Use is the agent's knowledge about the plugins' kubeconfig.
 type Use struct {
 	Path     string // "" before the first check
 	Owned    bool   // the agent wrote it, and renews its token

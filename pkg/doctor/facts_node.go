@@ -19,7 +19,7 @@ type Host struct {
 	// NVIDIAOpen reports whether the loaded module nvidia is the open one, which exports memory of
 	// GPUs by dma-buf (its license in modinfo is "Dual MIT/GPL"). It is false without the module.
 	NVIDIAOpen Fact[bool] `json:"nvidiaOpen"`
-	// Origins are where the files of the RDMA modules that are loaded come from, by the
+	// Origins are the sources of the files of the loaded RDMA modules, by the
 	// module's name: [OriginKernel] below /lib/modules/VERSION/kernel, or built in, else
 	// [OriginPackage].
 	Origins Fact[map[string]string] `json:"origins"`
@@ -122,7 +122,7 @@ type NIC struct {
 	DCB      Fact[DCB]    `json:"dcb"` // zero without support by its driver
 	ECN      Fact[ECN]    `json:"ecn"` // zero if its driver has no files of it
 	PCIe     Fact[PCIe]   `json:"pcie"`
-	// CarrierDown is how often the carrier was lost since the driver made the NIC. Each move
+	// CarrierDown is the number of losses of the carrier since the driver made the NIC. Each move
 	// of the NIC counts, too.
 	CarrierDown Fact[uint64] `json:"carrierDown"`
 	// Flaps are the losses of the carrier that neither a move nor an administrator caused:

@@ -13,7 +13,7 @@ import (
 // ResultSchema is the schema of results as JSON. Fields are added to it, none changes.
 const ResultSchema = "rail-cni.io/doctor/v1"
 
-// Document is what "railctl doctor -o json" prints.
+// Document is the output of "railctl doctor -o json".
 type Document struct {
 	Schema  string         `json:"schema"`
 	Taken   time.Time      `json:"taken"` // when the facts were read

@@ -38,7 +38,7 @@ const (
 // Status is the outcome of a rule.
 type Status string
 
-// The statuses beside those of a [Severity].
+// The statuses in addition to those of a [Severity].
 const (
 	OK      Status = "ok"
 	Unknown Status = "unknown" // a fact is missing
@@ -58,7 +58,7 @@ type Rule struct {
 	Severity Severity
 	// Expects is a sentence about how things should be.
 	Expects string
-	// Consequence is what a finding leads to, and Cure how to end it.
+	// Consequence describes the effect of a finding, and Cure how to end the problem.
 	Consequence, Cure string
 	// Slow rules need facts that take long to read: rail-agent judges them every five
 	// minutes rather than every minute.

@@ -12,7 +12,7 @@
 // devices.
 //
 // It adds the current state to the records. A part that cannot be read is an
-// error beside the rest, which is still returned. Only [EndStale] changes
+// error, and the rest is still returned. Only [EndStale] changes
 // anything, under the locks that the plugins take. No function creates a
 // missing ledger: the caller checks [ledger.Exists] first.
 //

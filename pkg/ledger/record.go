@@ -58,7 +58,7 @@ type Record struct {
 	Addresses []string  `json:"addresses,omitempty"` // CIDR
 	// Gateways are those of the addresses, each once, in their order.
 	Gateways []string `json:"gateways,omitempty"`
-	// MovedMS is how long the longest move took, of the NIC or one of its RDMA devices into
+	// MovedMS is the duration of the longest move, of the NIC or one of its RDMA devices into
 	// the pod netns.
 	MovedMS int64 `json:"movedMS,omitempty"`
 	// Link is nil until ADD ends, and for a NIC without a netdev.

@@ -112,7 +112,7 @@ func uint32At(value []byte, at int) *uint32 {
 	return &v
 }
 
-// FunctionState is what keeps a virtual function apart from others, as its driver reports it.
+// FunctionState has the settings that isolate a virtual function from others, as its driver reports them.
 type FunctionState struct {
 	Number            int
 	VLAN              FunctionVLAN // of ID 0 for none

@@ -25,7 +25,7 @@ const (
 	ipoibGUID    = 12
 )
 
-// IPoIB is what an InfiniBand interface has besides the settings of every link. A pod can change
+// IPoIB has the settings of an InfiniBand interface that other links do not have. A pod can change
 // the mode and umcast, and they move with the interface.
 type IPoIB struct {
 	PKey   uint16 `json:"pkey"`             // of its partition, with the bit of full membership

@@ -74,7 +74,7 @@ func (n *Netns) MoveAs(l *Link, target *Netns, name, alias string) error {
 	return err
 }
 
-// Identity is what a link keeps when it is renamed and moved. ParentDev with
+// Identity has the properties that a link keeps when it is renamed and moved. ParentDev with
 // [Identity.Hardware] identifies a NIC for good; a virtual link has neither, and
 // is identified by its index (kept unless the target has that index), its MAC,
 // the alias of the move, and the link that it lies on or is connected to.

@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// View is what one reading of a namespace, by three requests, says of a link: the link,
-// the other links in its namespace, and its addresses and routes.
+// View is the result of one reading of a namespace about a link, by three requests: the
+// link, the other links in its namespace, and its addresses and routes.
 type View struct {
 	Link  *Link   // the link itself
 	Links []*Link // all links of the namespace, by index

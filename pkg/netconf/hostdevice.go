@@ -55,7 +55,7 @@ func ParseHostDevice(stdin []byte) (*HostDevice, error) {
 	return c, nil
 }
 
-// complete checks the keys beside those that all plugins have, and applies the defaults.
+// complete checks the keys that not all plugins have, and applies the defaults.
 func (c *HostDevice) complete() error {
 	return errors.Join(checkMTU(c.MTU), checkAllow(c.Allow), checkTOS(c.RoCETOS), c.Rail.check(), c.checkVariables(), c.checkKeepAddress(),
 		c.RDMA.complete(), c.Link.complete(), c.Routing.complete())

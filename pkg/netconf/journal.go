@@ -10,7 +10,7 @@ import (
 const defaultJournalDir = "/var/lib/rail-cni/ipam-journal"
 
 // JournalDir returns the directory of the DELs that could not reach the API
-// server. For another state directory than the default it is below that.
+// server. If stateDir is not the default, the journal is below stateDir.
 func JournalDir(stateDir string) string {
 	if stateDir == nodefile.DefaultStateDir {
 		return defaultJournalDir

@@ -23,7 +23,7 @@ type Dirs struct {
 	subscriptions map[*Subscription]bool
 }
 
-// Subscription is what one receiver watches.
+// Subscription is the set of directories that one receiver watches.
 type Subscription struct {
 	dirs    *Dirs
 	changed func()

@@ -21,7 +21,7 @@ type Rails struct {
 	// Generation counts the changes of the file: of two documents of one pod, the one with
 	// the greater generation is the later one. [Describe] returns 0.
 	Generation uint64 `json:"generation"`
-	// Rails are in the order of rails, those without a number last, then of interfaces.
+	// Rails are sorted by the number of the rail, those without a number last, then by interface.
 	Rails []Rail `json:"rails"`
 }
 

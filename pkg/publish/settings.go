@@ -32,7 +32,7 @@ const (
 // nothing is the value of [PublishAnnotation] that turns all off.
 const nothing = "none"
 
-// MountPoint is where containers have the directory of files.
+// MountPoint is the path of the directory of files in containers.
 const MountPoint = "/run/rail-cni/pod"
 
 // Settings are which rail information the pods of a node get, and how.

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Machine is where the facts of the PCI tree and the CPUs are.
+// Machine has the paths of the files about the PCI tree and the CPUs.
 type Machine struct {
 	Tree *pcie.Tree
 	Root string // the directory with sys and proc: "/" but for tests

@@ -223,7 +223,7 @@ func (o *ClusterOptions) log(ctx context.Context, pod, container string, of kube
 	return o.Client.Log(ctx, o.Namespace, pod, container, of)
 }
 
-// Printed is what railctl prints on each node.
+// Printed has the output of railctl on each node.
 var Printed = []struct {
 	File, About string
 	Args        []string

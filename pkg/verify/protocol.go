@@ -101,7 +101,7 @@ type Route struct {
 	Problem   string `json:"problem,omitempty"` // why there is no route
 }
 
-// Seen is what a responder saw of a flow.
+// Seen has the packets of a flow that a responder saw.
 type Seen struct {
 	ID    uint32          `json:"id"`
 	Holds map[uint32]Hold `json:"holds"` // by the numbers of the probes that arrived

@@ -108,7 +108,7 @@ func (o *RDMAOutcome) check(client bool) error {
 	return nil
 }
 
-// RDMA is what verbs measured on a path. A value is 0 if it was not measured.
+// RDMA has the measurements by verbs on a path. A value is 0 if it was not measured.
 type RDMA struct {
 	Ping      float64 `json:"pingMicros,omitempty"`    // by send, µs
 	Latency   float64 `json:"latencyMicros,omitempty"` // of a write, µs

@@ -21,7 +21,7 @@ const (
 	Unknown Status = "unknown" // something could not be measured, and nothing bad is known
 )
 
-// Result is what a run measured, and what follows from it.
+// Result has the measurements of a run, and the findings that follow from them.
 type Result struct {
 	Schema   string     `json:"schema"`
 	Taken    time.Time  `json:"taken"`
@@ -41,7 +41,7 @@ type Result struct {
 	Tested   int        `json:"crossingsTested"` // paths between different rails
 }
 
-// EndState is what is known of an end without a path.
+// EndState has the facts about an end that need no path.
 type EndState struct {
 	End
 	Interface  Interface `json:"interface"`
@@ -71,7 +71,7 @@ type Traffic struct {
 	Times    *Times  `json:"times,omitempty"` // nil if the kernel did not report when packets left
 }
 
-// Loss is where probes were lost.
+// Loss says where probes were lost.
 type Loss struct {
 	From    int `json:"from,omitempty"`    // they did not leave the sender's interface
 	Forward int `json:"forward,omitempty"` // they left it, and did not arrive
@@ -79,7 +79,7 @@ type Loss struct {
 	Back    int `json:"back,omitempty"`    // the answer left, and did not arrive
 }
 
-// Times is where the time of a round trip is, in microseconds.
+// Times has the parts of the time of a round trip, in microseconds.
 type Times struct {
 	From   float64 `json:"from"`   // in the sender, until the packet left its interface
 	Fabric float64 `json:"fabric"` // between the interfaces, both ways
@@ -92,7 +92,7 @@ type Crossing struct {
 	To   End `json:"to"`
 }
 
-// Kind is what kind of finding it is.
+// Kind is the kind of a finding.
 type Kind string
 
 // The kinds of findings.

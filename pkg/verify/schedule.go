@@ -37,7 +37,7 @@ const (
 // Fabrics are the values of fabric except the empty one.
 var Fabrics = []string{Isolated, Routed, Flat}
 
-// Plan is who measures with whom, and when.
+// Plan is the order in which pairs of nodes measure.
 type Plan struct {
 	Nodes  int      // each of them needs one pod, which has all its rails
 	Rails  int      // of each node

@@ -48,7 +48,7 @@ type Binary struct {
 	State string `json:"state,omitempty"` // the problem, "" if it is ours
 }
 
-// Kubeconfig is what is known of the kubeconfig by which the plugin whereabouts reaches the API
+// Kubeconfig is the agent's knowledge about the kubeconfig with which the plugin whereabouts reaches the API
 // server.
 type Kubeconfig struct {
 	Path     string `json:"path"`

@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// childMemory bounds the process that reads, in bytes of data beside what the runtime has at the
+// childMemory bounds the process that reads, in bytes of data in addition to those of the runtime at the
 // start. The race detector needs more.
 var childMemory uint64 = 64 << 20
 

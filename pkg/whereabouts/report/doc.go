@@ -9,7 +9,7 @@
 //
 // A network is a configuration that uses whereabouts, from a
 // NetworkAttachmentDefinition or a file. Objects that cannot be read are
-// returned as errors beside the results; the rest is still shown.
+// returned as errors together with the results; the rest is still shown.
 //
 // To list the pools:
 //

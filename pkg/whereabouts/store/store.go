@@ -159,9 +159,9 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	return got, nil
 }
 
-// Release implements [ipam.Store]. Beside pools it reads the node's notes of
-// owner's attachment, for this server and for the kubeconfig's earlier ones.
-// Addresses that cannot be released now are written to the journal, which is not an error.
+// Release implements [ipam.Store]. In addition to pools it searches the pools in the node's notes about
+// owner's attachment, for this server and for earlier servers of the kubeconfig. Addresses that cannot be released now are
+// written to the journal, which is not an error.
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	noted, err := s.notes.list(attachmentPrefix(owner))
 	errs := []error{err}
