@@ -380,7 +380,7 @@ func table(rows []string) []byte {
 
 const heading = `# Our whereabouts compared with whereabouts v0.9.4
 
-Written by a test (` + "`integration/whereabouts`" + `, part of ` + "`make test`" + `) that runs both binaries on one API server, with the
+This page is written by a test (` + "`integration/whereabouts`" + `, part of ` + "`make test`" + `) that runs both binaries on one API server, with the
 same stdin and CNI_ARGS, each in a namespace of its own, and compares after each call: exit code, result, and every
 IPPool, OverlappingRangeIPReservation and NodeSlicePool. Do not edit: change the scenarios and run the test with
 ` + "`-update`" + `.
@@ -389,8 +389,8 @@ IPPool, OverlappingRangeIPReservation and NodeSlicePool. Do not edit: change the
 container (` + "`containerid`" + `, which the CRD of v0.7 requires), our errors have a code, a cause and a cure (what alerts look for in
 the text is kept where it is named below), and v0.9.4 takes a Lease for each call.
 
-There is no scenario that ends a program. v0.9.4 ended by a panic with some states of node slices and some settings of its leader
-election; ours answers with an error or an address, which tests of its own hold.
+No scenario makes a program panic. With some states of node slices, and some settings of its leader election, v0.9.4 panicked.
+rail-cni's `whereabouts` returns an error or an address in these cases, which has tests of its own.
 
 ## Divergences
 

@@ -4,9 +4,9 @@ import "fmt"
 
 // Reasons that several divergences share.
 const (
-	gatewayKept = "an address that the network's gateway has is no pod's (`\"allow_gateway\": true` hands it out)"
+	gatewayKept = "no pod may get the address of the network's gateway (`\"allow_gateway\": true` hands it out)"
 
-	boundsInSlices = "v0.9.4 ignores bounds with slices, ours hold for the whole range"
+	boundsInSlices = "v0.9.4 ignores bounds with slices; ours apply to the whole range"
 )
 
 const plain = `{"range":"10.0.0.0/24"}`
@@ -66,11 +66,11 @@ var scenarios = []scenario{
 	{key: "range", what: "/30 has two addresses", ipam: `{"range":"10.0.0.0/30"}`, steps: []step{add(1), add(2), add(3), del(1), add(3)}, says: "Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.2 / range: 10.0.0.0/30 / excludeRanges: []"},
 	{
 		key: "range", what: "/31", ipam: `{"range":"10.0.0.0/31"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
 	},
 	{
 		key: "range", what: "IPv6 /127", ipam: `{"range":"2001:db8::/127"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
 	},
 	{key: "range", what: "IPv6", ipam: `{"range":"2001:db8:480:603d::/64"}`, steps: twoPods},
 	{key: "range", what: "IPv6 in another spelling", ipam: `{"range":"2001:DB8:0:0::0/64"}`, steps: twoPods},
@@ -103,11 +103,11 @@ var scenarios = []scenario{
 	},
 	{
 		key: "exclude", what: "dash range", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.1-10.0.0.5"]}`, steps: []step{add(1)},
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
 	},
 	{
 		key: "exclude", what: "leading zeros", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.01"]}`, steps: []step{add(1)},
-		because: "v0.9.4 leaves an empty pool behind, we refuse before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
 	},
 	{key: "exclude", what: "of another network: no effect", ipam: `{"range":"10.0.0.0/24","exclude":["10.9.0.0/24"]}`, steps: twoPods},
 
@@ -136,7 +136,7 @@ var scenarios = []scenario{
 	{
 		key: "ipRanges", what: "DEL when the first range's entry is gone", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/24"}]}`,
 		existing: []existing{pool("10.1.0.0-24", "10.1.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.1.0.1", "apps/pod-1")}, steps: []step{del(1)},
-		because: "v0.9.4 stops at the first range that has nothing; we free every range",
+		because: "v0.9.4 stops at the first range without an address of the pod; we free the addresses of every range",
 	},
 
 	// Gateway, routes, DNS.
@@ -153,7 +153,7 @@ var scenarios = []scenario{
 	{key: "allow_gateway", what: "true: the gateway is handed out", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1","allow_gateway":true}`, steps: twoPods},
 	{
 		key: "gateway", what: "with addresses of both families", ipam: `{"gateway":"10.0.0.254","ipRanges":[{"range":"10.0.0.0/24"},{"range":"2001:db8::/64"}]}`, steps: []step{add(1)},
-		because: "an IPv4 gateway is none of an IPv6 address",
+		because: "an IPv6 address cannot have an IPv4 gateway",
 	},
 	{key: "gateway", what: "no address", ipam: `{"range":"10.0.0.0/24","gateway":"x"}`, steps: []step{add(1)}, says: "couldn't parse gateway IP: x"},
 	{key: "gateway", what: "with a prefix length", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1/24"}`, steps: []step{add(1)}, says: "couldn't parse gateway IP: 10.0.0.1/24"},
@@ -185,7 +185,7 @@ var scenarios = []scenario{
 	{key: "cniVersion", what: "0.2.0 without any address", ipam: `{}`, steps: []step{add(1).at("0.2.0")}},
 	{
 		key: "cniVersion", what: "two ranges of a family at 0.2.0", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/24"}]}`, steps: []step{add(1).at("0.2.0")},
-		because: "such a result has room for one, and v0.9.4 takes an address that the pod never gets",
+		because: "such a result can have only one address, and v0.9.4 allocates a second one that the pod never gets",
 	},
 
 	// Address spaces.
@@ -205,17 +205,17 @@ var scenarios = []scenario{
 	{key: "enable_overlapping_ranges", what: "three addresses reserved by others", ipam: plain, existing: foreign(3), steps: []step{add(1), del(1)}},
 	{
 		key: "enable_overlapping_ranges", what: "40 addresses reserved by others", ipam: plain, existing: foreign(40), steps: []step{add(1), del(1)},
-		because: "v0.9.4 asks for each in turn until its 10 s are over; we list them once",
+		because: "v0.9.4 requests each reservation in turn until its 10 s are over; we list them once",
 	},
 	{
 		key: "enable_overlapping_ranges", what: "an entry of the pod whose address another has reserved", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.0.0.1", "apps/other")}, steps: []step{add(1), del(1)},
-		because: "v0.9.4 tries the same address until its 100 tries are over, and the pod never starts; we give it up for the next",
+		because: "v0.9.4 tries the same address 100 times, and the pod never starts; we try the next address",
 	},
 	{
 		key: "enable_overlapping_ranges", what: "DEL of an address whose reservation is another's", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.0.0.1", "apps/other")}, steps: []step{del(1)},
-		because: "v0.9.4 deletes another pod's reservation by its name",
+		because: "v0.9.4 deletes the reservation by its name, although it belongs to another pod",
 	},
 	{
 		key: "enable_overlapping_ranges", what: "an entry of the pod without its reservation", ipam: plain,
@@ -244,11 +244,11 @@ var scenarios = []scenario{
 	{
 		key: "node_slice_size", what: "the node's name in the directory configuration_path", ipam: `{"range":"10.0.0.0/16","node_slice_size":"/26","configuration_path":"DIR"}`,
 		files: map[string]string{"nodename": "node1\n"}, existing: sliced, steps: twoPods,
-		because: "v0.9.4 looks for the name there, but reads the directory as a flat file before",
+		because: "v0.9.4 looks for the name in this directory, but before that it reads the directory as if it were a flat file",
 	},
 	{
 		key: "node_slice_size", what: "no prefix length", ipam: `{"range":"10.0.0.0/16","node_slice_size":"x"}`, node: "node1", existing: sliced, steps: []step{add(1)},
-		because: "v0.9.4 never reads the value; a typing error there is one",
+		because: "v0.9.4 never reads the value; we report a mistake in it",
 	},
 
 	// The flat file and the server.
@@ -261,7 +261,7 @@ var scenarios = []scenario{
 	{key: "configuration_path", what: "flat file that is no JSON", ipam: plain, files: map[string]string{"flat": `{`}, steps: []step{add(1)}},
 	{
 		key: "configuration_path", what: "no flat file at all", ipam: plain, noFile: true, steps: []step{add(1), del(1)},
-		because: "the network config can say everything that the file can",
+		because: "the network configuration can have every key that the file can have",
 	},
 
 	// Ownership.
@@ -272,15 +272,15 @@ var scenarios = []scenario{
 	{
 		key: "CNI_IFNAME", what: "entry from before v0.8, without an interface", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":{"id":"old","podref":"apps/pod-1"}}`), reservationOf("10.0.0.1", "apps/pod-1", "")}, steps: []step{del(1).container("old")},
-		because: "v0.9.4 does not know it again, and keeps it for ever",
+		because: "v0.9.4 does not recognize the entry, and keeps it for ever",
 	},
 	{
 		key: "DEL", what: "with a config that ADD would refuse", steps: []step{add(1).conf(plain), del(1).conf(`{"range":"10.0.0.0"}`)},
-		because: "v0.9.4 fails for ever, and keeps the address; we free what the node has noted",
+		because: "v0.9.4 always fails, and keeps the address; we free the address that the node has noted",
 	},
 	{
 		key: "DEL", what: "of nothing", ipam: plain, steps: []step{del(1)},
-		because: "v0.9.4 makes an empty pool where there was none",
+		because: "v0.9.4 makes an empty pool if there was none",
 	},
 	{key: "DEL", what: "of nothing, in a pool", ipam: plain, steps: []step{add(1), del(2), del(1)}},
 	{
@@ -295,7 +295,7 @@ var scenarios = []scenario{
 	// Keys of Multus and libcni.
 	{
 		key: "runtimeConfig.ips", what: "an address of the range", ipam: plain, steps: []step{add(1).beside(`"runtimeConfig":{"ips":["10.0.0.77/24"]}`)},
-		because: "who asks Multus for an address expects it",
+		because: "a user who requests an address from Multus expects to get it",
 	},
 	{
 		key: "args.cni.ips", what: "an address of the range", ipam: plain, steps: []step{add(1).beside(`"args":{"cni":{"ips":["10.0.0.77"]}}`)},
@@ -307,11 +307,11 @@ var scenarios = []scenario{
 	},
 	{
 		key: "STATUS", what: "of a full pool", ipam: `{"range":"10.0.0.0/30"}`, steps: []step{add(1), add(2), add(0).as("STATUS").at("1.1.0")},
-		because: "v0.9.4 answers success to every STATUS",
+		because: "v0.9.4 reports success for every STATUS",
 	},
 	{
 		key: "GC", what: "of an attachment that the runtime does not name", ipam: plain, steps: []step{add(1), add(0).as("GC").at("1.1.0").beside(`"cni.dev/valid-attachments":[]`)},
-		because: "v0.9.4 answers success and does nothing; we free what this node got",
+		because: "v0.9.4 reports success and does nothing; we free the addresses that this node got",
 	},
 
 	// Keys without effect on addresses.
@@ -327,6 +327,6 @@ var scenarios = []scenario{
 	{key: "ipam", what: "stdin that is no JSON", steps: []step{add(1).stdin(`{`)}},
 	{
 		key: "type", what: "another plugin's", ipam: `{"type":"host-local","range":"10.0.0.0/24"}`, steps: []step{add(1)},
-		because: "the runtime has chosen the binary by it, and ours may be installed under another name",
+		because: "the runtime has chosen the program by this key, and our program may be installed under another name",
 	},
 }
