@@ -386,11 +386,11 @@ IPPool, OverlappingRangeIPReservation and NodeSlicePool. Do not edit: change the
 ` + "`-update`" + `.
 
 %d scenarios: %d equal, %d divergences, each with its reason. Always different, and not compared: our reservations name their
-container (` + "`containerid`" + `, which the CRD of v0.7 requires), our errors have a code, a cause and a cure (what alerts look for in
-the text is kept where it is named below), and v0.9.4 takes a Lease for each call.
+container (` + "`containerid`" + `, which the CRD of v0.7 requires), our errors have a code, a cause and a cure (texts that alerts look
+for are kept, as the reasons below say), and v0.9.4 takes a Lease for each call.
 
 No scenario makes a program panic. With some states of node slices, and some settings of its leader election, v0.9.4 panicked.
-rail-cni's `whereabouts` returns an error or an address in these cases, which has tests of its own.
+rail-cni's plugin returns an error or an address in these cases; separate tests check this.
 
 ## Divergences
 
