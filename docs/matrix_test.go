@@ -209,7 +209,7 @@ func TestMatrixIsMadeOfWhatIsTested(t *testing.T) {
 		releases = append(releases, row[0])
 	}
 	beside := map[string]string{}
-	for _, row := range Rows(Section(t, kubernetesPage, "What they run beside")) {
+	for _, row := range Rows(Section(t, kubernetesPage, "Other programs in these tests")) {
 		beside[row[0]] = row[1]
 	}
 	floor := regexp.MustCompile(`kubeVersion: ">=([0-9.]+)\.0-0"`).FindStringSubmatch(Page(t, "deployments/helm/rail-cni/Chart.yaml"))
@@ -243,7 +243,7 @@ func TestKubernetesPageHasTheVersionsBesideIt(t *testing.T) {
 		"rdma-cni":                       {"integration/peers/rdma-cni", "github.com/k8snetworkplumbingwg/rdma-cni"},
 		"k8s-rdma-shared-dev-plugin":     {"integration/peers/shared-device-plugin", "github.com/Mellanox/k8s-rdma-shared-dev-plugin"},
 	}
-	rows := Rows(Section(t, kubernetesPage, "What they run beside"))
+	rows := Rows(Section(t, kubernetesPage, "Other programs in these tests"))
 	for _, row := range rows {
 		module, ok := modules[row[0]]
 		if !ok {

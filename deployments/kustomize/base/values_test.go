@@ -15,26 +15,26 @@ import (
 // readmeHead is the chart's README above the table of values.
 const readmeHead = `# rail-cni
 
-The chart installs rail-cni in a cluster: the plugins on each node, and the agents that keep them there, return the NICs of dead pods,
-and judge the rails. See [install](../../../docs/guide/install.md) for the guide, and [deployments](../../README.md) for what belongs
-together.
+The chart installs rail-cni in a cluster: the plugins on each node, and agents that keep the plugins there, return the NICs of dead pods,
+and check the rails. See [install](../../../docs/guide/install.md) for the guide, and [deployments](../../README.md) for details of the
+values.
 
 %s
 helm install rail-cni deployments/helm/rail-cni --namespace kube-system
 helm test rail-cni --namespace kube-system --logs
 %s
 
-%shelm test%s waits until the agents of all nodes and the reconciler are ready, and until the API server has address pools. Its pod may read
-the DaemonSets, the Deployment and the pods of the release's namespace, and the pools; it may change nothing.
+%shelm test%s waits until the agents of all nodes and the reconciler are ready, and until the API server has address pools. Its pod may only
+read the DaemonSets, the Deployment and the pods of the release's namespace, and the pools.
 
-Install the chart once in a cluster. For other systems than plain Kubernetes there are files of values:
+Install the chart only once in a cluster. There are values files for systems other than plain Kubernetes:
 [OpenShift](values-openshift.yaml), [Talos](values-talos.yaml), [Bottlerocket](values-bottlerocket.yaml), [k3s](values-k3s.yaml),
 [MicroK8s](values-microk8s.yaml).
 
 ## Values
 
-This table is made of [values.yaml](values.yaml), by %sgo test ./deployments/kustomize/base -update%s. [A schema](values.schema.json) checks
-values: an unknown key is an error.
+This table is generated from [values.yaml](values.yaml), by %sgo test ./deployments/kustomize/base -update%s. [A schema](values.schema.json)
+checks values: an unknown key is an error.
 
 | value | default | meaning |
 |---|---|---|
