@@ -89,7 +89,7 @@ func newFacts(a *agentFlags) *cobra.Command {
 	var socket string
 	cmd := &cobra.Command{
 		Use:   "facts",
-		Short: "Print the facts of this node, as the agent knows them",
+		Short: "Print the facts of this node that the agent has",
 		Long: `Ask the agent of this node, through its socket, for the facts that "railctl doctor"
 checks, and print them as JSON. "railctl doctor cluster" runs this in the agent's
 pod of each node. Unlike the facts of "railctl doctor collect", they include how

@@ -96,7 +96,7 @@ func newRun(a *agentFlags) *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Keep this node: return NICs of dead pods at once, watch the plugins, report",
+		Short: "Run the agent: return NICs of dead pods at once, watch the plugins, report problems",
 		Long:  runHelp,
 		Example: `  rail-agent run
   rail-agent run --cni-bin /opt/cni/bin --own /usr/local/lib/rail-cni --restore-binaries

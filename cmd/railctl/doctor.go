@@ -52,9 +52,9 @@ func (j *judgeFlags) add(cmd *cobra.Command, path string) {
 	}
 }
 
-const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be checked, and else 0. With
---strict it is also 1 if a rule warns, and 2 if a fact is missing. These are the
-exit codes of node-problem-detector's custom plugins.`
+const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be checked, and otherwise 0.
+With --strict it is also 1 if a rule warns, and 2 if a fact is missing. These are
+the exit codes of node-problem-detector's custom plugins.`
 
 func newDoctor(stateDir *string) *cobra.Command {
 	d := &doctorFlags{stateDir: stateDir}

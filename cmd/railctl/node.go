@@ -41,7 +41,7 @@ func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 		case n.node != "":
 			return n.run(cmd, args)
 		case program == pluginName && !cmd.Flags().Changed("facts"):
-			return fmt.Errorf("%s is about one node: name it by --node; on the node itself, and without kubectl, it is %s",
+			return fmt.Errorf("%s needs a node: name it by --node, or run %s on the node itself",
 				cmd.CommandPath(), "railctl"+strings.TrimPrefix(cmd.CommandPath(), pluginName))
 		}
 		return here(cmd, args)

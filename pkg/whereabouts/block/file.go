@@ -67,7 +67,7 @@ type entry struct {
 	Former string `json:"former,omitempty"`
 	State  string `json:"state"`
 	// Confirmed is when the node sent the request whose answer said that the block is its
-	// own. Of a block that is being claimed it is when that began.
+	// own. While the block is being claimed it is the time when the claim began.
 	Confirmed moment `json:"confirmed"`
 }
 
