@@ -66,9 +66,10 @@ ended (Succeeded, Failed). With --grace 0s it checks once: use that only if no p
 is about to be created again under the same name.
 
 Entries without podref, entries whose key is not an address, and entries whose
-holder is not a pod stay. "left alone" means that a person must decide. The exit
-code is 1 if something failed, or if something changed during the run and is left to
-the next run.`,
+holder is not a pod stay. "left alone" means that a person must decide.
+
+The exit code is 1 if something failed, or if something changed during the run and
+is left to the next run.`,
 		Example: `  railctl ipam gc --dry-run
   railctl ipam gc --grace 2m
   railctl ipam gc -o json | jq -r '.[] | select(.outcome == "freed") | .address'`,
