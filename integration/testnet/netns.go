@@ -328,7 +328,7 @@ func (n *Netns) veth(name string, mtu int, peer *Netns) {
 	}
 }
 
-// AddAltname gives the interface an alternative name.
+// AddAltname adds an alternative name to the interface.
 func (n *Netns) AddAltname(name, altname string) {
 	n.t.Helper()
 	if err := n.Do(func() error {
