@@ -104,6 +104,7 @@ build: ## static binaries of all plugins, railctl, rail-agent and cnitool in bin
 
 # The image's programs for one architecture.
 image-%:
+	@echo 'building the programs of the image for $* …'
 	@rm -rf '$(BIN)/image/$*' && mkdir -p '$(BIN)/image/$*' && GOARCH=$* go build -ldflags '$(LDFLAGS)' -o '$(BIN)/image/$*/' $(IMAGE_MAINS)
 
 image: $(ARCHS:%=image-%) ## the image of rail-cni for amd64 and arm64, without Docker: an OCI layout in bin/image/rail-cni-VERSION.tar, and its SBOM (.spdx.json)

@@ -184,8 +184,8 @@ var podRules = []Rule{
 	{
 		ID: "POD-MTU", Scope: PodScope, Severity: Warn,
 		Expects:     "All rails of a pod have the same MTU, and it is the MTU of their NICs.",
-		Consequence: "RDMA uses the smaller packets: 30 to 50 % of the bandwidth is lost on that rail, and the slowest rail decides.",
-		Cure:        "Remove \"mtu\" from the network, or set the NIC's own MTU to the same value.",
+		Consequence: "Large packets may be dropped, and a job hangs while small messages pass. Or RDMA uses the smaller packets: 30 to 50 % of the bandwidth is lost on that rail, and the slowest rail decides.",
+		Cure:        "Remove \"mtu\" from the network, or set the NIC's own MTU to the same value. If neither has set it, a program in the pod has: create the pod again.",
 		Check:       checkPodMTU,
 	},
 	{

@@ -97,7 +97,7 @@ func next(c *cluster.Cluster, kubeconfig string, withChart bool) {
 	fmt.Printf("images: %s, %s\n", cluster.ToolsImage, cluster.BusyboxImage)
 	fmt.Printf("The cluster is ready. In another terminal:\n\n  export KUBECONFIG=%s PATH=%s:$PATH\n", kubeconfig, filepath.Dir(c.KubectlPath()))
 	if withChart {
-		fmt.Println("  kubectl apply -f examples/try\n  kubectl wait --for=condition=Ready pod --all")
+		fmt.Println("  kubectl apply -f examples/try\n  kubectl wait --for=condition=Ready --timeout=2m pod --all")
 	} else {
 		fmt.Println("  kubectl get nodes")
 	}
