@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -211,6 +212,15 @@ func (e *Error) set(body []byte) {
 	}
 }
 
+// quotedVerbs returns the verbs of the rule that allows the request. A WebSocket is a GET, and since
+// Kubernetes 1.35 the API server then asks for "create" too (AuthorizePodWebsocketUpgradeCreatePermission).
+func (q request) quotedVerbs() string {
+	if q.sub == "exec" || q.sub == "attach" {
+		return `"create", "get"`
+	}
+	return strconv.Quote(q.verb)
+}
+
 var forbidden = regexp.MustCompile(`User "([^"]*)" cannot `)
 
 // explain adds kind and cure if a person can fix the error. Errors that callers
@@ -226,8 +236,8 @@ func (c *Client) explain(q request, e *Error) error {
 		// 403 has other causes than RBAC: quotas, or a namespace that is being
 		// deleted.
 		if user := forbidden.FindStringSubmatch(e.Message); user != nil {
-			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %q: apiGroups [%q], resources [%q], verbs [%q]",
-				user[1], q.resource.Group, path.Join(q.resource.Plural, q.sub), q.verb)
+			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %q: apiGroups [%q], resources [%q], verbs [%s]",
+				user[1], q.resource.Group, path.Join(q.resource.Plural, q.sub), q.quotedVerbs())
 			if q.resource.Namespace != "" {
 				cure += fmt.Sprintf(", in the namespace %q", q.resource.Namespace)
 			} else {

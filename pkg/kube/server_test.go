@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -285,6 +286,9 @@ func TestServer(t *testing.T) {
 		everywhere.Namespace = ""
 		_, err = nobody.List(ctx, everywhere, kube.ListOptions{}, nil)
 		wants(t, err, "in all namespaces")
+		// Since Kubernetes 1.35 both are needed, and the server's message names one at a time.
+		err = nobody.Exec(ctx, "kube-system", "x", "c", []string{"x"}, io.Discard)
+		wants(t, err, `resources ["pods/exec"]`, `verbs ["create", "get"]`, `in the namespace "kube-system"`)
 
 		if code, answer, err := plane.Admin().Delete(ctx, "/api/v1/namespaces/default/serviceaccounts/nobody"); err != nil || code != http.StatusOK {
 			t.Fatal(code, string(answer), err)
