@@ -212,10 +212,14 @@ func (e *Error) set(body []byte) {
 	}
 }
 
+// upgrades reports whether the request is for a WebSocket.
+func (q request) upgrades() bool { return q.sub == "exec" || q.sub == "attach" }
+
 // quotedVerbs returns the verbs of the rule that allows the request. A WebSocket is a GET, and since
-// Kubernetes 1.35 the API server then asks for "create" too (AuthorizePodWebsocketUpgradeCreatePermission).
+// Kubernetes 1.35 the API server then asks for "create" too, and does not say so when it refuses
+// (AuthorizePodWebsocketUpgradeCreatePermission).
 func (q request) quotedVerbs() string {
-	if q.sub == "exec" || q.sub == "attach" {
+	if q.upgrades() {
 		return `"create", "get"`
 	}
 	return strconv.Quote(q.verb)
@@ -235,9 +239,14 @@ func (c *Client) explain(q request, e *Error) error {
 	case e.Status == http.StatusForbidden:
 		// 403 has other causes than RBAC: quotas, or a namespace that is being
 		// deleted.
-		if user := forbidden.FindStringSubmatch(e.Message); user != nil {
-			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %q: apiGroups [%q], resources [%q], verbs [%s]",
-				user[1], q.resource.Group, path.Join(q.resource.Plural, q.sub), q.quotedVerbs())
+		user := "the user of " + c.from.credentials
+		found := forbidden.FindStringSubmatch(e.Message)
+		if found != nil {
+			user = strconv.Quote(found[1])
+		}
+		if found != nil || q.upgrades() {
+			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %s: apiGroups [%q], resources [%q], verbs [%s]",
+				user, q.resource.Group, path.Join(q.resource.Plural, q.sub), q.quotedVerbs())
 			if q.resource.Namespace != "" {
 				cure += fmt.Sprintf(", in the namespace %q", q.resource.Namespace)
 			} else {
