@@ -1,8 +1,6 @@
 package main
 
 import (
-	"archive/tar"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,34 +24,10 @@ import (
 // bundleFiles returns the files of a bundle, without its directory.
 func bundleFiles(t *testing.T, path string) map[string]string {
 	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
 	}
-	defer file.Close()
-	if info, err := file.Stat(); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", info.Mode(), err)
-	}
-	zipped, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for archive := tar.NewReader(zipped); ; {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, name, _ := strings.Cut(h.Name, "/")
-		files[name] = string(text)
-	}
+	return testnet.Archive(t, path)
 }
 
 // namesOfFiles returns the names of files in their order.

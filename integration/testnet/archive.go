@@ -1,0 +1,41 @@
+package testnet
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Archive returns the files of a .tar.gz, by their paths without the first directory.
+func Archive(t testing.TB, path string) map[string]string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	zipped, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for archive := tar.NewReader(zipped); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, name, _ := strings.Cut(h.Name, "/")
+		files[name] = string(text)
+	}
+}
