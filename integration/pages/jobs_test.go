@@ -3,40 +3,18 @@ package pages
 import (
 	"encoding/json"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
 // definition returns a definition of Kubeflow's training operator.
 func definition(t *testing.T, plural string) []byte {
 	t.Helper()
-	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/kubeflow/training-operator")
-	list.Dir = "../peers/kubeflow"
-	dir, err := list.Output()
-	if err == nil && len(strings.TrimSpace(string(dir))) == 0 { // it is not downloaded yet
-		download := exec.Command("go", "mod", "download")
-		download.Dir = list.Dir
-		if out, err := download.CombinedOutput(); err != nil {
-			t.Fatalf("go mod download: %v\n%s", err, out)
-		}
-		list := exec.Command(list.Args[0], list.Args[1:]...)
-		list.Dir = download.Dir
-		dir, err = list.Output()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "manifests/base/crds/kubeflow.org_"+plural+".yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return testnet.ModuleFile(t, "integration/peers/kubeflow", "github.com/kubeflow/training-operator", "manifests/base/crds/kubeflow.org_"+plural+".yaml")
 }
 
 // The jobs are what the API server takes, with no field that it does not know. MPIJob is that of

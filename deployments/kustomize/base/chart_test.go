@@ -13,76 +13,23 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
+	"github.com/rail-cni/rail-cni/integration/valuesets"
 )
-
-// sets are sets of values, each with the number of objects that the chart makes of it: those of the
-// defaults, and what the set adds.
-var sets = []struct {
-	name   string
-	values []string
-	adds   int
-}{
-	{"the defaults", nil, 0},
-	{"names of plugins, of nodes and of the API server", []string{
-		"image.tag=v1", "image.pullSecrets={a,b}", "plugins.prefix=rail-", "plugins.names={macvlan,whereabouts}", "whereabouts.apiServer=https://[fd00::1]:6443",
-		"whereabouts.replaceFiles=true", "reconcile=false", "metrics.address=::1", "nodeSelector.a=b", "priorityClassName=", "maxUnavailable=1",
-		"stateDirs={/run/rail-cni,/run/other}", "tolerations=null", "resources=null",
-		"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].key=a",
-		"affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0].operator=Exists",
-		"cniBinDir=/home/kubernetes/bin", "cniConfDir=/etc/kubernetes/cni/net.d",
-	}, -7},
-	{"agents reconcile", []string{"uninstall.enabled=false", "metrics.address=0.0.0.0", "reconcile=daemonset", "admissionPolicy=false"}, -6 - 2 - 8},
-	{"nobody reconciles", []string{
-		"privileged=false", "netnsDirs={/run/netns}", "metrics.secure=true", "metrics.certSecret=a", "reconcile=off", "image.digest=sha256:" + strings.Repeat("0a", 32),
-	}, 2 - 7},
-	{"OpenShift", []string{"values-openshift.yaml"}, 2},
-	{"the device plugin by plugins_registry", []string{
-		"devicePlugin.enabled=true", "devicePlugin.cdi=true", "devicePlugin.sharedConfigMap=rdma-devices", "devicePlugin.kubeletDir=/data/kubelet",
-		"devicePlugin.devicePlugins=false", "privileged=false",
-	}, 0},
-	{"pools of nodes", []string{
-		"devicePlugin.enabled=true", "nodePools[0].name=a", "nodePools[0].nodeSelector.gpu=a", "nodePools[0].nodeFile.rails.auto=pciOrder",
-		"nodePools[1].name=b-2", "nodePools[1].nodeSelector.gpu=b", "nameOverride=nics",
-	}, 1},
-	{"Talos", []string{"values-talos.yaml"}, 0},
-	{"Bottlerocket", []string{"values-bottlerocket.yaml"}, 0},
-	{"k3s", []string{"values-k3s.yaml"}, 0},
-	{"MicroK8s", []string{"values-microk8s.yaml", "devicePlugin.enabled=true"}, 0},
-	{"annotations of pods, in any case with policies", []string{
-		"nodeFile.nics[0].name=ens*", "nodeFile.allow={uplink}", "reconcile=true", "admissionPolicy=true", "annotatePods=true", "reconciler.nodeSelector.a=b",
-		"reconciler.tolerations=null", "reconciler.resources=null",
-	}, 2 + 2}, // also the policy for node slices
-	{"other names", []string{"fullnameOverride=team-a-rails", "admissionPolicy=true"}, 2},
-	{"labels and annotations", []string{
-		"commonLabels.team=network", "podLabels.sidecar=no", "podAnnotations.example\\.com/scrape=yes", "serviceAccount.annotations.example\\.com/role=none",
-	}, 0},
-	{"logs for a collector", []string{"log.level=debug", "log.format=json"}, 0},
-	{"two reconcilers", []string{"reconciler.replicas=2", "reconciler.extraArgs={--interval=5m}", "reconciler.extraEnv[0].name=A", "reconciler.extraEnv[0].value=b"}, 1},
-	{"railctl on the nodes", []string{"railctl.hostDir=/usr/local/bin"}, 0},
-	{"railctl off the nodes", []string{"railctl.hostDir=/usr/local/bin", "railctl.install=false"}, 0},
-	{"more of everything for the agents", []string{
-		"extraArgs={--doctor-interval=2m}", "extraEnv[0].name=GOMEMLIMIT", "extraEnv[0].value=64MiB", "extraVolumes[0].name=logs", "extraVolumes[0].emptyDir.sizeLimit=1Mi",
-		"extraVolumeMounts[0].name=logs", "extraVolumeMounts[0].mountPath=/logs",
-	}, 0},
-	{"condition of Nodes", []string{"doctor.nodeCondition=true", "doctor.enabled=true"}, 2},
-	{"dashboards", []string{"monitoring.dashboards=true", "nri.enabled=false", "apiPriority.enabled=false"}, 4 - 2},
-	{"metrics for Prometheus", []string{"metrics.address=::", "metrics.secure=true", "metrics.port=9500"}, 2},
-}
 
 // TestChartMakesWhatTheServerTakes has a real API server validate all objects of each set, including
 // those of helm's hooks, field by field.
 func TestChartMakesWhatTheServerTakes(t *testing.T) {
-	c := newCluster(t)
+	c := newCluster(t, valuesets.PrometheusOperator(t)...)
 	t.Run("and notes", func(t *testing.T) { testNotes(t, c.plane.AdminKubeconfig()) })
 	var defaults int
-	for _, set := range sets {
-		t.Run(set.name, func(t *testing.T) {
-			all := objects(t, set.values...)
-			if set.values == nil {
+	for _, set := range valuesets.All {
+		t.Run(set.Name, func(t *testing.T) {
+			all := objects(t, set.Values...)
+			if set.Values == nil {
 				defaults = len(all)
 			}
-			if len(all) != defaults+set.adds || defaults < 30 {
-				t.Errorf("%d objects, not %d", len(all), defaults+set.adds)
+			if len(all) != defaults+set.Adds || defaults < 30 {
+				t.Errorf("%d objects, not %d", len(all), defaults+set.Adds)
 			}
 			for name, o := range all {
 				object, err := yaml.Marshal(o)

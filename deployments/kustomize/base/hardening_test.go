@@ -3,29 +3,19 @@ package base_test
 import (
 	"bytes"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/integration/valuesets"
 )
 
 // objects returns the objects of the chart with these values, each of the form
 // "key=value", or a file of values: its path, or its name in the chart.
 func objects(t *testing.T, values ...string) map[string]any {
 	t.Helper()
-	args := []string{"template", "rail-cni", chart, "--namespace", "default"}
-	for _, v := range values {
-		if strings.HasSuffix(v, ".yaml") {
-			if !filepath.IsAbs(v) {
-				v = filepath.Join(chart, v)
-			}
-			args = append(args, "--values", v)
-			continue
-		}
-		args = append(args, "--set", v)
-	}
+	args := append([]string{"template", "rail-cni", chart, "--namespace", "default"}, valuesets.Args(chart, values...)...)
 	text := run(t, testnet.Tool(t, "helm", "tools"), args...)
 	return decoded(t, bytes.Split(bytes.TrimPrefix(bytes.TrimSpace(text), []byte("---\n")), []byte("\n---\n")))
 }

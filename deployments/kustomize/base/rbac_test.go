@@ -41,9 +41,10 @@ type object struct {
 	Subjects []struct{ Name, Namespace string }
 }
 
-func newCluster(t *testing.T) *cluster {
+// newCluster starts one, with these definitions beside those of the manifests.
+func newCluster(t *testing.T, definitions ...[]byte) *cluster {
 	t.Helper()
-	c := &cluster{t: t, plane: controlplane.Start(t, controlplane.Options{Audit: true}), state: t.TempDir(), granted: map[string]map[string]bool{}}
+	c := &cluster{t: t, plane: controlplane.Start(t, controlplane.Options{Audit: true, CRDs: definitions}), state: t.TempDir(), granted: map[string]map[string]bool{}}
 	rules := map[string]map[string]bool{}
 	for _, text := range base.Objects() {
 		c.apply(text, rules)
@@ -91,11 +92,13 @@ func (c *cluster) path(document []byte) string {
 	}
 	in := "namespaces/" + o.Metadata.Namespace + "/"
 	const group, admission, flow = "/apis/rbac.authorization.k8s.io/v1/", "/apis/admissionregistration.k8s.io/v1/", "/apis/flowcontrol.apiserver.k8s.io/v1/"
+	const monitoring = "/apis/monitoring.coreos.com/v1/"
 	path, ok := map[string]string{
 		"ServiceAccount": "/api/v1/" + in + "serviceaccounts", "DaemonSet": "/apis/apps/v1/" + in + "daemonsets", "Job": "/apis/batch/v1/" + in + "jobs",
 		"Pod": "/api/v1/" + in + "pods", "PodDisruptionBudget": "/apis/policy/v1/" + in + "poddisruptionbudgets", "ConfigMap": "/api/v1/" + in + "configmaps",
 		"Deployment": "/apis/apps/v1/" + in + "deployments", "Lease": "/apis/coordination.k8s.io/v1/" + in + "leases",
 		"ValidatingAdmissionPolicy": admission + "validatingadmissionpolicies", "ValidatingAdmissionPolicyBinding": admission + "validatingadmissionpolicybindings",
+		"PodMonitor": monitoring + in + "podmonitors", "PrometheusRule": monitoring + in + "prometheusrules",
 		"FlowSchema": flow + "flowschemas", "PriorityLevelConfiguration": flow + "prioritylevelconfigurations",
 		"ClusterRole": group + "clusterroles", "ClusterRoleBinding": group + "clusterrolebindings", "Role": group + in + "roles", "RoleBinding": group + in + "rolebindings",
 	}[o.Kind]
