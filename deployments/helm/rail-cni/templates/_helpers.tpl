@@ -58,11 +58,6 @@ imagePullSecrets:
 "helm.sh/hook": pre-delete
 "helm.sh/hook-delete-policy": before-hook-creation,hook-succeeded
 {{- end }}
-{{- define "rail-cni.testRights" -}}
-"helm.sh/hook": test
-"helm.sh/hook-delete-policy": before-hook-creation,hook-succeeded,hook-failed
-"helm.sh/hook-weight": "-1"
-{{- end }}
 {{- /* An account that may patch a privileged DaemonSet must not outlive its Job. */}}
 {{- define "rail-cni.hookRights" -}}
 "helm.sh/hook": pre-delete
