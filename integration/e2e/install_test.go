@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,17 +18,21 @@ import (
 	"github.com/rail-cni/rail-cni/integration/cluster"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/integration/valuesets"
 )
 
 // version is a release of rail-cni: its image, and the directory of its
 // programs.
 type version struct{ tag, bin, archive string }
 
-// top is the path of the tree's top.
-const top = "../.."
+// The tree's top, and the chart in it.
+const (
+	top   = "../.."
+	chart = top + "/" + valuesets.Chart
+)
 
-// build builds a release, and packs its image.
-func build(t *testing.T, tag string) version {
+// build builds a release, and packs its image, which has the other tags too.
+func build(t *testing.T, tag string, others ...string) version {
 	t.Helper()
 	dir := t.TempDir()
 	v := version{tag: tag, bin: filepath.Join(dir, runtime.GOARCH), archive: filepath.Join(dir, tag+".tar")}
@@ -44,7 +49,7 @@ func build(t *testing.T, tag string) version {
 		t.Fatal(err)
 	}
 	command([]string{"CGO_ENABLED=0"}, "build", "-ldflags", "-s -w -X main.version="+tag, "-o", v.bin, "./plugins/...", "./cmd/rail-agent", "./cmd/railctl")
-	command(nil, "run", "./scripts/image", "-tags", tag, "-out", v.archive, v.bin)
+	command(nil, "run", "./scripts/image", "-tags", strings.Join(append([]string{tag}, others...), ","), "-out", v.archive, v.bin)
 	t.Logf("image %s is built after %v", tag, time.Since(began).Round(time.Millisecond))
 	return v
 }
@@ -107,9 +112,7 @@ func beginInstalling(t *testing.T) *installing {
 // tool runs helm, kubectl or railctl as an administrator.
 func (l *installing) tool(t *testing.T, path string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), path, args...)
-	home := t.TempDir()
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "KUBECONFIG=" + l.Kubeconfig()}
+	cmd := l.toolCommand(t.Context(), t.TempDir(), path, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	began := time.Now()
@@ -119,6 +122,13 @@ func (l *installing) tool(t *testing.T, path string, args ...string) (string, er
 		err = fmt.Errorf("%s %s: %w\n%s", filepath.Base(path), strings.Join(args, " "), err, stderr.Bytes())
 	}
 	return string(out), err
+}
+
+// toolCommand returns a command of helm, kubectl or railctl, as an administrator whose home is the directory.
+func (l *installing) toolCommand(ctx context.Context, home, path string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "KUBECONFIG=" + l.Kubeconfig()}
+	return cmd
 }
 
 func (l *installing) must(t *testing.T, path string, args ...string) string {
@@ -273,7 +283,6 @@ func (l *installing) story(t *testing.T, install, upgrade, goBack, callOff func(
 
 func TestInstallUpgradeRollbackAndUninstall(t *testing.T) {
 	l := beginInstalling(t)
-	const chart = top + "/deployments/helm/rail-cni"
 	t.Run("helm", func(t *testing.T) {
 		tag := func(v version) []string {
 			return []string{"--set", "image.tag=" + v.tag, "--set", "whereabouts.replaceFiles=true", "--set", "uninstall.timeout=20s", "--wait"}
@@ -327,7 +336,7 @@ func TestInstallUpgradeRollbackAndUninstall(t *testing.T) {
 
 // prefixed installs beside others' plugins and leaves these unchanged.
 func (l *installing) prefixed(t *testing.T) {
-	const chart, namespace = top + "/deployments/helm/rail-cni", "rails"
+	const namespace = "rails"
 	helm := testnet.Tool(t, "helm", "tools")
 	l.kubectl(t, "create", "namespace", namespace)
 	// As an administrator who allows no other pods does.

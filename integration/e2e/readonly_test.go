@@ -31,7 +31,6 @@ func TestNodeWithAReadOnlyEtcAndUsr(t *testing.T) {
 	n := l.Node(0)
 	l.was = []string{l.files(t, n)}
 
-	const chart = top + "/deployments/helm/rail-cni"
 	l.helm(t, "install", "rail-cni", chart, "--set", "image.tag="+l.v1.tag)
 	for began := time.Now(); ; time.Sleep(200 * time.Millisecond) {
 		if strings.Contains(l.kubectl(t, "--namespace", "kube-system", "get", "events", "-o", "jsonpath={.items[*].message}"), "mkdir /etc/rail-cni: read-only file system") {
