@@ -205,7 +205,7 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	if err != nil {
 		return err
 	}
-	rules, err := f.doctor.components(h, f.install.credential.confDir, f.install.record, run.Status)
+	rules, err := f.doctor.components(h, &f.install, run.Status)
 	if err != nil {
 		return err
 	}

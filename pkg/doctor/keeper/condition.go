@@ -37,7 +37,7 @@ type conditionState struct {
 
 // keepCondition writes the condition if it changed, and with the slow rules in any case.
 func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
-	if k.Condition == nil || k.runs < inARow {
+	if k.Condition == nil || k.Leaving || k.runs < inARow {
 		return
 	}
 	now := k.judged()

@@ -40,6 +40,9 @@ type Options struct {
 	Status func() ([]byte, error)
 	// Condition writes the condition of the Node, if it is not nil. A nil condition removes it.
 	Condition func(context.Context, *Condition) error
+	// Leaving: rail-cni is being uninstalled from the node. The condition is removed at once, and not written:
+	// when the agent ends it may have lost the right to remove it.
+	Leaving bool
 }
 
 // Keeper judges the node. Its methods but Run may be called concurrently.
@@ -77,6 +80,9 @@ func New(o Options) *Keeper {
 // Run judges the node until ctx ends, and then removes the condition of the Node, which
 // would no longer be kept up to date. It continues after a panic.
 func (k *Keeper) Run(ctx context.Context) {
+	if k.Leaving {
+		k.removeCondition(ctx)
+	}
 	// The plugins are installed first, and the agents of all nodes start together.
 	pause := k.Every/4 + rand.N(k.Every/2)
 	for wait.For(ctx, pause) == nil {

@@ -179,6 +179,35 @@ func TestConditionIsRemovedAtTheEnd(t *testing.T) {
 	}
 }
 
+// An agent that uninstalls may lose the right to remove it before it ends.
+func TestConditionIsRemovedAtOnceByAnAgentThatUninstalls(t *testing.T) {
+	k, _ := told(t)
+	removed := make(chan struct{}, 2)
+	k.Leaving, k.Every = true, time.Hour
+	k.Condition = func(_ context.Context, c *Condition) error {
+		if c != nil {
+			t.Errorf("it is written: %+v", c)
+		}
+		removed <- struct{}{}
+		return nil
+	}
+	k.runs = inARow
+	k.keepCondition(t.Context(), true)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		k.Run(ctx)
+	}()
+	select {
+	case <-removed:
+	case <-time.After(time.Minute):
+		t.Error("it is not removed")
+	}
+	cancel()
+	<-ended
+}
+
 func TestAgentThatStartsAgainRemembersWhatItTold(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	start := func() (*Keeper, func() []string) {
