@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/version"
@@ -32,9 +31,6 @@ type Plugin struct {
 // in the environment, configuration on stdin, result or error on stdout. build
 // is the program's version.
 func (p Plugin) Main(build string) {
-	// One step follows the other, and the kernel does most of the work. More processors
-	// only make idle threads of the Go runtime look for work.
-	runtime.GOMAXPROCS(1)
 	skel.PluginMainFuncs(p.Funcs(), version.All, fmt.Sprintf("CNI plugin %s (rail-cni) %s", p.Name, build))
 }
 

@@ -8,6 +8,7 @@ import (
 	"runtime"
 
 	"github.com/rail-cni/rail-cni/pkg/part/all"
+	_ "github.com/rail-cni/rail-cni/pkg/quickstart"
 )
 
 // version is set by the linker.

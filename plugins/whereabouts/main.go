@@ -10,6 +10,7 @@ import (
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	_ "github.com/rail-cni/rail-cni/pkg/quickstart"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/plugin"
 )
 
