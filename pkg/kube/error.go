@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -225,7 +226,8 @@ func (q request) quotedVerbs() string {
 	return strconv.Quote(q.verb)
 }
 
-var forbidden = regexp.MustCompile(`User "([^"]*)" cannot `)
+// forbidden finds the user in the API server's message. It is compiled on first use: each start of a plugin would pay for it.
+var forbidden = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`User "([^"]*)" cannot `) })
 
 // explain adds kind and cure if a person can fix the error. Errors that callers
 // expect (NotFound, Exists, Conflict, …) stay unchanged.
@@ -240,7 +242,7 @@ func (c *Client) explain(q request, e *Error) error {
 		// 403 has other causes than RBAC: quotas, or a namespace that is being
 		// deleted.
 		user := "the user of " + c.from.credentials
-		found := forbidden.FindStringSubmatch(e.Message)
+		found := forbidden().FindStringSubmatch(e.Message)
 		if found != nil {
 			user = strconv.Quote(found[1])
 		}
