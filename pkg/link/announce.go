@@ -1,6 +1,7 @@
 package link
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
@@ -15,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Announce informs the neighbors on an Ethernet or InfiniBand link that mac has these addresses: by
@@ -38,16 +41,35 @@ func (n *Netns) Announce(l *Link, mac net.HardwareAddr, addresses []netip.Addr) 
 //
 // The kernel's request goes through the queueing discipline, which drops it until it is active. It
 // is active once the operational state is up: the kernel sets both in one section of the RTNL
-// (linkwatch_do_dev). Before that, and for all other addresses, a packet socket is used.
+// (linkwatch_do_dev), by a worker that the carrier wakes. So AnnounceNew waits up to [operWait] for that state. Without it,
+// and for all other addresses, a packet socket is used.
 func (n *Netns) AnnounceNew(l *Link, mac net.HardwareAddr, addresses []netip.Addr) error {
 	if !l.hasARP(mac) {
 		return nil
 	}
 	addresses = n.announceable(l, addresses)
-	if l.OperUp && len(addresses) == 1 && addresses[0].Is4() && n.solicits(l.Name) && n.requestOwn(l.Index, addresses[0]) == nil {
+	if len(addresses) == 1 && addresses[0].Is4() && n.solicits(l.Name) && n.awaitOperUp(l) && n.requestOwn(l.Index, addresses[0]) == nil {
 		return nil
 	}
 	return n.announce(l, mac, addresses)
+}
+
+// operWait bounds the wait for the operational state of a link with a carrier. It takes less than a millisecond, if
+// the RTNL is free.
+const operWait = 5 * time.Millisecond
+
+// awaitOperUp reports whether the operational state of l, which has just been read, is up, or gets up in [operWait].
+func (n *Netns) awaitOperUp(l *Link) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), operWait)
+	defer cancel()
+	return wait.Until(ctx, time.Millisecond, func() (bool, error) {
+		if l.OperUp {
+			return true, nil
+		}
+		var err error
+		l, err = n.readLink(n.askLink(0, l.Index))
+		return err == nil && l.OperUp, err
+	}) == nil
 }
 
 // announceable returns the addresses that can be announced now.

@@ -51,11 +51,13 @@ func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		addresses []string
 		notYet    bool      // the operational state is not up in what the caller read
+		dormant   bool      // it is not up, and does not get up
 		sysctl    [2]string // of the interface's neighbors
 	}{
 		"one address":               {addresses: []string{"10.9.0.1/24"}},
 		"of a host":                 {addresses: []string{"10.9.0.1/32"}},
 		"right after the carrier":   {addresses: []string{"10.9.0.1/24"}, notYet: true},
+		"waits for authentication":  {addresses: []string{"10.9.0.1/24"}, dormant: true},
 		"the kernel asks a daemon":  {addresses: []string{"10.9.0.1/24"}, sysctl: [2]string{"app_solicit", "1"}},
 		"the kernel asks nobody":    {addresses: []string{"10.9.0.1/24"}, sysctl: [2]string{"mcast_solicit", "0"}},
 		"two of one subnet":         {addresses: []string{"10.9.0.1/24", "10.9.0.2/24"}},
@@ -79,7 +81,11 @@ func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 				ips = append(ips, ip)
 				want = append(want, ip.String()+" is at "+l.MAC.String())
 			}
-			l.OperUp = !c.notYet
+			if c.dormant {
+				r.host.IP("link", "set", "ens1", "state", "dormant")
+				l = byName(t, r.host, "ens1")
+			}
+			l.OperUp = l.OperUp && !c.notYet
 			if err := r.host.AnnounceNew(l, l.MAC, ips); err != nil {
 				t.Fatal(err)
 			}
