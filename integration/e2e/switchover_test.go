@@ -194,7 +194,13 @@ func TestClusterIsSwitchedOverByThePage(t *testing.T) {
 	g.wantOurs(t, true, true, true)
 	g.run(t, pod{name: "fourth", node: 2, networks: "roce-net-4"})
 	g.delete(t, "third", "fourth")
+	for _, n := range g.Nodes() { // the page has the command among its words, with one name
+		g.kubectl(t, "cordon", n.Name)
+	}
 	g.next(t, "helm uninstall", "uninstalled")
+	for _, n := range g.Nodes() {
+		g.kubectl(t, "uncordon", n.Name)
+	}
 	g.wantAsBefore(t)
 	a, b = g.pair(t, "back", 1)
 	g.delete(t, a, b)

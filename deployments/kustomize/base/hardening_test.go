@@ -140,12 +140,13 @@ func TestOpenShiftHasItsDirectoriesAndItsConstraint(t *testing.T) {
 	}
 }
 
-// A pod of a hook that tolerated all taints might be put on a node whose kubelet is dead.
-func TestPodsOfHooksTolerateNoDeadNode(t *testing.T) {
+// A pod of a hook that tolerated all taints might be put on a node whose kubelet is dead. Before an
+// uninstallation all nodes may be cordoned.
+func TestPodsOfHooksTolerateCordonedNodesAndNoDeadOne(t *testing.T) {
 	all := objects(t, "reconciler.tolerations[0].key=a", "reconciler.tolerations[0].operator=Exists", "reconciler.tolerations[0].effect=NoSchedule")
 	job := field(all["Job default/rail-cni-uninstall"], "spec", "template", "spec")
 	for name, pod := range map[string]any{"uninstall": job, "test": field(all["Pod default/rail-cni-test"], "spec")} {
-		if have := fmt.Sprint(field(pod, "tolerations")); !strings.HasPrefix(have, "[map[effect:NoSchedule key:a operator:Exists]") || strings.Count(have, "map[") != 1 {
+		if have := fmt.Sprint(field(pod, "tolerations")); have != "[map[effect:NoSchedule key:node.kubernetes.io/unschedulable operator:Exists] map[effect:NoSchedule key:a operator:Exists]]" {
 			t.Errorf("%s tolerates %s", name, have)
 		}
 	}

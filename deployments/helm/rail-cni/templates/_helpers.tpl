@@ -58,6 +58,13 @@ imagePullSecrets:
 "helm.sh/hook": pre-delete
 "helm.sh/hook-delete-policy": before-hook-creation,hook-succeeded
 {{- end }}
+{{- /* The nodes that rail-cni leaves are cordoned, and may be all that there are. */}}
+{{- define "rail-cni.hookTolerations" -}}
+- {key: node.kubernetes.io/unschedulable, operator: Exists, effect: NoSchedule}
+{{- with .Values.reconciler.tolerations }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
 {{- /* An account that may patch a privileged DaemonSet must not outlive its Job. */}}
 {{- define "rail-cni.hookRights" -}}
 "helm.sh/hook": pre-delete
