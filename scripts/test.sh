@@ -57,7 +57,7 @@ nested() { (cd "$1" && every "${1//\//-}" ./...); }
 # concurrent DIR: does a goroutine of the package or of its tests share anything with another?
 # Without one the race detector has nothing to find; FULL=yes runs it all the same.
 concurrent() {
-	[[ ${RAIL_CNI_FULL:-} == yes ]] || grep -qE '^[[:space:]]*go |\.Go\(|errgroup|sync\.|atomic\.|\.Parallel\(\)' "$1"/*.go
+	[[ ${RAIL_CNI_FULL:-} == yes ]] || grep -qE '(^[[:space:]]*|[{;] )go |\.Go\(|errgroup|sync\.|atomic\.|\.Parallel\(\)|httptest|AfterFunc|http\.Serve' "$1"/*.go
 }
 
 module=$(go list -m)

@@ -251,6 +251,10 @@ func (n *Netns) RunCommand(cmd *exec.Cmd) error {
 	return cmd.Wait()
 }
 
+// A thread of [Netns.Enter] ends with its goroutine, but the runtime parks the first one for good,
+// where it would keep the namespace. So the main goroutine keeps it.
+func init() { runtime.LockOSThread() }
+
 // Enter moves the goroutine for good into a thread that is in the namespace and has a mount
 // namespace of its own, whose /sys shows the network namespace. The thread ends with the goroutine.
 func (n *Netns) Enter() error {
@@ -321,7 +325,7 @@ func (n *Netns) veth(name string, mtu int, peer *Netns) {
 	attributes.Name, attributes.MTU = name, mtu
 	if err := n.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{
-			LinkAttrs: attributes, PeerName: name + "-sw", PeerMTU: uint32(mtu), PeerNamespace: netlink.NsFd(other.Fd()),
+			LinkAttrs: attributes, PeerName: name + "-sw", PeerMTU: uint32(mtu), PeerTxQLen: -1, PeerNamespace: netlink.NsFd(other.Fd()),
 		})
 	}); err != nil {
 		n.t.Fatalf("make %s in %s: %v", name, n.Name, err)

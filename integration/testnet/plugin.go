@@ -132,6 +132,9 @@ type Call struct {
 	Args        string // CNI_ARGS
 	Path        string // CNI_PATH; "" = the project's binaries, then the peers'
 	Config      string // stdin
+	// OfThread has the plugin inherit what the calling thread has, such as a filter of system calls. It
+	// is started by ip(8).
+	OfThread bool
 }
 
 // Run runs the plugin in the namespace n, which is its host netns, and returns
@@ -155,13 +158,19 @@ func (n *Netns) RunSaying(c Call) (stdout []byte, said string, err error) {
 	if !filepath.IsAbs(binary) {
 		binary = filepath.Join(strings.Split(c.Path, ":")[0], c.Plugin)
 	}
-	cmd := exec.Command(binary)
+	cmd, start := exec.Command(binary), n.Start
+	if c.OfThread {
+		cmd, start = exec.Command("ip", "netns", "exec", n.Name, binary), (*exec.Cmd).Start
+	}
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+c.Verb, "CNI_CONTAINERID="+c.ContainerID, "CNI_IFNAME="+c.IfName,
 		"CNI_NETNS="+c.Netns, "CNI_ARGS="+c.Args, "CNI_PATH="+c.Path)
 	cmd.Stdin = strings.NewReader(c.Config)
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut
-	runErr := n.RunCommand(cmd)
+	runErr := start(cmd)
+	if runErr == nil {
+		runErr = cmd.Wait()
+	}
 	if runErr == nil {
 		return out.Bytes(), errOut.String(), nil
 	}

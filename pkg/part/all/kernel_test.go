@@ -23,6 +23,7 @@ func TestKernelThatIsTooOldIsRefusedBeforeAnythingChanges(t *testing.T) {
 	testnet.Bin(t) // builds, if it must, on an ordinary thread
 	before := b.node.State()
 	run := func(call testnet.Call) (err error) {
+		call.OfThread = true
 		without.Fsopen(t, func() { _, err = b.node.Run(call) })
 		return err
 	}
