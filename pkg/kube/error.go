@@ -239,14 +239,13 @@ func (c *Client) explain(q request, e *Error) error {
 	case e.Status == http.StatusUnauthorized:
 		cure = fmt.Sprintf("the server refused %s: renew it", c.from.credentials)
 	case e.Status == http.StatusForbidden:
-		// 403 has other causes than RBAC: quotas, or a namespace that is being
-		// deleted.
+		// 403 has other causes than RBAC: quotas, a namespace that is being deleted, or a proxy.
 		user := "the user of " + c.from.credentials
 		found := forbidden().FindStringSubmatch(e.Message)
 		if found != nil {
 			user = strconv.Quote(found[1])
 		}
-		if found != nil || q.upgrades() {
+		if found != nil || q.upgrades() && !e.notAPIServer {
 			cure = fmt.Sprintf("allow it by a rule of a Role or ClusterRole that is bound to %s: apiGroups [%q], resources [%q], verbs [%s]",
 				user, q.resource.Group, path.Join(q.resource.Plural, q.sub), q.quotedVerbs())
 			if q.resource.Namespace != "" {

@@ -37,7 +37,13 @@ type conditionState struct {
 
 // keepCondition writes the condition if it changed, and with the slow rules in any case.
 func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
-	if k.Condition == nil || k.Leaving || k.runs < inARow {
+	if k.Condition == nil || k.runs < inARow {
+		return
+	}
+	if k.Leaving {
+		if slow { // in case it failed before
+			k.removeCondition(ctx)
+		}
 		return
 	}
 	now := k.judged()

@@ -192,7 +192,11 @@ func TestConditionIsRemovedAtOnceByAnAgentThatUninstalls(t *testing.T) {
 		return nil
 	}
 	k.runs = inARow
-	k.keepCondition(t.Context(), true)
+	k.keepCondition(t.Context(), false)
+	if k.keepCondition(t.Context(), true); len(removed) != 1 {
+		t.Errorf("the slow rules remove it %d times, in case it was not removed before", len(removed))
+	}
+	<-removed
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
