@@ -26,7 +26,7 @@ type reconcilerFlags struct{ grace, nodeGrace, interval time.Duration }
 
 func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.grace, "grace", reconcile.DefaultGrace, "how long a pod must be gone before its addresses are freed")
-	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "like --grace, but while a node is not ready, and after a node was removed or reconciling started, because such a pod may still run; also how long a Node must be gone before its blocks are revoked; at least --grace")
+	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "like --grace, but while a node is not ready, and after a node was removed or reconciling started, because such a pod may still run; also how long a Node must be gone before its blocks are revoked; a value below --grace counts as --grace")
 	flags.DurationVar(&f.interval, "interval", reconcile.DefaultInterval, "time between two checks of all addresses")
 }
 

@@ -69,8 +69,8 @@ nothing.
 
 A rule that lacks a fact is unknown, and never ok. To read all facts, run it as root,
 in the host's network and PID namespaces. With a kubeconfig it also reads the node's
-resources and the networks of the cluster. --facts checks the facts that "railctl
-doctor collect" has printed, on any machine.
+resources and the networks of the cluster. With --facts it checks, on any
+machine, the facts that "railctl doctor collect" has printed.
 
 ` + exitCodesHelp,
 		Example: `  railctl doctor

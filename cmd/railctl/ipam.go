@@ -57,8 +57,8 @@ func newIPAMGC(stateDir *string) *cobra.Command {
 		Use:   "gc",
 		Short: "Free the addresses of pods that are gone, and repair incomplete pairs",
 		Long: `Free the addresses of pods that are gone: entries of IPPools together with their
-reservations, and reservations without an entry. Also make missing reservations of
-entries, if other entries of the pool have reservations.
+reservations, and reservations without an entry. Also create the reservations that
+entries lack, if other entries of the pool have reservations.
 
 It checks twice, the grace period apart, and checks each pod once more before it
 frees an address. A pod that exists keeps its addresses until its DEL, unless it has

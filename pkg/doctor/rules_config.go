@@ -48,7 +48,7 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-FOREIGN-TYPE", Scope: ConfigScope, Severity: Fail,
-		Expects: "Each node on which pods of a network can run has a plugin of the network's type. If the network has keys that only rail-cni reads, the plugin is rail-cni's.  " +
+		Expects: "Each node on which pods of a network can run has a plugin of the network's type. If the network has keys that only rail-cni reads, the plugin is rail-cni's. " +
 			"Nodes without a plugin of rail-cni are not checked.",
 		Consequence: "Without the plugin each ADD of the network fails. The plugin of another project ignores the keys, or refuses them.",
 		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins): sriov, ib-sriov and ipoib are not installed by default. " +

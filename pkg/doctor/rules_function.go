@@ -8,9 +8,9 @@ import (
 var functionRules = []Rule{
 	{
 		ID: "VF-STALE", Scope: NodeScope, Severity: Warn,
-		Expects: "A free virtual function has no VLAN, trust off and spoof check on, if most other free functions of its physical function have these settings.  " +
+		Expects: "A free virtual function has no VLAN, trust off and spoof check on, if most other free functions of its physical function have these settings. " +
 			"Functions that the host uses are not checked.",
-		Consequence: "The next pod gets the function with the old settings, unless its network sets others:  it is in another VLAN, " +
+		Consequence: "The next pod gets the function with the old settings, unless its network sets others: it is in another VLAN, " +
 			"or may take other MACs.",
 		Cure: "If an attachment of sriov-cni left them, as it does when the pod is killed, run the command. " +
 			"If the settings are meant, ignore this rule (--ignore VF-STALE).",

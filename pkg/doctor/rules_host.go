@@ -133,7 +133,7 @@ var hostRules = []Rule{
 		ID: "HOST-LIMITSCONF", Scope: NodeScope, Severity: Warn,
 		Expects:     "No line of /etc/security/limits.conf and limits.d limits locked memory to less than 8 GiB.",
 		Consequence: "Logins (MPI by SSH, tests by hand) cannot register memory, although pods can.",
-		Cure:        "Write \"* soft memlock unlimited\" and \"* hard memlock unlimited\", and log in again.",
+		Cure:        "Replace the line by \"* soft memlock unlimited\" and \"* hard memlock unlimited\", and log in again.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
 				return

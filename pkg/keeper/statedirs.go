@@ -32,7 +32,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 	keep := slices.Clone(named)
 	for _, dir := range named {
 		if outer := outerOf(dir, named); outer != "" {
-			log.Warn("state directory inside another one, not open to networks", "stateDir", dir, "in", outer)
+			log.Warn("state directory is inside another one, networks cannot use it", "stateDir", dir, "in", outer)
 			list.Former = append(list.Former, dir)
 			continue
 		}
@@ -48,7 +48,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 		}
 		switch has, err := hasRecords(dir); {
 		case has:
-			log.Warn("state directory has records, kept until they have ended", "stateDir", dir)
+			log.Warn("former state directory still has records, keeping it until their attachments have ended", "stateDir", dir)
 			keep = append(keep, dir)
 		case err == nil:
 			continue // nothing is left

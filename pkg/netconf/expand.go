@@ -431,8 +431,8 @@ func (c *Common) ExpandedAs(kept json.RawMessage) ([]byte, error) {
 	return c.withIPAM(earlier.IPAM)
 }
 
-// PossibleRails returns those of the node's rails that an attachment of the network can have:
-// that of the key "rail", else all.
+// PossibleRails returns which of all, the node's rails, an attachment of the network can have: only
+// the rail that the key "rail" names, or all if the key names no number.
 func (c *Common) PossibleRails(all []int) []int {
 	var keys struct {
 		Rail Rail `json:"rail"`

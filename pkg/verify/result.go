@@ -71,7 +71,7 @@ type Traffic struct {
 	Times    *Times  `json:"times,omitempty"` // nil if the kernel did not report when packets left
 }
 
-// Loss has the places where probes were lost.
+// Loss counts the lost probes, by the place where they were lost.
 type Loss struct {
 	From    int `json:"from,omitempty"`    // they did not leave the sender's interface
 	Forward int `json:"forward,omitempty"` // they left it, and did not arrive

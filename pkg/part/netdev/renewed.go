@@ -8,7 +8,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, or its driver was bound anew, and its
+// renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, or its driver was bound again, and its
 // namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before either
 // ends. The interface has the settings that the former one would have kept on its way into
 // the pod.

@@ -116,7 +116,7 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 // firstPIDs is what /proc/self/ns/pid leads to in the initial PID namespace (PROC_PID_INIT_INO).
 const firstPIDs = "pid:[4026531836]"
 
-// checkRebind returns an error if the driver of the lent function cannot be bound anew without the loss of an interface or of a char device's number.
+// checkRebind returns an error if the driver of the lent function cannot be bound again without the loss of an interface or of a char device's number.
 func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driver string) error {
 	host := tx.Node.Host()
 	if lent.Snapshot != nil && !lent.Identity.AnyMAC {

@@ -188,8 +188,8 @@ func annotate(key, value string) kube.PatchOp {
 	return kube.PatchOp{Op: "add", Path: "/metadata/annotations/" + kube.Escape(key), Value: value}
 }
 
-// Guard makes the pool one that is divided into blocks of size addresses, which is done
-// once for each pool. If networks without blocks use it, or blocks of another size, it
+// Guard marks the pool as divided into blocks of size addresses. This is done once for each
+// pool. If networks without blocks use it, or blocks of another size, it
 // returns an error of kind InvalidConfig.
 //
 // The guard is the pool's own IPPool, with the annotation of the size and a range that is

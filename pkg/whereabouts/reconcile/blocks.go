@@ -33,7 +33,7 @@ func (b *Blocks) Sync(ctx context.Context, client *kube.Client, log *slog.Logger
 	}
 	boots, running := map[string]string{}, map[string]bool{} // by node; by boot ID
 	if err := eachNode(ctx, client, func(n clusterNode) { boots[n.name], running[n.boot] = n.boot, true }); err != nil {
-		log.Warn("blocks of nodes that are gone not freed", "err", err)
+		log.Warn("cannot free the blocks of nodes that are gone", "err", err)
 		return
 	}
 	seen := map[string]time.Time{}
