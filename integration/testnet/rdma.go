@@ -122,7 +122,7 @@ func (n *Netns) rdmaState(b *strings.Builder, nic string) {
 // does, and keeps it until the test ends.
 func (n *Netns) VerbsContext(t testing.TB, uverbs rdma.CharDev) {
 	t.Helper()
-	err := n.Do(func() error {
+	err := n.onThread(t, func() error {
 		fd, err := unix.Open(uverbs.Path(), unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err
@@ -144,4 +144,18 @@ func (n *Netns) VerbsContext(t testing.TB, uverbs rdma.CharDev) {
 	if err != nil {
 		t.Fatalf("context of %s: %v", uverbs.Name, err)
 	}
+}
+
+// onThread runs f in the namespace, on a thread that stays until the test ends: the kernel knows
+// the user of a context by the thread that made it, not by the process (rdma_restrack_attach_task).
+func (n *Netns) onThread(t testing.TB, f func() error) error {
+	done, end := make(chan error), make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		done <- n.Do(f)
+		<-end
+	}()
+	return <-done
 }
