@@ -55,7 +55,8 @@ func addRecordFlag(flags *pflag.FlagSet, path *string) {
 }
 
 func (f *installFlags) add(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, back up the files that they replace, and restore the plugins if they are replaced")
+	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, "+
+		"back up the files that they replace, and restore the plugins if they are replaced")
 	flags.StringSliceVar(&f.plugins, "plugins", node.DefaultPlugins, "the plugins to install and to watch: some of "+strings.Join(node.PluginNames, ", "))
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
 	flags.BoolVar(&f.uninstall, "uninstall", false, "remove what --install installed, as soon as no pod needs it; the agent is ready after that")
@@ -63,7 +64,8 @@ func (f *installFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.nodeFile, "node-file", "",
 		"with --install: the text to write to "+nodefile.InstalledPath+", which limits what networks may use on a node without "+nodefile.DefaultPath)
 	flags.StringVar(&f.toolDir, "railctl-dir", "",
-		"with --install: also install railctl, from the directory of the agent's program, into this directory, for people on the node, unless it has a railctl of a package or a person; "+
+		"with --install: also install railctl, from the directory of the agent's program, into this directory, "+
+			"for people on the node, unless it has a railctl of a package or a person; "+
 			"without this flag a railctl that was installed is removed, for which its directory must still be mounted into the agent's pod")
 	addRecordFlag(flags, &f.record)
 	f.credential.add(flags)

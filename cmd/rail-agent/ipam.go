@@ -26,7 +26,9 @@ type reconcilerFlags struct{ grace, nodeGrace, interval time.Duration }
 
 func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.grace, "grace", reconcile.DefaultGrace, "how long a pod must be gone before its addresses are freed")
-	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "like --grace, but while a node is not ready, and after a node was removed or reconciling started, because such a pod may still run; also how long a Node must be gone before its blocks are revoked; a value below --grace counts as --grace")
+	flags.DurationVar(&f.nodeGrace, "node-grace", reconcile.DefaultNodeGrace, "like --grace, but while a node is not ready, "+
+		"and after a node was removed or reconciling started, because such a pod may still run; "+
+		"also how long a Node must be gone before its blocks are revoked; a value below --grace counts as --grace")
 	flags.DurationVar(&f.interval, "interval", reconcile.DefaultInterval, "time between two checks of all addresses")
 }
 
@@ -62,7 +64,8 @@ Lease, the pools and pods.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "reconcile once, without the Lease, and end; the exit code is 1 if something is left undone")
-	cmd.Flags().BoolVar(&journal, "journal", true, "also free addresses that DELs of this node left in the journal; set false in a pod that does not serve its node")
+	cmd.Flags().BoolVar(&journal, "journal", true, "also free addresses that DELs of this node left in the journal; "+
+		"set false in a pod that does not serve its node")
 	cmd.Flags().StringVar(&address, "metrics", off, `address of /metrics; "off" for none`)
 	cmd.Flags().StringVar(&health, "health", off, `address of /healthz and /readyz, without encryption, for the kubelet's probes; "off" for none`)
 	metrics.add(cmd.Flags())

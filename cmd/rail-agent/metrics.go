@@ -20,7 +20,8 @@ type metricsFlags struct {
 
 func (f *metricsFlags) add(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.secure, "metrics-secure", false, "serve --metrics over HTTPS, and /metrics only to tokens of the cluster that may get it")
-	flags.StringVar(&f.cert, "metrics-cert", "", "directory with tls.crt and tls.key for --metrics-secure, read again when they change (default: a self-signed certificate)")
+	flags.StringVar(&f.cert, "metrics-cert", "", "directory with tls.crt and tls.key for --metrics-secure, "+
+		"read again when they change (default: a self-signed certificate)")
 }
 
 // begin sets the options of o for serving the metrics.

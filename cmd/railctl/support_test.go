@@ -27,7 +27,11 @@ func bundleFiles(t *testing.T, path string) map[string]string {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	return testnet.Archive(t, path)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return testnet.Archive(t, data)
 }
 
 // namesOfFiles returns the names of files in their order.

@@ -61,7 +61,11 @@ func (p *person) bundle(args ...string) (files map[string]string, errOut string,
 	p.t.Helper()
 	file := filepath.Join(p.path, "bundle.tar.gz")
 	_, errOut, code = p.rail(append([]string{"support-bundle", "-o", file}, args...)...)
-	return testnet.Archive(p.t, file), errOut, code
+	data, err := os.ReadFile(file)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return testnet.Archive(p.t, data), errOut, code
 }
 
 // supporterRules are the rights for a support bundle, as the help of the command has them, without that

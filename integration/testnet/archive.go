@@ -2,23 +2,18 @@ package testnet
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"errors"
 	"io"
-	"os"
 	"strings"
 	"testing"
 )
 
 // Archive returns the files of a .tar.gz, by their paths without the first directory.
-func Archive(t testing.TB, path string) map[string]string {
+func Archive(t testing.TB, data []byte) map[string]string {
 	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	zipped, err := gzip.NewReader(file)
+	zipped, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,8 +114,8 @@ func (c *IPoIB) IDs() []string { return devices(c.RuntimeConfig.DeviceID, c.PCIB
 // NeedsRail reports whether an attachment needs the rail of its NIC.
 func (c *IPoIB) NeedsRail() bool { return needsRail(c.Rail, &c.Common, &c.Routing) }
 
-// RailCure adds a cure to err, which says that a NIC has no rail, if only the routing
-// table needs the rail. It returns the error.
+// RailCure returns err, of a NIC without a rail, with one more cure if nothing but the routing
+// table needs the rail.
 func (c *IPoIB) RailCure(err error) error { return railCure(err, c.Rail, &c.Common) }
 
 // joinTimeout bounds ADD's wait for the link if linkTimeout is missing and RDMA is not required. An interface

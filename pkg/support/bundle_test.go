@@ -1,11 +1,8 @@
 package support
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,31 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-)
 
-// unpacked returns the files of a bundle, without its directory.
-func unpacked(t *testing.T, bundle []byte) map[string]string {
-	t.Helper()
-	file, err := gzip.NewReader(bytes.NewReader(bundle))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for archive := tar.NewReader(file); ; {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[strings.TrimPrefix(h.Name, "bundle/")] = string(text)
-	}
-}
+	"github.com/rail-cni/rail-cni/integration/testnet"
+)
 
 // planted are secrets, and around them what a bundle must keep.
 const planted = `{"spec": {"containers": [{"name": "c", "args": ["--token=Planted1", "--state-dir=/run/rail-cni"], "env": [
@@ -63,7 +38,7 @@ func TestSecretsAreNotInTheBundle(t *testing.T) {
 	if err != nil || len(missing) != 1 {
 		t.Fatalf("%v, %q", err, missing)
 	}
-	files := unpacked(t, out.Bytes())
+	files := testnet.Archive(t, out.Bytes())
 	if len(files) != 3 {
 		t.Errorf("%d files", len(files))
 	}
@@ -101,7 +76,7 @@ func TestBundleIsBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(unpacked(t, out.Bytes())["long.log"]); n > b.maxFile || n < b.maxFile-len("line of a log\n") {
+	if n := len(testnet.Archive(t, out.Bytes())["long.log"]); n > b.maxFile || n < b.maxFile-len("line of a log\n") {
 		t.Errorf("%d bytes of %d", n, len(long))
 	}
 	if all := strings.Join(missing, "\n"); !strings.Contains(all, "only the last") || !strings.Contains(all, "the bundle would have more than") {
@@ -152,7 +127,7 @@ func TestLogsOfThisNode(t *testing.T) {
 	if err != nil || len(missing) != 3 || !strings.Contains(missing[0], "1.log") || !strings.Contains(missing[1], "is not below") || !strings.Contains(missing[2], "not a regular file") {
 		t.Errorf("missing: %q, %v", missing, err)
 	}
-	files := unpacked(t, out.Bytes())
+	files := testnet.Archive(t, out.Bytes())
 	text := files["logs/kube-system_rail-agent-x_uid/rail-agent/0.log"]
 	if text != "the end, password=(left out)" || len(files) != 3 || files["logs/kube-system_rail-agent-x_uid/rail-agent/2.log"] != text {
 		t.Errorf("%d files, the log has %d bytes", len(files), len(text))

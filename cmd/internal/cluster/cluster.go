@@ -38,7 +38,8 @@ type Flags struct {
 // Add adds the flags to a command.
 func (f *Flags) Add(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: the first of $KUBECONFIG, or the kubeconfig of whereabouts' flat file, or a pod's service account)")
+	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", "kubeconfig file (default: the first of $KUBECONFIG, "+
+		"or the kubeconfig of whereabouts' flat file, or a pod's service account)")
 	flags.StringVar(&f.Namespace, "namespace", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 }
 
