@@ -87,7 +87,7 @@ mapfile -t files < <(grep -rlE "^//go:build ($tags)$" --include='*_test.go' --ex
 ((${#files[@]})) || { echo "test-rig.sh: no test has a build tag of these: $tags" >&2 && exit 1; }
 for dir in $(printf '%s\n' "${files[@]%/*}" | sort -u); do
 	# Static, which excludes the race detector.
-	CGO_ENABLED=0 GOARCH=$arch go test -c -tags rig,machines,kernels -o "$work/${dir//\//-}.test" "./$dir"
+	CGO_ENABLED=0 GOARCH=$arch go test -c -vet=off -ldflags='-s -w' -tags rig,machines,kernels -o "$work/${dir//\//-}.test" "./$dir"
 done
 
 # flush prints the arguments of "one" for the files that were collected, if any.

@@ -42,11 +42,12 @@ export RAIL_CNI_SEED
 
 # every NAME FLAGS… PACKAGES… runs tests. -count=1: go would use a cached success although a
 # binary that the test runs, or the machine's kernel, has changed. -vet=off: lint has vetted.
+# -ldflags: a quarter less work of the linker, and no test reads what is left out.
 # GOGC: a tenth less CPU time of the tests and their programs, for memory.
 every() {
 	local name=$1
 	shift
-	gotest "$name" -count=1 -vet=off -exec "env GOGC=400 '$report' -cost-into '$run'" "${leave[@]}" "$@"
+	gotest "$name" -count=1 -vet=off -ldflags='-s -w' -exec "env GOGC=400 '$report' -cost-into '$run'" "${leave[@]}" "$@"
 }
 
 # has LIST ITEM: is the item in the list of words?
