@@ -273,6 +273,19 @@ var defects = []defect{
 		found: map[string]string{"K8S-DEVINFO": "net3 with 10.60.9."},
 	},
 
+	{
+		name: "a pod asks for a network by the key network",
+		plant: func(p *planter) {
+			annotate := func(ctx context.Context, change string) error { // the agents have no networks
+				_, err := p.Kubectl(ctx, "-n", agents, "annotate", "pod", "--selector", agentSelector, strings.TrimSuffix(statusKey, "-status")+change)
+				return err
+			}
+			p.undo(func(ctx context.Context) error { return annotate(ctx, "-") })
+			p.must(annotate(p.t.Context(), "=roce-net1"))
+		},
+		found: map[string]string{"CNI-ANNOTATION": "it has the annotation k8s.v1.cni.cncf.io/network,"},
+	},
+
 	// Containers.
 	{
 		name:  "NCCL begins its jobs by a rail",

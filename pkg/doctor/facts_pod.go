@@ -62,6 +62,9 @@ type Configs struct {
 	// Networks are prefixes that a range of addresses must not overlap, by what uses them:
 	// "pods", "services", "nodes". A user without prefixes is one whose prefixes are not known.
 	Networks Fact[map[string][]string] `json:"networks"`
+	// Requests are the keys of the annotations by which pods ask for networks, or seem to, by
+	// the pod, "namespace/name". Pods without such an annotation are left out.
+	Requests Fact[map[string][]string] `json:"requests"`
 }
 
 // ConfigKind is the kind of a configuration.
@@ -94,9 +97,10 @@ type Cluster struct {
 	Leases Fact[[]Lease] `json:"leases"`
 	// Pods are the cluster's pods that have not ended, "namespace/name".
 	Pods Fact[[]string] `json:"pods"`
-	// NADs and Networks are those of each node's [Configs]. A document has them only here.
+	// NADs, Networks and Requests are those of each node's [Configs]. A document has them only here.
 	NADs     Fact[[]Config]            `json:"nads"`
 	Networks Fact[map[string][]string] `json:"networks"`
+	Requests Fact[map[string][]string] `json:"requests"`
 }
 
 // MarshalJSON leaves out of the nodes what the cluster has.
@@ -115,6 +119,9 @@ func (c *Cluster) MarshalJSON() ([]byte, error) {
 		if reflect.DeepEqual(configs.Networks, c.Networks) {
 			configs.Networks = Fact[map[string][]string]{}
 		}
+		if reflect.DeepEqual(configs.Requests, c.Requests) {
+			configs.Requests = Fact[map[string][]string]{}
+		}
 		node.Configs = &configs
 		lean.Nodes[i] = &node
 	}
@@ -124,7 +131,7 @@ func (c *Cluster) MarshalJSON() ([]byte, error) {
 // share adds what the cluster has to the nodes that have none of their own.
 func (c *Cluster) share() {
 	for _, n := range c.Nodes {
-		if n == nil || !c.NADs.asked() && !c.Networks.asked() {
+		if n == nil || !c.NADs.asked() && !c.Networks.asked() && !c.Requests.asked() {
 			continue
 		}
 		if n.Configs == nil {
@@ -135,6 +142,9 @@ func (c *Cluster) share() {
 		}
 		if !n.Configs.Networks.asked() {
 			n.Configs.Networks = c.Networks
+		}
+		if !n.Configs.Requests.asked() {
+			n.Configs.Requests = c.Requests
 		}
 	}
 }

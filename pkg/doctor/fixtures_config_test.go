@@ -44,6 +44,7 @@ func healthyConfigs(f *Facts) {
 	}
 	nads = append(nads, Config{Kind: NADConfig, Name: "default/ib-net", Text: healthyIPoIB})
 	f.Configs = &Configs{Files: Known(files, "files"), NADs: Known(nads, "API server"), Networks: Known(map[string][]string{"nodes": {"192.168.7.1/32"}, "pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
+	f.Configs.Requests = Known(map[string][]string{"default/trainer-0": {networksKey}}, "API server")
 }
 
 // edit returns a change of the text of a network, and editFile that of a file.
@@ -67,6 +68,10 @@ func noFiles(f *Facts) { away(&f.Configs.Files) }
 
 func init() {
 	add("CNI-NAD", fixture{fires: edit(macvlanNAD, `"bridge"`, `"bride"`), missing: noNADs})
+	add("CNI-ANNOTATION", fixture{
+		fires:   func(f *Facts) { f.Configs.Requests.Value["default/web-0"] = []string{"k8s.v1.cni.cncf.io/network"} },
+		missing: func(f *Facts) { away(&f.Configs.Requests) },
+	})
 	add("CNI-KEY", fixture{fires: edit(macvlanNAD, `"mtu"`, `"mtuu"`), missing: noNADs})
 	add("CNI-VERSION", fixture{fires: edit(macvlanNAD, `0.3.1`, `2.0.0`), missing: noNADs})
 	add("CNI-NETSTATUS", fixture{fires: edit(macvlanNAD, `0.3.1`, `0.2.0`), missing: noNADs})

@@ -225,6 +225,13 @@ var configRules = []Rule{
 		Check:       checkResources,
 	},
 	{
+		ID: "CNI-ANNOTATION", Scope: ConfigScope, Severity: Fail, API: true,
+		Expects:     "A pod that asks for networks does so by the annotation k8s.v1.cni.cncf.io/networks.",
+		Consequence: "Multus ignores other keys. The pod starts without its rails, and no Event says so.",
+		Cure:        "Rename the key in the pod's template, and create the pod again.",
+		Check:       checkRequests,
+	},
+	{
 		ID: "IPAM-RAILS", Scope: ConfigScope, Severity: Fail,
 		Expects:     "A network with ${rail} has valid addresses for each rail: ranges that do not overlap, gateways within them, and with sameHost ranges of equal size. A network with sameHost has a block_size or the local store.",
 		Consequence: "An ADD on such a rail fails.",
@@ -869,4 +876,20 @@ func checkIfNames(f *Facts, r *Report) {
 			}
 		}
 	})
+}
+
+// networksKey is the annotation by which a pod asks Multus for networks.
+const networksKey = "k8s.v1.cni.cncf.io/networks"
+
+func checkRequests(f *Facts, r *Report) {
+	if f.Configs == nil || !f.Configs.Requests.asked() {
+		return
+	}
+	pods, _ := Read(r, "annotations of pods", f.Configs.Requests)
+	for _, pod := range slices.Sorted(maps.Keys(pods)) {
+		r.judged()
+		if !slices.Contains(pods[pod], networksKey) {
+			r.Find("pod "+pod, "it has the annotation %s, not %s", strings.Join(pods[pod], ", "), networksKey)
+		}
+	}
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +25,7 @@ const (
 	resourceKey  = "k8s.v1.cni.cncf.io/resourceName"
 	maxStatus    = 64 << 10 // bytes of an annotation that a pod may have written
 	maxNetwork   = 64 << 10 // bytes of a network's configuration
+	maxRequests  = 8        // annotations of a pod that seem to ask for networks
 )
 
 // rdmaWords are parts of the names of resources that are RDMA NICs.
@@ -66,6 +69,10 @@ func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
 	}
 	take(ctx, c, &f.Configs.NADs, c.apiSource("network-attachment-definitions"), answerTime, c.nads)
 	take(ctx, c, &f.Configs.Networks, c.apiSource("nodes, servicecidrs"), answerTime, c.networks)
+	take(ctx, c, &f.Configs.Requests, c.apiSource("pods"), answerTime, func(context.Context) (map[string][]string, error) {
+		pods, err := c.podsByAPI()
+		return requests(pods), err
+	})
 }
 
 // alone reports whether the machine belongs to no cluster.
@@ -217,6 +224,24 @@ func (p *podObject) networkStatus() (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// requests returns the keys of the pods' annotations whose names begin like "networks", by the pod.
+// Anybody who makes pods chooses such keys, and may choose many.
+func requests(pods map[string]podObject) map[string][]string {
+	found := map[string][]string{}
+	for pod, p := range pods {
+		for _, key := range slices.Sorted(maps.Keys(p.Metadata.Annotations)) {
+			group, name, _ := strings.Cut(key, "/")
+			if !strings.HasSuffix(group, "cni.cncf.io") || !strings.HasPrefix(strings.ToLower(name), "net") || key == statusKey || key == oldStatusKey {
+				continue
+			}
+			if len(found[pod]) < maxRequests {
+				found[pod] = append(found[pod], key)
+			}
+		}
+	}
+	return found
 }
 
 // nads returns the networks of the cluster, none without Multus.

@@ -37,7 +37,9 @@ func furnish(t *testing.T, plane *controlplane.Plane) {
 			"addresses":   []map[string]any{{"type": "InternalIP", "address": "192.168.7.1"}, {"type": "Hostname", "address": "node-a"}},
 		}}},
 		{http.MethodPost, "/api/v1/namespaces/default/pods", "", map[string]any{
-			"metadata": map[string]any{"name": "web-0", "annotations": map[string]any{"k8s.v1.cni.cncf.io/network-status": `[{"name": "x"}]`}},
+			"metadata": map[string]any{"name": "web-0", "annotations": map[string]any{
+				"k8s.v1.cni.cncf.io/network-status": `[{"name": "x"}]`, "k8s.v1.cni.cncf.io/network": "roce-net1", "k8s.v1.cni.cncf.io/policy": "x", "example.com/networks": "x",
+			}},
 			"spec":     map[string]any{"nodeName": "node-a", "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "i"}}},
 		}},
 		{http.MethodPost, "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions", "", map[string]any{
@@ -97,6 +99,10 @@ func TestFactsOfTheCluster(t *testing.T) {
 		t.Errorf("networks of the cluster: %+v", networks)
 	}
 
+	if r := f.Configs.Requests; !r.OK() || len(r.Value) != 1 || !slices.Equal(r.Value["default/web-0"], []string{"k8s.v1.cni.cncf.io/network"}) {
+		t.Errorf("requests for networks: %+v", r)
+	}
+
 	nobody, err := plane.ServiceAccount(t.Context(), "default", "nobody")
 	var kubeconfig string
 	if err == nil {
@@ -108,7 +114,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 	f = facts(kubeconfig)
 	for name, err := range map[string]error{
 		"allocatable": factError(f.Kubelet.Allocatable), "labels": factError(f.Kubelet.Labels), "status": factError(f.Pods[0].Status),
-		"NADs": factError(f.Configs.NADs), "networks": factError(f.Configs.Networks),
+		"NADs": factError(f.Configs.NADs), "networks": factError(f.Configs.Networks), "requests": factError(f.Configs.Requests),
 	} {
 		// One text, without the advice to permit it.
 		if err == nil || !strings.Contains(err.Error(), "the account of the kubeconfig may not read it") || strings.Contains(err.Error(), "ClusterRole") {

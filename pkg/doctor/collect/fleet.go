@@ -155,6 +155,7 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 		pods, err := f.livingPods(ctx)
 		f.pods = doctor.From(pods, c.apiSource("pods"), err)
 		to.Pods = doctor.From(slices.Sorted(maps.Keys(pods)), c.apiSource("pods"), err)
+		to.Requests = doctor.From(requests(pods), c.apiSource("pods"), err)
 		leases, err := f.leases(ctx)
 		to.Leases = doctor.From(leases, c.apiSource("ippools "+f.Client.Namespace()), err)
 		f.newPods(ctx, to)
@@ -238,7 +239,7 @@ func (f *fleet) complete(n *doctor.Facts, of *doctor.Cluster) {
 	if n.Configs == nil {
 		n.Configs = &doctor.Configs{}
 	}
-	n.Configs.NADs, n.Configs.Networks = of.NADs, of.Networks
+	n.Configs.NADs, n.Configs.Networks, n.Configs.Requests = of.NADs, of.Networks, of.Requests
 	for i := range n.Pods {
 		p := &n.Pods[i]
 		object, ok := f.pods.Value[p.Namespace+"/"+p.Name]

@@ -142,7 +142,7 @@ func TestFactsOfAllNodes(t *testing.T) {
 		if c := n.Configs; !c.Files.OK() || len(c.Files.Value) != 1 || !c.NADs.OK() || len(c.NADs.Value) != 1 || c.NADs.Value[0].Name != "default/roce-net1" {
 			t.Errorf("%s: %+v", n.Node, c)
 		}
-		if !n.Configs.Networks.OK() || !slices.Contains(n.Configs.Networks.Value["pods"], "10.244.0.0/24") {
+		if !n.Configs.Requests.OK() || !n.Configs.Networks.OK() || !slices.Contains(n.Configs.Networks.Value["pods"], "10.244.0.0/24") {
 			t.Errorf("%s: %+v", n.Node, n.Configs.Networks)
 		}
 		if s := n.Pods[0].Status; s.Value != `[{"name": "x"}]` || n.Pods[1].Status.OK() || n.Pods[1].Status.Error == "" {
@@ -169,6 +169,9 @@ func TestFactsOfAllNodes(t *testing.T) {
 	}
 	if pods := f.Cluster.Pods; !pods.OK() || !slices.Contains(pods.Value, "default/web-0") {
 		t.Errorf("pods: %+v", pods)
+	}
+	if r := f.Cluster.Requests; !r.OK() || !slices.Equal(r.Value["default/web-0"], []string{"k8s.v1.cni.cncf.io/network"}) {
+		t.Errorf("requests for networks: %+v", r)
 	}
 	for _, r := range doctor.Judge(doctor.Select(doctor.Rules(), doctor.ClusterScope), f) {
 		switch want := map[string]int{"CLUSTER-MTU": 1, "CLUSTER-SILENT": 4, "IPAM-LEASE": 1}[r.ID]; {
