@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,12 +15,13 @@ import (
 func newIPAMShow() *cobra.Command {
 	var c clusterCommand
 	cmd := &cobra.Command{
-		Use:   "show [POOL]",
+		Use:   "show [POOL | NAMESPACE/NETWORK]",
 		Short: "List the address pools of the cluster, or who holds the addresses of one",
 		Long: `List the IPPools of the cluster: how many addresses are used, which networks
 (NetworkAttachmentDefinitions) name the pool, and problems: an entry without its
 reservation (or with the reservation of another pod), a gateway that a pod holds,
-keys that are not addresses. With a pool's name or range, list its holders.
+keys that are not addresses. With a pool's name or range, list its holders; with
+the name of a network, those of all its pools.
 
 FREE and SIZE count the addresses of the whole network, without the first and the
 last. "railctl ipam explain" also considers what a configuration leaves out.
@@ -27,13 +29,14 @@ last. "railctl ipam explain" also considers what a configuration leaves out.
 Pools that are divided into blocks (block_size) have a separate table. BLOCKS is the
 number of blocks in the whole network, CLAIMED the number that nodes hold, and FREED
 the number that were held and are free now. The other blocks were never claimed.
-With such a pool's name or range, list its blocks: which node holds each block, and
+If such a pool is named, list its blocks: which node holds each block, and
 which pods have its addresses. Only the node knows the latter for certain; its
 rail-agent publishes it some seconds later.
 
 The exit code is 1 if something cannot be read. The rest is shown.`,
 		Example: `  railctl ipam show
   railctl ipam show 172.31.1.0/24
+  railctl ipam show default/roce
   railctl ipam show -o json | jq -r '.[] | .name + " " + .problems[]'`,
 		Args: cobra.MaximumNArgs(1),
 	}
@@ -109,7 +112,7 @@ func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name
 	var divided []*report.Pool
 	rows := [][]string{{"ADDRESS", "POD", "IFNAME", "CONTAINER", "RESERVATION", "PROBLEM"}}
 	for _, v := range views {
-		if v.Name != name && v.Range.String() != name {
+		if v.Name != name && v.Range.String() != name && !slices.Contains(v.Networks, name) {
 			continue
 		}
 		wanted = append(wanted, v)
@@ -122,7 +125,7 @@ func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name
 		}
 	}
 	if len(wanted) == 0 {
-		return fmt.Errorf("there is no pool %q; railctl ipam show lists them", name)
+		return fmt.Errorf("there is no pool %q, and no pool of a network with that name; railctl ipam show lists both", name)
 	}
 	if *output != asTable || len(divided) == 0 {
 		return output.print(out, wanted, rows)

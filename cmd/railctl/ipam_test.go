@@ -131,6 +131,8 @@ func testIPAMShow(l *ipamLab) {
 		"10.0.0.3 ns-show/c net1 c-c - ns-show/other has the reservation 10.0.0.3",
 		"10.0.0.5 ns-show/d net1 c-d 10.0.0.5 -",
 	}, "\n"))
+	ofNetwork, _, _ := l.railctl("show", "ns-show/net")
+	equal(t, "show NAMESPACE/NETWORK", ofNetwork, out)
 	out, _, _ = l.railctl("show", "-o", "json")
 	views := listed[report.Pool](t, out)
 	if len(views) != 2 || views[0].Placeholders != 1 || len(views[0].Holders) != 4 || len(views[0].Problems) != 3 {
