@@ -21,14 +21,14 @@ func (u *Uninstaller) waiting(ctx context.Context) ([]string, error) {
 	return lines, errors.Join(err, sayErr)
 }
 
-// unready returns the nodes whose agent is not done.
-func (u *Uninstaller) unready(ctx context.Context) (map[string]bool, error) {
-	nodes := map[string]bool{}
+// unready returns the nodes whose agent is not done, with the creation of its pod (RFC 3339).
+func (u *Uninstaller) unready(ctx context.Context) (map[string]string, error) {
+	nodes := map[string]string{}
 	pods := kube.Resource{Version: "v1", Plural: "pods", Namespace: u.Namespace}
 	_, err := u.Client.List(ctx, pods, kube.ListOptions{LabelSelector: agentLabel}, func(item []byte) error {
 		type condition struct{ Type, Status string }
 		var pod struct {
-			Metadata struct{ DeletionTimestamp string }
+			Metadata struct{ CreationTimestamp, DeletionTimestamp string }
 			Spec     struct{ NodeName string }
 			Status   struct{ Conditions []condition }
 		}
@@ -37,7 +37,7 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]bool, error) {
 		}
 		ready := slices.Contains(pod.Status.Conditions, condition{"Ready", "True"})
 		if !ready && pod.Metadata.DeletionTimestamp == "" && pod.Spec.NodeName != "" {
-			nodes[pod.Spec.NodeName] = true
+			nodes[pod.Spec.NodeName] = pod.Metadata.CreationTimestamp
 		}
 		return nil
 	})
@@ -45,9 +45,9 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]bool, error) {
 }
 
 // lastEvents returns, for each node, the last Event with the reason why it is not
-// done.
-func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]bool) (map[string]string, error) {
-	last, at := map[string]string{}, map[string]string{}
+// done. Older ones than the agent's pod are of an earlier uninstallation.
+func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]string) (map[string]string, error) {
+	last, at := map[string]string{}, maps.Clone(nodes)
 	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}
 	_, err := u.Client.List(ctx, events, kube.ListOptions{FieldSelector: "reason=NotUninstalled"}, func(item []byte) error {
 		var event struct {
@@ -57,7 +57,8 @@ func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]bool) (ma
 		if err := json.Unmarshal(item, &event); err != nil {
 			return err
 		}
-		if node := event.InvolvedObject.Name; nodes[node] && event.LastTimestamp >= at[node] {
+		node := event.InvolvedObject.Name
+		if since, waits := at[node]; waits && event.LastTimestamp >= since {
 			last[node], at[node] = event.Message, event.LastTimestamp
 		}
 		return nil
