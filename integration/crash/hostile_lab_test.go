@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -77,6 +78,8 @@ type lab struct {
 	resident      resident
 	memory, files int   // the most that an agent had: KiB, open files
 	lacked        error // why facts were missing, the last time
+	// unattended: no other agent begins. Attachments of dead pods end by DEL alone.
+	unattended atomic.Bool
 }
 
 func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *lab {

@@ -290,7 +290,7 @@ func (h *hostile) settle(path string) {
 		for deadline := time.Now().Add(l.long(patience)); l.recorded(a.Key); time.Sleep(100 * time.Millisecond) {
 			_, statErr := os.Stat(path)
 			switch late := time.Now().After(deadline.Add(-l.long(patience) / 2)); {
-			case how == 0 && errors.Is(statErr, os.ErrNotExist) && !late:
+			case how == 0 && errors.Is(statErr, os.ErrNotExist) && !late && !l.unattended.Load():
 				err = errors.New("nobody but an agent could have ended it") // or the ADD of an innocent pod
 			case how == 1 && errors.Is(statErr, os.ErrNotExist):
 				var out []byte

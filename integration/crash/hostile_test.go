@@ -96,7 +96,10 @@ func attackFor(t *testing.T, l *lab, length time.Duration) {
 			}
 		})
 	}
-	all.Go(func() { l.restartAgents(going) })
+	all.Go(func() {
+		l.restartAgents(going)
+		l.unattended.Store(true)
+	})
 	all.Wait()
 	l.moveOut()
 	l.finish()
