@@ -31,7 +31,7 @@ func (f *metricsFlags) begin(o *agent.Options, client *kube.Client) error {
 	}
 	if !f.secure {
 		if host, _, err := net.SplitHostPort(o.Metrics); err == nil && !loopback(host) {
-			o.Log.Warn("metrics are open to the network: see --metrics-secure", "address", o.Metrics)
+			o.Log.Warn("anyone on the network can read the metrics: see --metrics-secure", "address", o.Metrics)
 		}
 		return nil
 	}

@@ -101,7 +101,7 @@ func TestMetricsAddressThatIsNoneIsRefused(t *testing.T) {
 
 func TestMetricsThatAreOpenToTheNetworkAreToldOf(t *testing.T) {
 	a := newLab(t).start("--metrics", "0.0.0.0:9400")
-	if n := len(a.said("open to the network")); n != 1 {
+	if n := len(a.said("on the network can read the metrics")); n != 1 {
 		t.Errorf("it told %d times", n)
 	}
 }

@@ -290,7 +290,7 @@ func (f *runFlags) addresses(h *host) ([]component.Component, error) {
 	})
 	return append(components, pools.Component(), component.Component{Name: "reconciler", Run: func(ctx context.Context) {
 		if err := r.Run(ctx); err != nil && ctx.Err() == nil {
-			h.log.Error("reconciler stopped", "err", err)
+			h.log.Error("reconciler has stopped", "err", err)
 		}
 	}}), nil
 }
@@ -301,7 +301,7 @@ func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error
 	kubeconfig := cluster.Kubeconfig(f.kubeconfig)
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: userAgent()})
 	if err != nil && kubeconfig == "" {
-		log.Info("no cluster, Events are off")
+		log.Info("there is no cluster, so Events are off")
 		return nil, nil //nolint:nilnil // no cluster is no error
 	}
 	return client, err

@@ -106,7 +106,7 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 		"pkg/rdma/mode.go":                  {"the kernel changes the RDMA mode only while no other network namespace exists"},
 		"pkg/rdma/move.go":                  {"its driver does not support moving it to a network namespace", "two devices of this node were moved at the same time"},
 		"pkg/whereabouts/plugin/call.go":    {"needs an address that is unique in its cluster, and no kubeconfig is configured"},
-		"pkg/whereabouts/plugin/cluster.go": {"step not completed"},
+		"pkg/whereabouts/plugin/cluster.go": {"a step failed"},
 		"pkg/whereabouts/store/store.go":    {"the address of pool", "is freed later"},
 	} {
 		code := docs.Page(t, file)

@@ -293,7 +293,7 @@ func testIPAMGC(l *ipamLab) {
 	if code != 0 {
 		t.Errorf("%d: %s%s", code, out, errOut)
 	}
-	contains(t, "stderr", errOut, "deferred DELs remain")
+	contains(t, "stderr", errOut, "deferred DELs still wait")
 	waiting, err := store.Journal{Path: netconf.JournalDir(state)}.Waiting()
 	if err != nil || len(waiting) != 1 || waiting[store.Endpoint{Kubeconfig: elsewhere}] != 1 {
 		t.Errorf("the journal has %v, want that of the other server: %v", waiting, err)

@@ -147,7 +147,7 @@ func (l *lab) hookTimes(t testing.TB, pod string) (times []time.Duration) {
 	t.Helper()
 	text, err := os.ReadFile(l.node.Path(agentLog))
 	must(t, err)
-	for _, m := range regexp.MustCompile(`msg=container pod=default/`+pod+` .*took=(\S+)`).FindAllSubmatch(text, -1) {
+	for _, m := range regexp.MustCompile(`msg="container was handled" pod=default/`+pod+` .*took=(\S+)`).FindAllSubmatch(text, -1) {
 		took, err := time.ParseDuration(string(m[1]))
 		must(t, err)
 		times = append(times, took)
@@ -310,7 +310,7 @@ func TestSamePodWithoutNRI(t *testing.T) {
 	l.node.KillDaemon("rail-agent")
 	text, err := os.ReadFile(l.node.Path(agentLog))
 	must(t, err)
-	if n := strings.Count(string(text), "no NRI, containers are not changed"); n != 1 || strings.Contains(string(text), "level=ERROR") {
+	if n := strings.Count(string(text), "no NRI socket, so containers are not changed"); n != 1 || strings.Contains(string(text), "level=ERROR") {
 		t.Errorf("the agent said it %d times:\n%s", n, text)
 	}
 }

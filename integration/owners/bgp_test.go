@@ -125,7 +125,7 @@ func TestRoutesOfBGPAreTheDaemons(t *testing.T) {
 				f.router.Stop()
 			}
 			_, said, err := f.RunSaying(f.call("DEL", nicName, uplink))
-			if err != nil || strings.Contains(said, "not restored") {
+			if err != nil || strings.Contains(said, "cannot restore") {
 				t.Errorf("DEL: %v, %s", err, said)
 			}
 			if daemonEnds {

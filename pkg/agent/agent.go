@@ -111,7 +111,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			all.Go(func() { failed <- s.serve(ctx) })
 		}
 	}
-	a.Log.Info("agent started", "node", a.NodeName, "version", a.Version)
+	a.Log.Info("agent has started", "node", a.NodeName, "version", a.Version)
 	select {
 	case <-ctx.Done():
 		return nil

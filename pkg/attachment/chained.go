@@ -105,7 +105,7 @@ func (n *Node) delChained(ctx context.Context, c *Call, p *Plan) error {
 	case err == nil, errors.Is(err, ledger.ErrNoRecord):
 		err, recorded = nil, false
 	case isCorrupt(err):
-		n.Log.Warn("record is corrupt, attachment found by its interface", "err", err)
+		n.Log.Warn("record is corrupt, so the attachment is found by its interface", "err", err)
 		err, recorded = nil, false
 	default:
 		return err

@@ -39,7 +39,7 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 		return n.delRecorded(ctx, c, p, r)
 	case errors.Is(err, ledger.ErrNoRecord):
 	case isCorrupt(err):
-		n.Log.Warn("record is corrupt, attachment found by its interface", "err", err)
+		n.Log.Warn("record is corrupt, so the attachment is found by its interface", "err", err)
 	default:
 		return err
 	}
@@ -116,7 +116,7 @@ func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) er
 		u.Pod = nil
 	case p.Chained == nil:
 		if other := n.recordedAs(c, pod); other != nil {
-			n.LogOf(other).Warn("interface belongs to another container, kept", "of", c.Key)
+			n.LogOf(other).Warn("DEL does not touch the interface, which belongs to another container", "attachment", c.Key)
 			return nil
 		}
 	}
@@ -131,7 +131,7 @@ func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) er
 func (n *Node) recordedAs(c *Call, pod *link.Netns) *ledger.Record {
 	records, errs := n.Ledger.HeldIn(pod.ID)
 	for _, err := range errs {
-		n.Log.Warn("unreadable record, perhaps of the interface", "err", err)
+		n.Log.Warn("cannot read a record; it may be of the interface", "err", err)
 	}
 	for _, r := range records {
 		if r.Key != c.Key && r.IfName == c.IfName {

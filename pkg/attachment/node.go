@@ -86,7 +86,7 @@ func Open(stateDir string, order ReleaseOrder) (*Node, error) {
 // warnUnread logs a link whose description is damaged. The unreadable part was
 // ignored.
 func warnUnread(log *slog.Logger, ns *link.Netns, l *link.Link) {
-	log.Warn("link cannot be read in full", "link", l.Name, "index", l.Index, "of", ns.Path, "err", l.Damage)
+	log.Warn("cannot read all attributes of a link", "link", l.Name, "index", l.Index, "netns", ns.Path, "err", l.Damage)
 }
 
 // Close releases what Open opened.
@@ -201,7 +201,7 @@ func (n *Node) AnotherHas(r *ledger.Record, has func(*ledger.Record) bool) bool 
 func (n *Node) OthersIn(pod *link.Netns, r *ledger.Record) []*ledger.Record {
 	records, errs := n.Ledger.HeldIn(pod.ID)
 	for _, err := range errs {
-		n.Log.Warn("unreadable record, perhaps of a link in the pod", "err", err)
+		n.Log.Warn("cannot read a record; it may be of a link in the pod", "err", err)
 	}
 	return slices.DeleteFunc(records, func(o *ledger.Record) bool { return o.Key == r.Key })
 }
@@ -214,7 +214,7 @@ func (n *Node) getOrSetAside(k ledger.Key) (*ledger.Record, error) {
 	case errors.Is(err, ledger.ErrNoRecord):
 		return nil, nil
 	case isCorrupt(err):
-		n.Log.Warn("corrupt record moved aside", "err", err)
+		n.Log.Warn("corrupt record was moved aside", "err", err)
 		return nil, nil
 	}
 	return r, err

@@ -114,7 +114,7 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 	}
 	defer n.Close()
 	if closed != nil {
-		n.Log.Warn("state directory closed, records kept", "err", closed)
+		n.Log.Warn("node file does not permit the state directory of the network, so the records in it are kept", "err", closed)
 	}
 	n.File = file
 	if w == asks {

@@ -139,7 +139,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 	if n.Ledger.Holds(r) {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
-			log.Warn("record not updated", "err", err)
+			log.Warn("cannot update the record", "err", err)
 		}
 		released = n.releaseInterface(ctx, r, bound, selected, freeing)
 	}
@@ -149,7 +149,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 			continue
 		}
 		if err := part.Release(ctx, &Releasing{Node: n, Record: r}); err != nil {
-			log.Warn("file not removed", "part", part.Name(), "err", err)
+			log.Warn("cannot remove a file of the attachment", "part", part.Name(), "err", err)
 		}
 	}
 	freed := freeing.wait()
@@ -157,7 +157,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 	case released != nil:
 		return errors.Join(released, freed)
 	case errors.Is(freed, ErrNotInstalled):
-		log.Warn("addresses not freed yet", "err", freed)
+		log.Warn("cannot free the addresses yet", "err", freed)
 		r.Phase = ledger.Freeing
 		return n.Ledger.Put(r)
 	case freed != nil:

@@ -13,11 +13,11 @@ import (
 func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Changed, programs []link.Program) {
 	var changed []string
 	for _, e := range lost {
-		n.LogOf(r).Warn("configuration of the NIC not restored", "err", e)
+		n.LogOf(r).Warn("cannot restore a part of the NIC's configuration", "err", e)
 		changed = append(changed, e.Error())
 	}
 	for _, c := range device {
-		n.LogOf(r).Warn("setting of the NIC not restored", "setting", c.Setting, "err", c.Err)
+		n.LogOf(r).Warn("cannot restore a setting of the NIC", "setting", c.Setting, "err", c.Err)
 		changed = append(changed, c.String())
 	}
 	for _, p := range programs {
@@ -33,6 +33,6 @@ func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Chan
 	}
 	err := n.Ledger.PutReturned(key, ledger.Returned{NIC: r.NICName(), Time: time.Now().UTC(), Holder: r.Holder(), Changed: changed})
 	if err != nil {
-		n.LogOf(r).Warn("note of changed settings not written", "err", err)
+		n.LogOf(r).Warn("cannot write the note of changed settings", "err", err)
 	}
 }

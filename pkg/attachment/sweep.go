@@ -39,7 +39,7 @@ func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration)
 	}
 	stale, errs := find()
 	for _, err := range errs {
-		n.Log.Warn("unreadable record", "err", err)
+		n.Log.Warn("cannot read a record", "err", err)
 	}
 	for _, r := range stale {
 		if r.Key == except || adding && r.Phase == ledger.Freeing && time.Since(r.Updated) < retryAfter {
@@ -50,7 +50,7 @@ func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration)
 			continue
 		}
 		if err != nil {
-			n.LogOf(r).Warn("attachment without a pod netns not ended", "err", err)
+			n.LogOf(r).Warn("cannot end the attachment, whose pod netns is gone", "err", err)
 		}
 		swept = append(swept, Swept{Record: r, Err: err})
 	}

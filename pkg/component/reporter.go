@@ -100,9 +100,9 @@ func (r *Reporter) panicked(p *contain.PanicError) {
 	r.mu.Lock()
 	r.panics++
 	r.mu.Unlock()
-	r.log.Error("panic in a component", "component", r.component, "panic", p.Value, "stack", string(p.Stack))
+	r.log.Error("component has panicked", "component", r.component, "panic", p.Value, "stack", string(p.Stack))
 	r.Once("panic", Notice{
-		Reason: "ComponentPanicked", Summary: "component panicked and goes on", Warning: true,
+		Reason: "ComponentPanicked", Summary: "component has panicked, and continues", Warning: true,
 		Message: fmt.Sprintf("%s of rail-agent panicked, and goes on: %v. This is a defect: please report it with the stack, which the log has",
 			r.component, p.Value),
 	})

@@ -55,7 +55,7 @@ func (k *Keeper) write(ctx context.Context, ca []byte) error {
 			return err
 		}
 		if outcome != k.outcomes[f.Path] && outcome != install.Same && outcome != "" {
-			k.Log.Info("file of whereabouts", "path", f.Path, "outcome", outcome)
+			k.Log.Info("whereabouts' file was written or kept", "path", f.Path, "outcome", outcome)
 		}
 		k.outcomes[f.Path] = outcome
 	}

@@ -124,15 +124,15 @@ func (k *Keeper) report(err, last error) {
 	var refused *refusedError
 	switch {
 	case errors.As(err, &refused):
-		k.reporter.Report(component.Notice{Reason: "KubeconfigRefused", Summary: "kubeconfig of the plugin is refused", Message: err.Error(), Warning: true})
+		k.reporter.Report(component.Notice{Reason: "KubeconfigRefused", Summary: "API server refuses the plugin's kubeconfig", Message: err.Error(), Warning: true})
 	case err != nil:
-		k.Log.Warn("kubeconfig of the plugin not up to date", "err", err)
+		k.Log.Warn("cannot update the plugin's kubeconfig", "err", err)
 	case errors.As(last, &refused):
-		k.reporter.Report(component.Notice{Reason: "KubeconfigAccepted", Summary: "kubeconfig of the plugin is accepted again", Message: "the API server accepts " + k.used.path + " again"})
+		k.reporter.Report(component.Notice{Reason: "KubeconfigAccepted", Summary: "API server accepts the plugin's kubeconfig again", Message: "the API server accepts " + k.used.path + " again"})
 	case k.used.owned:
-		k.Log.Info("kubeconfig of the plugin is up to date", "path", k.used.path, "renewAt", k.fresh.Format(time.RFC3339))
+		k.Log.Info("plugin's kubeconfig is up to date", "path", k.used.path, "renewAt", k.fresh.Format(time.RFC3339))
 	default:
-		k.Log.Info("kubeconfig of another installer is used", "path", k.used.path, "accepted", k.Use().Accepted)
+		k.Log.Info("plugin uses another installer's kubeconfig", "path", k.used.path, "accepted", k.Use().Accepted)
 	}
 }
 

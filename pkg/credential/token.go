@@ -33,7 +33,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 		if unbound := token.Unbound != nil; unbound != k.unbound {
 			k.unbound = unbound
 			if unbound {
-				k.Log.Warn("token of the plugin is not bound to the Node", "node", k.Node, "err", token.Unbound)
+				k.Log.Warn("plugin's token is not bound to the Node", "node", k.Node, "err", token.Unbound)
 			}
 		}
 		life := token.Expires.Sub(asked)

@@ -119,7 +119,7 @@ func (k *Keeper) check(ctx context.Context, ca []byte) error {
 	if _, ours := k.usedPath(); err != nil || !ours {
 		return err
 	}
-	k.reporter.Report(component.Notice{Reason: "KubeconfigReplaced", Summary: "kubeconfig of another installer replaced", Message: fmt.Sprintf(
+	k.reporter.Report(component.Notice{Reason: "KubeconfigReplaced", Summary: "another installer's kubeconfig was replaced", Message: fmt.Sprintf(
 		"the API server refused the credentials in %s, by which the plugin whereabouts reaches it. rail-agent has backed that file up, and replaced it by one with a token that it renews", path)})
 	return k.ask(ctx)
 }

@@ -262,7 +262,7 @@ func (p *Plugin) countAllocation(pool *resource.Pool, ids []string, inventory *I
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.allocations[[2]string{pool.Resource, name}]++
-	p.Log.Info("devices allocated", "resource", pool.Resource, "devices", ids, "gpus", a.gpus, "level", name)
+	p.Log.Info("devices were allocated", "resource", pool.Resource, "devices", ids, "gpus", a.gpus, "level", name)
 }
 
 // prefer returns the devices that the kubelet should allocate.

@@ -117,7 +117,7 @@ func (p *Plugin) cleanDeviceInfo(ctx context.Context, inventory *Inventory) {
 			continue
 		}
 		if err := p.removeOldInfo(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			p.Log.Warn("device information not removed", "file", path, "err", err)
+			p.Log.Warn("cannot remove the device information", "file", path, "err", err)
 		}
 	}
 }

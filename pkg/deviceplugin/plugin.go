@@ -223,7 +223,7 @@ func (p *Plugin) removeStale() {
 				continue
 			}
 			if err := removeFile(path); err != nil {
-				p.Log.Warn("stale socket not removed", "socket", path, "err", err)
+				p.Log.Warn("cannot remove a stale socket", "socket", path, "err", err)
 			}
 		}
 	}

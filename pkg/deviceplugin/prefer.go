@@ -35,7 +35,7 @@ func (p *Plugin) admission(ctx context.Context, resource string, inventory *Inve
 	defer cancel()
 	containers, err := p.containers(ctx)
 	if err != nil {
-		p.Log.Debug("GPUs of the container are not known", "resource", resource, "err", err)
+		p.Log.Debug("cannot find the container's GPUs", "resource", resource, "err", err)
 		return admission{}
 	}
 	taken := map[string]bool{}
@@ -46,7 +46,7 @@ func (p *Plugin) admission(ctx context.Context, resource string, inventory *Inve
 	}
 	saved, err := readCheckpoint(p.KubeletDir)
 	if err != nil {
-		p.Log.Debug("GPUs of the container are not known", "resource", resource, "err", err)
+		p.Log.Debug("cannot find the container's GPUs", "resource", resource, "err", err)
 		return admission{taken: taken}
 	}
 	return admission{gpus: admitted(containers, saved, resource, inventory.GPUs), taken: taken}

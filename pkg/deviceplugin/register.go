@@ -84,11 +84,11 @@ func (s *server) keepRegistered(ctx context.Context, way way, path string, made 
 			return errSocketGone // the kubelet registers only new ones
 		case way == waySelf:
 			if err := s.register(ctx); err != nil {
-				s.plugin.Log.Debug("resource not registered", "resource", s.resource, "err", err)
+				s.plugin.Log.Debug("cannot register the resource with the kubelet", "resource", s.resource, "err", err)
 				break
 			}
 			registered, fresh = now, false
-			s.plugin.Log.Info("resource registered with the kubelet", "resource", s.resource)
+			s.plugin.Log.Info("resource is registered with the kubelet", "resource", s.resource)
 			s.pause(ctx, watchTime)
 			continue
 		}

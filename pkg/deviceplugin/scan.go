@@ -163,13 +163,13 @@ func (p *Plugin) reportProblems(problems []resource.Problem) {
 		now[problem] = true
 		reasons[[2]string{problem.Resource, problem.Reason}]++
 		if !p.problems[problem] {
-			p.reporter.Report(component.Notice{Reason: "ResourceProblem", Summary: "problem of a resource", Message: problem.Message, Warning: true},
+			p.reporter.Report(component.Notice{Reason: "ResourceProblem", Summary: "resource has a problem", Message: problem.Message, Warning: true},
 				"resource", problem.Resource, "problem", problem.Reason)
 		}
 	}
 	for problem := range p.problems {
 		if reasons[[2]string{problem.Resource, problem.Reason}] == 0 {
-			p.reporter.Report(component.Notice{Reason: "ResourceProblemSolved", Summary: "problem of a resource is solved", Message: "solved: " + problem.Message, Warning: false},
+			p.reporter.Report(component.Notice{Reason: "ResourceProblemSolved", Summary: "problem of the resource is solved", Message: "solved: " + problem.Message, Warning: false},
 				"resource", problem.Resource, "problem", problem.Reason)
 		}
 	}
@@ -193,7 +193,7 @@ func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *In
 	}
 	containers, err := p.containers(ctx)
 	if err != nil {
-		p.Log.Debug("devices of pods not read from the kubelet", "err", err)
+		p.Log.Debug("cannot read the pods' devices from the kubelet", "err", err)
 		return nil
 	}
 	if containers == nil {
@@ -337,7 +337,7 @@ func (p *Plugin) conclude(j *judgment, pools []resource.Pool, cdi bool) {
 		pools = nil
 	}
 	if err := p.writeCDI(pools); err != nil && (cdi || p.CDIDir != "") {
-		p.Log.Warn("CDI specification not written", "dir", p.CDIDir, "err", err)
+		p.Log.Warn("cannot write the CDI specification", "dir", p.CDIDir, "err", err)
 	}
 }
 

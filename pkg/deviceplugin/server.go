@@ -79,7 +79,7 @@ func (s *server) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.serve(ctx)
 		if ctx.Err() == nil {
-			s.plugin.Log.Debug("device plugin serves again", "resource", s.resource, "err", err)
+			s.plugin.Log.Debug("server of the resource ended and starts again", "resource", s.resource, "err", err)
 			s.pause(ctx, firstTry)
 		}
 	}
@@ -100,7 +100,7 @@ func (s *server) serve(ctx context.Context) error {
 	}
 	listener, err := listen(path)
 	if err != nil {
-		s.plugin.Log.Warn("no socket for the kubelet", "resource", s.resource, "socket", path, "err", err)
+		s.plugin.Log.Warn("cannot make the socket for the kubelet", "resource", s.resource, "socket", path, "err", err)
 		s.pause(ctx, lastTry)
 		return err
 	}
@@ -225,7 +225,7 @@ func (s *server) Allocate(ctx context.Context, r *kubelet.AllocateRequest) (*kub
 	for _, c := range r.GetContainerRequests() {
 		got, err := s.plugin.allocate(ctx, &pool, c.GetDevicesIds())
 		if err != nil {
-			s.plugin.Log.Warn("devices not allocated", "resource", s.resource, "devices", c.GetDevicesIds(), "err", err)
+			s.plugin.Log.Warn("cannot allocate the devices", "resource", s.resource, "devices", c.GetDevicesIds(), "err", err)
 			return nil, err
 		}
 		answer.ContainerResponses = append(answer.ContainerResponses, got)

@@ -129,13 +129,13 @@ func (a *announcer) announce(r *ledger.Record) bool {
 	log := a.log.With("containerID", r.ContainerID, "ifname", r.IfName, "pod", r.Pod.String(), "nic", r.NICName())
 	err = pod.Announce(l, mac, addresses)
 	if errors.Is(err, unix.EPERM) {
-		log.Warn("addresses not announced", "err", err, "cure", "give rail-agent the capability NET_RAW")
+		log.Warn("cannot announce the addresses", "err", err, "cure", "give rail-agent the capability NET_RAW")
 		return true // no later try succeeds
 	}
 	if err != nil {
-		log.Debug("addresses not announced yet", "err", err) // its carrier is away again
+		log.Debug("cannot announce the addresses yet", "err", err) // its carrier is away again
 		return false
 	}
-	log.Info("carrier came after ADD, addresses announced", "addresses", r.Addresses)
+	log.Info("carrier came after ADD, so the addresses were announced now", "addresses", r.Addresses)
 	return true
 }

@@ -258,7 +258,7 @@ func (k *stateDir) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	}
 	away, err := k.node.OnTheirWay(stale)
 	if err != nil {
-		k.log.Debug("search for NICs failed", "err", err)
+		k.log.Debug("cannot find all NICs that the kernel is moving to the host", "err", err)
 	}
 	return away
 }
@@ -307,7 +307,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	d.tries++
 	if err == nil {
 		k.stats.end(d.record.Plugin, took)
-		k.log.Info("attachment of a dead pod ended", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
+		k.log.Info("attachment of a dead pod has ended", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
 			"pod", d.record.Pod.String(), "nic", d.record.NICName(), "took", took.Round(time.Millisecond), "after", time.Since(d.since).Round(time.Millisecond))
 		k.settled(d)
 		k.endedSince[key] = d.record

@@ -87,7 +87,7 @@ func (w *returnWatch) scan(now time.Time) (next time.Time) {
 func (w *returnWatch) compareOne(r *ledger.Record) {
 	found, err := w.compare(w.dir.node, r)
 	if err != nil {
-		w.dir.log.Warn("NIC not compared after its return", "nic", r.NICName(), "err", err)
+		w.dir.log.Warn("cannot compare the returned NIC with its snapshot", "nic", r.NICName(), "err", err)
 	}
 	if found {
 		w.dir.noticed.Fire()

@@ -32,7 +32,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 	keep := slices.Clone(named)
 	for _, dir := range named {
 		if outer := outerOf(dir, named); outer != "" {
-			log.Warn("state directory is inside another one, networks cannot use it", "stateDir", dir, "in", outer)
+			log.Warn("state directory is inside another one, so networks cannot use it", "stateDir", dir, "outer", outer)
 			list.Former = append(list.Former, dir)
 			continue
 		}
@@ -48,7 +48,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 		}
 		switch has, err := hasRecords(dir); {
 		case has:
-			log.Warn("former state directory still has records, keeping it until their attachments have ended", "stateDir", dir)
+			log.Warn("former state directory still has records, so it is kept until their attachments have ended", "stateDir", dir)
 			keep = append(keep, dir)
 		case err == nil:
 			continue // nothing is left
@@ -88,7 +88,7 @@ func (k *stateDir) keepFiles() {
 	first := k.lastScan().IsZero()
 	if ip, err := k.node.Ledger.NodeIP(); k.options.NodeIP.IsValid() && (err != nil || ip != k.options.NodeIP) {
 		if err != nil {
-			k.Report(component.Notice{Reason: "NodeFileUnreadable", Summary: "node IP was unreadable, written again", Message: err.Error(), Warning: true})
+			k.Report(component.Notice{Reason: "NodeFileUnreadable", Summary: "file of the node IP was unreadable, and was written again", Message: err.Error(), Warning: true})
 		}
 		errs = append(errs, k.node.Ledger.PutNodeIP(k.options.NodeIP))
 	}
@@ -100,12 +100,12 @@ func (k *stateDir) keepFiles() {
 			errs = append(errs, RemoveStateDirs(dir))
 		case err != nil || list == nil || !slices.Equal(list.Kept, k.options.List.Kept) || !slices.Equal(list.Former, k.options.List.Former):
 			if err != nil && !first {
-				k.Report(component.Notice{Reason: "NodeFileUnreadable", Summary: "list of state directories was unreadable, written again", Message: err.Error(), Warning: true})
+				k.Report(component.Notice{Reason: "NodeFileUnreadable", Summary: "list of state directories was unreadable, and was written again", Message: err.Error(), Warning: true})
 			}
 			errs = append(errs, putStateDirs(dir, k.options.List))
 		}
 	}
-	k.OnceErr("files "+dir, errors.Join(errs...), component.Notice{Reason: "NodeFileNotWritten", Summary: "files for the plugins not written", Warning: true})
+	k.OnceErr("files "+dir, errors.Join(errs...), component.Notice{Reason: "NodeFileNotWritten", Summary: "cannot write the files for the plugins", Warning: true})
 }
 
 // putStateDirs writes the list for the plugins.

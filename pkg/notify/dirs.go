@@ -36,7 +36,7 @@ func NewDirs(log *slog.Logger) *Dirs {
 	d := &Dirs{fd: -1, subscriptions: map[*Subscription]bool{}}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		log.Warn("no inotify instance, changes of directories are seen late", "err", os.NewSyscallError("inotify_init1", err),
+		log.Warn("cannot open an inotify instance, so changes of directories are seen late", "err", os.NewSyscallError("inotify_init1", err),
 			"cure", "raise the sysctls fs.inotify.max_user_instances and user.max_inotify_instances, and start the agent again")
 		return d
 	}

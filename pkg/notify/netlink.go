@@ -23,9 +23,9 @@ func Netlink(ctx context.Context, ns *link.Netns, family, group int, log *slog.L
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.EPROTONOSUPPORT):
-			log.Debug("RDMA core not loaded", "err", err)
+			log.Debug("kernel's RDMA core is not loaded", "err", err)
 		default:
-			log.Warn("listening failed, changes are seen late", "err", err)
+			log.Warn("cannot listen to netlink, so changes are seen late", "err", err)
 		}
 		_ = wait.For(ctx, again)
 	}

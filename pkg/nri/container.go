@@ -54,7 +54,7 @@ func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 		}
 	})
 	name := pod.GetNamespace() + "/" + pod.GetName()
-	p.Log.Debug("container", "pod", name, "container", c.GetName(), "changed", adjustment != nil, "took", took)
+	p.Log.Debug("container was handled", "pod", name, "container", c.GetName(), "changed", adjustment != nil, "took", took)
 	if err == nil {
 		return adjustment, nil
 	}

@@ -569,7 +569,7 @@ func TestPluginWithoutARuntimeSaysSoOnceAndEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	p.Run(ctx)
-	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "no NRI") {
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "no NRI socket") {
 		t.Errorf("it said %q", log.String())
 	}
 }

@@ -132,7 +132,7 @@ func (p *Plugin) ended(err error) {
 		p.absent = true
 		p.mu.Unlock()
 		if !again {
-			p.Log.Info("no NRI, containers are not changed", "socket", p.Socket)
+			p.Log.Info("runtime has no NRI socket, so containers are not changed", "socket", p.Socket)
 		}
 	case err == nil, errors.Is(err, ttrpc.ErrClosed), errors.Is(err, io.EOF):
 		p.Log.Info("connection to NRI has ended", "socket", p.Socket)

@@ -445,7 +445,7 @@ func (k *Keeper) buildDue(ctx context.Context) {
 		}
 		if p, w := k.takeDue(name); p != nil {
 			if err := k.buildHeld(o, name, p, w); err != nil {
-				k.Log.Debug("not all of a pod's rails could be read", "pod", name, "err", err)
+				k.Log.Debug("cannot read all of a pod's rails", "pod", name, "err", err)
 			}
 		}
 	}
@@ -615,7 +615,7 @@ func (k *Keeper) refreshFacts() bool {
 	defer k.reading.Unlock()
 	_, err := k.readFacts()
 	if err != nil {
-		k.Log.Warn("NICs could not be read", "err", err)
+		k.Log.Warn("cannot read the NICs", "err", err)
 	}
 	return err == nil
 }
@@ -763,5 +763,5 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 // report reports a failure to tell a pod, or of what key names, unless the last one was the
 // same. A nil err ends it.
 func (k *Keeper) report(key string, err error) {
-	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "rail information not published", Warning: true})
+	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "cannot publish the rail information", Warning: true})
 }

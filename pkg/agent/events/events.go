@@ -56,7 +56,7 @@ func (r *Recorder) send(ctx context.Context, n component.Notice) {
 	defer cancel()
 	_, err := r.client.Create(bounded, kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}, r.event(n, time.Now().UTC()))
 	if err != nil && ctx.Err() == nil && !kube.IsAlreadyExists(err) {
-		r.log.Warn("Event not sent", "reason", n.Reason, "err", err)
+		r.log.Warn("cannot send the Event", "reason", n.Reason, "err", err)
 	}
 }
 

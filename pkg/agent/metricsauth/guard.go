@@ -83,7 +83,7 @@ func (g *Guard) check(r *http.Request) int {
 	code, err := g.review(ctx, token, r.URL.Path)
 	if err != nil {
 		if r.Context().Err() == nil { // else the sender hung up, which it can do as often as it likes
-			g.log.Warn("token of a scrape not reviewed", "err", err)
+			g.log.Warn("cannot review the token of a metrics scrape", "err", err)
 		}
 		return http.StatusServiceUnavailable
 	}

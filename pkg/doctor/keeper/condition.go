@@ -63,7 +63,7 @@ func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
 		k.condition = conditionState{written: now}
 	case ctx.Err() == nil || k.condition.failed == "":
 		if k.condition.failed != err.Error() {
-			k.Log.Warn("condition of the Node not written", "type", ConditionType, "err", err)
+			k.Log.Warn("cannot update the Node condition", "type", ConditionType, "err", err)
 		}
 		k.condition.failed = err.Error()
 	}
@@ -112,7 +112,7 @@ func (k *Keeper) removeCondition(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 	defer cancel()
 	if err := k.Condition(ctx, nil); err != nil {
-		k.Log.Warn("condition of the Node not removed", "type", ConditionType, "err", err)
+		k.Log.Warn("cannot remove the Node condition", "type", ConditionType, "err", err)
 	}
 }
 

@@ -39,7 +39,7 @@ func (k *Keeper) remember(rules []doctor.Rule) {
 		return json.Unmarshal(text, &told)
 	}); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			k.Log.Warn("reported problems of the doctor not read", "file", memoryFile, "err", err)
+			k.Log.Warn("cannot read the list of problems already reported by the doctor", "file", memoryFile, "err", err)
 		}
 		return
 	}
@@ -77,7 +77,7 @@ func (k *Keeper) memorize() {
 		err = k.inStateDir(func(d *statefile.Dir) error { return d.Write(memoryFile, text) })
 	}
 	if err != nil {
-		k.Log.Warn("reported problems of the doctor not written", "file", memoryFile, "err", err)
+		k.Log.Warn("cannot write the list of problems already reported by the doctor", "file", memoryFile, "err", err)
 	}
 }
 

@@ -63,7 +63,7 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 			return err
 		}
 		if outcome == install.Yielded {
-			p.Log.Warn("railctl not installed, because a package or a person put one there", "path", path)
+			p.Log.Warn("railctl was not installed, because a package or a person put one there", "path", path)
 		}
 	}
 	return p.removeOthers(wanted, inUse)
@@ -78,7 +78,7 @@ func (p *Plugins) putProgram(ctx context.Context, file install.File) (outcome in
 		outcome, err = p.Record.Put(ctx, file)
 	}
 	if err == nil {
-		p.Log.Info("program", "path", file.Path, "outcome", outcome)
+		p.Log.Info("program was checked", "path", file.Path, "outcome", outcome)
 	}
 	return outcome, err
 }
@@ -94,14 +94,14 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 			continue
 		}
 		if users := inUse(); len(users) > 0 && filepath.Base(e.Path) != toolName { // no pod needs railctl
-			p.Log.Info("plugin no longer wanted, kept while it may be needed", "path", e.Path, "users", users)
+			p.Log.Info("plugin is no longer wanted, but stays while pods may need it", "path", e.Path, "users", users)
 			continue
 		}
 		outcome, err := p.Record.Remove(e.Path)
 		if err != nil {
 			return err
 		}
-		p.Log.Info("plugin no longer wanted", "path", e.Path, "outcome", outcome)
+		p.Log.Info("plugin is no longer wanted", "path", e.Path, "outcome", outcome)
 	}
 	return nil
 }
@@ -111,13 +111,13 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 // read the file.
 func (p *Plugins) putNodeFile(ctx context.Context) error {
 	if hidden() {
-		p.Log.Warn("node file not mounted into the agent's pod, but used by the plugins", "path", nodefile.DefaultPath)
+		p.Log.Warn("node file is used by the plugins, but is not mounted into the agent's pod", "path", nodefile.DefaultPath)
 	}
 	path := cmp.Or(os.Getenv(nodefile.PathEnv), nodefile.InstalledPath)
 	if p.NodeFile == "" {
 		outcome, err := p.Record.Remove(path)
 		if outcome != "" {
-			p.Log.Info("node file", "path", path, "outcome", outcome)
+			p.Log.Info("node file was checked", "path", path, "outcome", outcome)
 		}
 		return err
 	}
@@ -125,9 +125,9 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.Log.Info("node file", "path", path, "outcome", outcome)
+	p.Log.Info("node file was checked", "path", path, "outcome", outcome)
 	if holds := nodefile.Path(); holds != path {
-		p.Log.Warn("--node-file overridden by the node's own file", "path", holds)
+		p.Log.Warn("node's own node file overrides --node-file", "path", holds)
 	}
 	return nil
 }
@@ -168,7 +168,7 @@ func remove(record *install.Node, log *slog.Logger, chosen func(path string) boo
 			errs = append(errs, err)
 			continue
 		}
-		log.Info("uninstalled", "path", e.Path, "outcome", outcome)
+		log.Info("file was uninstalled", "path", e.Path, "outcome", outcome)
 	}
 	return errors.Join(errs...)
 }

@@ -43,10 +43,10 @@ func (u *Uninstaller) Run(ctx context.Context) {
 		left := u.try(ctx)
 		if u.set(left) {
 			if left == "" {
-				u.Notify(component.Notice{Reason: "Uninstalled", Summary: "plugins uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
+				u.Notify(component.Notice{Reason: "Uninstalled", Summary: "plugins were uninstalled", Message: "rail-cni's plugins are removed from this node, and the earlier files are restored"})
 				return
 			}
-			u.Notify(component.Notice{Reason: "NotUninstalled", Summary: "plugins not uninstalled yet", Message: left, Warning: true})
+			u.Notify(component.Notice{Reason: "NotUninstalled", Summary: "cannot uninstall the plugins yet", Message: left, Warning: true})
 		}
 		_ = wait.For(ctx, pollPause) // the loop checks ctx
 	}

@@ -149,7 +149,7 @@ func (b *Watcher) compare(ctx context.Context) {
 	}
 	installed, err := b.installed()
 	if err != nil {
-		b.Log.Warn("record of installed plugins is unreadable", "err", err)
+		b.Log.Warn("cannot read the record of installed plugins", "err", err)
 		return
 	}
 	var found []local.Binary
@@ -258,7 +258,7 @@ func (b *Watcher) restore(ctx context.Context, path, name, wrong string) string 
 	b.restored++
 	b.mu.Unlock()
 	b.reporter.Report(component.Notice{
-		Reason: "PluginRestored", Summary: "plugin restored", Message: fmt.Sprintf("%s was %s, and is rail-cni's %s again", path, wrong, b.Version), Warning: true,
+		Reason: "PluginRestored", Summary: "plugin was restored", Message: fmt.Sprintf("%s was %s, and is rail-cni's %s again", path, wrong, b.Version), Warning: true,
 	})
 	return b.stateOf(path, name)
 }

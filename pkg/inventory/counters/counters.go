@@ -57,7 +57,7 @@ func (c *Collector) collect(out component.Metrics) {
 	}
 	err := s.collect()
 	if err != nil {
-		c.Log.Debug("not all RDMA counters could be read", "err", err)
+		c.Log.Debug("cannot read all RDMA counters", "err", err)
 	}
 	out.Gauge("rail_cni_rdma_incomplete", "Whether some RDMA counters could not be read now.", component.Bool(err != nil))
 }

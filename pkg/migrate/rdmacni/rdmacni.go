@@ -78,7 +78,7 @@ func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	data, err := root.ReadFile(name)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
-			u.Node.Log.Warn("unreadable record of rdma-cni", "file", name, "err", err)
+			u.Node.Log.Warn("cannot read a record of rdma-cni", "file", name, "err", err)
 		}
 		return nil, nothing
 	}
@@ -95,7 +95,7 @@ func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	}
 	r = &record{}
 	if err := json.Unmarshal(data, r); err != nil || r.DeviceID == "" {
-		u.Node.Log.Warn("unusable record of rdma-cni removed", "file", name, "content", string(data))
+		u.Node.Log.Warn("removing an unusable record of rdma-cni", "file", name, "content", string(data))
 		return nil, forget
 	}
 	return r, forget
@@ -139,8 +139,8 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	if found || err != nil && !wait.Ended(waiting, err) {
 		return err
 	}
-	n.Log.Warn("RDMA device of rdma-cni's record not found",
-		"device", r.Name, "of", r.DeviceID, "netns", u.Netns)
+	n.Log.Warn("cannot find the RDMA device of rdma-cni's record",
+		"device", r.Name, "parentDev", r.DeviceID, "netns", u.Netns)
 	return nil
 }
 

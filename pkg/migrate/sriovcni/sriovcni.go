@@ -154,7 +154,7 @@ func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	}
 	if mtu := k.OrigVfState.MTU; err == nil && l != nil && mtu != 0 {
 		if err := u.Node.Netns.SetMTU(l.Index, mtu); err != nil { // its physical function may have a lower one since
-			u.Node.Log.Warn("MTU of the virtual function not restored", "device", k.DeviceID, "mtu", mtu, "err", err)
+			u.Node.Log.Warn("cannot restore the virtual function's MTU", "device", k.DeviceID, "mtu", mtu, "err", err)
 		}
 	}
 	if err != nil {
@@ -240,7 +240,7 @@ func read(dir string, u *attachment.Upstream) *kept {
 		return nil
 	}
 	if k.OrigVfState.HostIFName == "" && u.Node.Host().HasNetdev(k.DeviceID) {
-		u.Node.Log.Warn("unusable file", "of", "sriov-cni", "file", file(u))
+		u.Node.Log.Warn("cannot use the file that another plugin kept", "plugin", "sriov-cni", "file", file(u))
 		return nil
 	}
 	return k
@@ -260,7 +260,7 @@ func load(dir string, u *attachment.Upstream, project string, k interface{ devic
 		err = fmt.Errorf("%q is no PCI address", k.device())
 	}
 	if err != nil {
-		u.Node.Log.Warn("unusable file", "of", project, "file", file(u), "err", err)
+		u.Node.Log.Warn("cannot use the file that another plugin kept", "plugin", project, "file", file(u), "err", err)
 	}
 	return err == nil
 }

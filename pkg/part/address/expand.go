@@ -49,7 +49,7 @@ func configurations(n *attachment.Node, c *attachment.Call, verb string) ([][]by
 		// Otherwise the record may be lost, and an address held. The whereabouts of rail-cni frees
 		// that of a configuration without values too, because it then looks for the container in all
 		// pools of the node.
-		n.Log.Warn("addresses not freed on every rail", "containerID", c.ContainerID, "ifname", c.IfName, "err", err)
+		n.Log.Warn("cannot free the addresses on every rail", "containerID", c.ContainerID, "ifname", c.IfName, "err", err)
 		err = nil
 		if c.Conf.OfLocalPrefix() {
 			configs = append(configs, c.Conf.Raw)

@@ -200,7 +200,7 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 		err = checkDAD(ctx, tx, index)
 	}
 	if errors.Is(err, link.ErrNoCarrier) {
-		tx.Node.Log.Warn("IPv6 addresses not checked for duplicates", "interface", tx.IfName, "err", err,
+		tx.Node.Log.Warn("IPv6 addresses are not checked for duplicates", "interface", tx.IfName, "err", err,
 			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait longer for the link, while the pod has time`)
 		return nil
 	}

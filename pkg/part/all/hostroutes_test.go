@@ -515,7 +515,7 @@ func TestRoutesOfRoutingDaemonsAreTheirs(t *testing.T) {
 				t.Errorf("during the loan, the host has a route that the daemon has not made:\n%s", routes)
 			}
 			_, said, err := b.node.RunSaying(b.call("DEL", config))
-			if err != nil || strings.Contains(said, "not restored") {
+			if err != nil || strings.Contains(said, "cannot restore") {
 				t.Errorf("DEL: %v, %s", err, said)
 			}
 			b.untouched(after)
@@ -557,7 +557,7 @@ func TestRulesOfTheHostComeBackWithTheirAddresses(t *testing.T) {
 			}
 		}
 		_, said, err := b.node.RunSaying(b.call("DEL", config))
-		if err != nil || strings.Contains(said, "not restored") {
+		if err != nil || strings.Contains(said, "cannot restore") {
 			t.Errorf("DEL: %v, %s", err, said)
 		}
 		b.untouched(before)

@@ -220,7 +220,7 @@ func TestAddressThatCannotBeCheckedForDuplicatesIsAWarning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Count(said, "IPv6 addresses not checked for duplicates") != 1 || !strings.Contains(said, "no carrier: address fd31::5/64 is not checked") {
+		if strings.Count(said, "IPv6 addresses are not checked for duplicates") != 1 || !strings.Contains(said, "no carrier: address fd31::5/64 is not checked") {
 			t.Errorf("ADD says %s", said)
 		}
 		var waited time.Duration

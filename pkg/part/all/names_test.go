@@ -120,7 +120,7 @@ func TestLockOfNamesIsNotHeldForTheRest(t *testing.T) {
 	n := b.open()
 	asked := false
 	n.Log = slog.New(onWarning(func(said string) {
-		if !strings.Contains(said, "not restored") {
+		if !strings.Contains(said, "cannot restore") {
 			return
 		}
 		asked = true

@@ -73,7 +73,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		if p.Conf.RDMA.RDMA == netconf.RDMARequired {
 			return err
 		}
-		tx.Node.Log.Warn("limited member of the partition", "err", err)
+		tx.Node.Log.Warn("master is a limited member of the partition", "err", err)
 	}
 	tx.Record.Child = &ledger.Child{
 		Kind: link.KindIPoIB, Master: found.Link.Name, MasterIndex: found.Link.Index, ParentDev: found.Link.ParentDev, PKey: key.Partition() | 1<<15,
@@ -144,7 +144,7 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 			r.LendsRDMAOf(parent))
 	})
 	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of a NIC that is lent", "nic", tx.Parent.Name, "err", err)
+		tx.Node.Log.Warn("cannot read a record; it may be of this NIC, lent to a pod", "nic", tx.Parent.Name, "err", err)
 	}
 	if len(holders) > 0 {
 		return ledger.LentTo(holders[0])

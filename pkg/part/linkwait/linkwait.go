@@ -103,7 +103,7 @@ func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 		send = tx.Pod.AnnounceNew
 	}
 	if err := send(l, l.MAC, tx.Layer3.Addresses()); err != nil {
-		tx.Node.Log.Warn("addresses not announced to neighbors", "err", err)
+		tx.Node.Log.Warn("cannot announce the addresses to neighbors", "err", err)
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (c *comparison) compare(ctx context.Context, again func() (lost []error)) [
 		}
 	}
 	if err != nil {
-		c.releasing.Node.LogOf(c.releasing.Record).Warn("NIC not compared after its return", "err", err)
+		c.releasing.Node.LogOf(c.releasing.Record).Warn("cannot compare the returned NIC with its snapshot", "err", err)
 	}
 	return slices.Concat(c.lost, notAmong(c.missing, c.lost))
 }

@@ -79,7 +79,7 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 		return true, nil
 	}
 	if err != nil {
-		n.LogOf(of).Warn("altnames given in the pod could not be removed", "err", err)
+		n.LogOf(of).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 	}
 	if l.Name == of.Loan.Name {
 		return changed, nil
@@ -98,7 +98,7 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 		return false, failure.From(err, failure.NotReturned, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name).
 			Cure("rename it by hand, then end the attachment again")
 	}
-	n.LogOf(of).Warn("returned NIC renamed, because the pod had chosen its name", "name", l.Name, "now", name)
+	n.LogOf(of).Warn("returned NIC was renamed, because the pod had given it another name", "name", l.Name, "now", name)
 	return true, nil
 }
 

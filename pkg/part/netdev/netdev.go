@@ -349,7 +349,7 @@ func joinHops(tx *attachment.Tx, s *link.Snapshot) {
 		s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
 	}
 	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of another NIC that the routes of this NIC use", "nic", s.Name, "err", err)
+		tx.Node.Log.Warn("cannot read a record; it may be of another NIC in this NIC's multipath routes", "nic", s.Name, "err", err)
 	}
 }
 
@@ -385,7 +385,7 @@ func (p *Part) Confirm(tx *attachment.Tx) error {
 		}
 	}
 	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of the NIC or of a link on it", "nic", tx.Record.NICName(), "err", err)
+		tx.Node.Log.Warn("cannot read a record; it may be of the same NIC, or of a link on it", "nic", tx.Record.NICName(), "err", err)
 	}
 	return nil
 }
@@ -404,7 +404,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if err := host.KeepOtherHops(lent.Snapshot); err != nil {
-		tx.Node.Log.Warn("routes of the host lost while the NIC is lent", "nic", lent.Name, "err", err)
+		tx.Node.Log.Warn("host lacks routes while the NIC is lent", "nic", lent.Name, "err", err)
 	}
 	lent.PodIndex = tx.Link.Index
 	if err := tx.Step("mtu"); err != nil {
@@ -424,7 +424,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if virtual := lent.Snapshot.Virtual(); p.carries() != "" && len(virtual) > 0 {
-		tx.Node.Log.Warn("addresses of VRRP left out: another host may take them", "nic", lent.Name, "addresses", virtual)
+		tx.Node.Log.Warn("pod does not get the VRRP addresses of the NIC: another host may take them", "nic", lent.Name, "addresses", virtual)
 	}
 	switch {
 	case p.Conf.UseInterfaceNetwork:

@@ -19,7 +19,7 @@ func detachPrograms(n *attachment.Node, r *ledger.Record, home *link.Netns, l *l
 	was := r.Loan.Snapshot.Programs
 	foreign := slices.DeleteFunc(slices.Clone(there), func(p link.Program) bool { return slices.ContainsFunc(was, p.Same) })
 	for _, p := range foreign {
-		n.LogOf(r).Info("detaching BPF program of the pod", "program", p.String())
+		n.LogOf(r).Info("detaching a BPF program that the pod attached", "program", p.String())
 	}
 	missing = slices.DeleteFunc(slices.Clone(was), func(p link.Program) bool { return slices.ContainsFunc(there, p.Same) })
 	return missing, home.Detach(l.Index, foreign)

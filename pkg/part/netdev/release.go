@@ -117,7 +117,7 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 		// Remove altnames that the pod added first: if one is taken on the host the
 		// kernel would refuse the move, and the pod could keep the NIC.
 		if err := from.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
-			n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
+			n.LogOf(r).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 		}
 		return freeNames(ctx, releasing, append([]string{s.Name}, s.AltNames...))
 	}
@@ -251,7 +251,7 @@ func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	// Altnames come first: a pod can add any number, and they slow down other
 	// programs of the host until they are removed.
 	if err := home.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
-		n.LogOf(r).Warn("altnames given in the pod could not be removed", "err", err)
+		n.LogOf(r).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 	}
 	// Before it has its name, by which a manager of the host may know it and set it up, and
 	// its children with it.

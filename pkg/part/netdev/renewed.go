@@ -40,7 +40,7 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, e
 			Cure("see the kernel log for the driver's reason")
 	}
 	for _, c := range left {
-		tx.Node.Log.Warn("setting of the NIC not kept in the pod", "nic", lent.Name, "setting", c.Setting, "err", c.Err)
+		tx.Node.Log.Warn("cannot keep a setting of the NIC in the pod", "nic", lent.Name, "setting", c.Setting, "err", c.Err)
 	}
 	return l, ns, nil
 }

@@ -91,7 +91,7 @@ func deleteLinks(n *attachment.Node, r *ledger.Record, in *link.Netns, links []*
 		}
 	}
 	if len(links) > 0 || err != nil {
-		n.LogOf(r).Warn("links that the pod put on the NIC not deleted", "links", len(links), "err", err)
+		n.LogOf(r).Warn("cannot delete all links that the pod put on the NIC", "links", len(links), "err", err)
 	}
 	return found
 }

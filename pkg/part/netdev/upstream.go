@@ -56,14 +56,14 @@ func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 	known.Name = l.Alias
 	found := host.NICOf(&known)
 	if err := host.Permit(found, n.File, nil); err != nil {
-		n.Log.Warn("NIC without a record left in place", "nic", l.Alias, "err", err)
+		n.Log.Warn("NIC without a record stays where it is", "nic", l.Alias, "err", err)
 		return false
 	}
 	key := found.Key(n.Netns.ID)
 	return !n.AnotherHas(r, func(o *ledger.Record) bool {
 		held := o.Loan != nil && (o.Loan.NIC == key || o.HostNetns.Equal(n.Netns.ID) && o.Loan.Name == l.Alias)
 		if held {
-			n.LogOf(o).Warn("NIC without a record left in place: an attachment has it or its name", "alias", l.Alias, "device", l.ParentDev)
+			n.LogOf(o).Warn("NIC without a record stays where it is: an attachment has the NIC or its name", "alias", l.Alias, "device", l.ParentDev)
 		}
 		return held
 	})

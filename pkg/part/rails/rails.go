@@ -39,7 +39,7 @@ func Read(n *attachment.Node, host *nic.Host) (*Rails, error) {
 	}
 	byPCI, problems := n.File.Rails.Assign(nics)
 	for _, p := range problems {
-		n.Log.Warn("problem with the rails of the node file", "problem", p.Message)
+		n.Log.Warn("node file's rails do not fit the node's NICs", "problem", p.Message)
 	}
 	return &Rails{n, host, nics, byPCI}, nil
 }
@@ -100,7 +100,7 @@ func known(n *attachment.Node) map[string]resource.NIC {
 	// ADD calls this, and a node may have many macvlans: their records are not decoded in full.
 	records, errs := n.Ledger.HeldIf(n.Netns.ID, func(r *ledger.Record) bool { return !strings.HasSuffix(r.Plugin, "macvlan") })
 	for _, err := range errs {
-		n.Log.Warn("unreadable record, perhaps of a NIC with a rail", "err", err)
+		n.Log.Warn("cannot read a record; it may be of a NIC with a rail", "err", err)
 	}
 	found := map[string]resource.NIC{}
 	for _, r := range records {

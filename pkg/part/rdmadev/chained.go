@@ -89,7 +89,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	case elsewhere(found, err):
 		return errors.Join(err, unread)
 	default:
-		n.Log.Warn("unreadable record ignored: the RDMA devices are on the host", "of", b.parent, "err", unread)
+		n.Log.Warn("cannot read a record; it is ignored, because the RDMA devices are on the host", "parentDev", b.parent, "err", unread)
 	}
 	switch {
 	case err == nil:
@@ -224,7 +224,7 @@ func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledge
 func HeldByAnother(n *attachment.Node, parent string, mine ledger.Key) bool {
 	holder, unread := holderOf(n, parent, mine)
 	if unread != nil {
-		n.Log.Warn("unreadable record, perhaps of the RDMA devices", "of", parent, "err", unread)
+		n.Log.Warn("cannot read a record; it may hold these RDMA devices", "parentDev", parent, "err", unread)
 	}
 	return holder != nil
 }

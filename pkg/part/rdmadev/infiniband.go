@@ -42,7 +42,7 @@ func (p Moving) Confirm(tx *attachment.Tx) error {
 		return moves && r.LendsNetdev() && r.Loan.Identity.ParentDev == parent
 	})
 	for _, err := range errs {
-		tx.Node.Log.Warn("unreadable record, perhaps of another port of the HCA", "nic", tx.Record.Loan.Name, "err", err)
+		tx.Node.Log.Warn("cannot read a record; it may be of another port of the HCA", "nic", tx.Record.Loan.Name, "err", err)
 	}
 	if len(others) == 0 {
 		return nil

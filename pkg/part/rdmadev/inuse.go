@@ -45,7 +45,7 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 			Cure("something else moves or removes it; try again")
 	}
 	if failed != nil {
-		n.Log.Warn("not all users of the RDMA device could be listed", "device", d.Name, "err", failed)
+		n.Log.Warn("cannot list all users of the RDMA device", "device", d.Name, "err", failed)
 	}
 	names := make([]string, len(users))
 	for i, u := range users {

@@ -68,7 +68,7 @@ func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *n
 	case b.parent == "":
 		b.parent = b.netdev.ParentDev
 	case !b.isOn(b.parent):
-		n.Log.Warn("configured device is not the interface's device", "device", b.parent, "interface", c.IfName, "of", b.netdev.ParentDev)
+		n.Log.Warn("configured device is not the interface's device", "device", b.parent, "interface", c.IfName, "parentDev", b.netdev.ParentDev)
 		b.netdev, b.netns = nil, nil
 	}
 	if b.unknown() {

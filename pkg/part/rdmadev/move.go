@@ -88,7 +88,7 @@ func keepCM(ctx context.Context, n *attachment.Node, pod *rdma.Core, device rdma
 		if tos != nil && strings.HasSuffix(c.Setting, rdma.CMTypeOfService) {
 			return failure.From(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting).Cure(`load rdma_cm, or leave out "roceTos"`)
 		}
-		n.Log.Warn("RDMA-CM setting not kept in the pod", "device", device.Name, "setting", c.Setting, "err", c.Err)
+		n.Log.Warn("cannot keep an RDMA-CM setting in the pod", "device", device.Name, "setting", c.Setting, "err", c.Err)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 	if errors.Is(err, unix.EEXIST) {
 		var free string
 		if free, err = renameToFree(core, *d); err == nil {
-			n.Log.Warn("RDMA device returned under another name, its own is taken", "device", name, "name", free, "of", d.ParentDev,
+			n.Log.Warn("RDMA device has returned under another name, because its own is taken", "device", name, "name", free, "parentDev", d.ParentDev,
 				"cure", fmt.Sprintf("rename or delete the other device, then `rdma dev set %s name %s`", free, name))
 			return nil
 		}

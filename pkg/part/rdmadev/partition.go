@@ -53,7 +53,7 @@ func (p Partition) Apply(ctx context.Context, tx *attachment.Tx) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, errNoMember) && !p.Required:
-			tx.Node.Log.Warn("not a member of the partition", "err", err)
+			tx.Node.Log.Warn("port is not a member of the partition", "err", err)
 		default:
 			return err
 		}

@@ -159,7 +159,7 @@ func moveRecreated(ctx context.Context, n *attachment.Node, host, pod *rdma.Core
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), serveWait)
 	defer cancel()
 	for _, c := range pod.Restore(ctx, arrived.Device, inPod(arrived.Device, d, tos)) {
-		n.Log.Warn("setting of the RDMA device not restored", "device", d.Name, "setting", c.Setting, "err", c.Err)
+		n.Log.Warn("cannot restore a setting of the RDMA device", "device", d.Name, "setting", c.Setting, "err", c.Err)
 	}
 	return nil
 }

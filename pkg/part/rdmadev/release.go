@@ -98,7 +98,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		return failure.Wrap(ctx.Err(), failure.NotReturned, "the RDMA device %s was waited for too briefly", d.Name)
 	}
 	if releasing.Conclusive() && deviceGone(releasing, core, d) {
-		n.Log.Warn("RDMA device no longer exists, its driver made another one", "device", d.Name, "of", d.ParentDev)
+		n.Log.Warn("RDMA device no longer exists, because its driver made another one", "device", d.Name, "parentDev", d.ParentDev)
 		return nil
 	}
 	return failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev).
@@ -169,7 +169,7 @@ func ReturnDevice(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, 
 		}
 		var changed *rdma.UverbsChanged
 		if errors.As(err, &changed) {
-			n.Log.Warn("RDMA device returned with another uverbs number", "device", d.Name, "err", err)
+			n.Log.Warn("RDMA device has returned with another uverbs number", "device", d.Name, "err", err)
 			err = nil
 		}
 		if err != nil {

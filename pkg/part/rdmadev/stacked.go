@@ -31,7 +31,7 @@ func isServed(n *attachment.Node, l *link.Link) bool {
 		_, others, err = ofBond(core, n.Netns, l)
 	}
 	if err != nil {
-		n.Log.Warn("RDMA devices cannot be read, so the pod gets none", "nic", l.Name, "err", err)
+		n.Log.Warn("cannot read the RDMA devices, so the pod gets none", "nic", l.Name, "err", err)
 		return false
 	}
 	return len(devices)+len(others) > 0

@@ -243,13 +243,13 @@ func (r rebinding) bind() error {
 func (r rebinding) furnish(ctx context.Context, core *rdma.Core, device rdma.Device) {
 	if r.name != "" && r.name != device.Name {
 		if err := core.Rename(device, r.name); err != nil { // the part of the RDMA devices renames those that move, and makes room
-			r.Log.Warn("RDMA device has another name since its driver was bound again", "device", r.name, "name", device.Name, "err", err)
+			r.Log.Warn("cannot give the RDMA device its earlier name after its driver was rebound", "device", r.name, "name", device.Name, "err", err)
 		} else {
 			device.Name = r.name
 		}
 	}
 	for _, c := range core.Restore(ctx, device, r.settings) {
-		r.Log.Warn("setting of the RDMA device not kept", "device", device.Name, "setting", c.Setting, "err", c.Err)
+		r.Log.Warn("cannot keep a setting of the RDMA device", "device", device.Name, "setting", c.Setting, "err", c.Err)
 	}
 }
 
@@ -327,7 +327,7 @@ func noteDevice(r *ledger.Record, node uint64) {
 func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
 	r, n := releasing.Record, releasing.Node
 	if now := host.DriverOf(r.Loan.PCI); now != "" && now != r.VF.Driver {
-		n.LogOf(r).Warn("virtual function has another driver by now, its own is not bound", "driver", now, "of", r.Loan.PCI)
+		n.LogOf(r).Warn("virtual function has another driver now, so its earlier driver is not bound", "driver", now, "pci", r.Loan.PCI)
 		return nil
 	}
 	want := guids{}

@@ -341,7 +341,7 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 	host := *n.Host()
 	host.Netns = releasing.Home
 	if number, ok := host.FunctionNumber(v.PF, r.Loan.PCI); !ok || number != v.Number {
-		n.LogOf(r).Warn("virtual function no longer exists, its settings are not restored", "pf", v.PF, "number", v.Number)
+		n.LogOf(r).Warn("virtual function no longer exists, so its settings are not restored", "pf", v.PF, "number", v.Number)
 		r.VF = nil
 		return nil
 	}
@@ -351,7 +351,7 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 	switch {
 	case len(others) == 0:
 	case slices.ContainsFunc(others, func(o *ledger.Record) bool { return o.Phase == ledger.Lent }):
-		n.LogOf(r).Warn("another attachment has the virtual function, its settings are not restored", "pf", v.PF, "number", v.Number)
+		n.LogOf(r).Warn("another attachment has the virtual function, so its settings are not restored", "pf", v.PF, "number", v.Number)
 		r.VF = nil
 		return nil
 	default: // an ADD that has not confirmed yet, or that fails: it must not take these settings for the function's own
@@ -410,7 +410,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 		return why
 	}
 	if len(differ) > 0 {
-		releasing.Node.LogOf(r).Warn("settings of the virtual function not restored: its driver refuses them", "pf", v.PF, "number", v.Number, "settings", differ, "err", why)
+		releasing.Node.LogOf(r).Warn("cannot restore settings of the virtual function: its driver refuses them", "pf", v.PF, "number", v.Number, "settings", differ, "err", why)
 	}
 	return keepMAC(host, of, v.Number, r.Loan.Snapshot)
 }

@@ -59,7 +59,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		cancel()
 		said := fmt.Sprint(err)
 		if err != nil && said != k.lastError && ctx.Err() == nil {
-			k.Log.Warn("address blocks not kept, retrying", "err", err)
+			k.Log.Warn("cannot keep all address blocks, retrying", "err", err)
 		}
 		k.lastError = said
 	}
@@ -95,7 +95,9 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 	}
 	s, err := New(Options{
 		Client: client, Kubeconfig: f.Kubeconfig, FlatFile: f.FlatFile, StateDir: stateDir, Node: f.Node, Size: f.Size,
-		Warn: func(err error) { k.Log.Warn("address block", "pool", f.Pool.Name(), "err", err) },
+		Warn: func(err error) {
+			k.Log.Warn("a step of keeping an address block has failed", "pool", f.Pool.Name(), "err", err)
+		},
 	})
 	if err != nil {
 		return err

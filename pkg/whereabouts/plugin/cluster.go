@@ -38,8 +38,8 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	}
 	return store.New(store.Options{
 		Client: client, Kubeconfig: kubeconfig, FlatFile: c.flatFile(), StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir), Netns: c.podNetns(),
-		Warn: func(err error) { c.warn("step not completed", err) },
-		Slow: func(err error) { c.warn("patches of pool are slow", err) },
+		Warn: func(err error) { c.warn("a step failed", err) },
+		Slow: func(err error) { c.warn("patches of a pool are slow", err) },
 	})
 }
 
@@ -69,7 +69,7 @@ func (c *call) openBlocks() (*block.Store, error) {
 	return block.New(block.Options{
 		Client: client, Kubeconfig: c.conf.Kubeconfig, FlatFile: c.flatFile(), StateDir: c.conf.StateDir, Node: node, Size: c.conf.BlockSize,
 		Gone: store.Gone(c.podNetns()),
-		Warn: func(err error) { c.warn("step not completed", err) },
+		Warn: func(err error) { c.warn("a step failed", err) },
 	})
 }
 
@@ -174,7 +174,7 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	}
 	whole, slices, err := c.sliced()
 	if err != nil {
-		c.warn("node slice unknown, the reconciler frees the address", err)
+		c.warn("cannot find the node's slice; the reconciler frees the address", err)
 		return s.Release(ctx, c.owner(), nil)
 	}
 	return s.ReleaseSlice(ctx, c.owner(), whole, slices)
@@ -193,10 +193,10 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	case len(noted) == 0:
 		whole, slices, err := c.sliced()
 		if err != nil {
-			c.warn("node slice unknown, the reconciler frees the address", err)
+			c.warn("cannot find the node's slice; the reconciler frees the address", err)
 			return nil
 		}
-		c.warn("address deferred until rail-agent can read the slice", why)
+		c.warn("cannot free the address yet; rail-agent frees it when it can read the node's slice", why)
 		return c.journal(c.conf.StateDir).AddSlice(c.endpoint(kubeconfig), c.owner(), whole, slices)
 	}
 	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)
@@ -205,7 +205,7 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 // freeLater writes to the journal that the attachment's addresses in pools of
 // an unreachable cluster must be freed. why is the reason.
 func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why error) error {
-	c.warn("addresses deferred until a call of this node reaches the server", why)
+	c.warn("cannot free the addresses yet; the node's next call that reaches the server frees them", why)
 	return c.journal(stateDir).Add(c.endpoint(kubeconfig), c.owner(), pools)
 }
 

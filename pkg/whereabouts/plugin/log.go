@@ -88,10 +88,10 @@ func openLogFile(name string) (*os.File, error) {
 func (c *call) logEnd(err error) {
 	took := time.Since(c.log.began)
 	if err != nil {
-		c.log.Error("failed", "error", err, "took", took)
+		c.log.Error("call has failed", "error", err, "took", took)
 		return
 	}
-	c.log.Info("done", "took", took)
+	c.log.Info("call is done", "took", took)
 }
 
 // warn writes a warning about a call that succeeds to the log, and to stderr,

@@ -179,7 +179,7 @@ func (c *call) print(dynamic []netip.Prefix) error {
 // does not keep an address.
 func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
-		c.warn("unreadable config, freeing by container ID and interface", c.confErr)
+		c.warn("cannot read the configuration; addresses are freed by container ID and interface", c.confErr)
 		dir := netconf.Lenient(c.args.StdinData).StateDir
 		if !c.file.OpensPath(nodefile.KeyStateDir, dir) {
 			dir = nodefile.DefaultStateDir

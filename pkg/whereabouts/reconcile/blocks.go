@@ -66,17 +66,17 @@ func (b *Blocks) Sync(ctx context.Context, client *kube.Client, log *slog.Logger
 func (b *Blocks) act(ctx context.Context, client *kube.Client, log *slog.Logger, p *api.PoolState, same time.Duration) {
 	var ok bool
 	var err error
-	did := "block revoked"
+	did := "block was revoked"
 	switch {
 	case p.Block.Revoked == "" && same >= b.Grace:
 		ok, err = api.RevokeBlock(ctx, client, p.Name, *p.Block, b.Now().UTC().Format(time.RFC3339)+" "+rand.Text())
 	case p.Block.Revoked != "" && same >= api.BlockFreeAfter:
-		did = "block freed"
+		did = "block was freed"
 		ok, err = api.FreeBlock(ctx, client, p.Name, *p.Block)
 	}
 	switch {
 	case err != nil:
-		log.Warn("block not revoked or freed", "err", err)
+		log.Warn("cannot revoke or free the block", "err", err)
 	case ok:
 		log.Info(did)
 	}

@@ -157,7 +157,7 @@ func (r *Reconciler) replay(ctx context.Context) error {
 	defer cancel()
 	left, err := r.Journal.Replay(ctx)
 	if left > 0 {
-		r.Log.Warn("deferred DELs remain", "count", left, "err", err)
+		r.Log.Warn("deferred DELs still wait in the journal", "count", left, "err", err)
 	}
 	return err
 }

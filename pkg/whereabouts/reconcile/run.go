@@ -37,7 +37,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	var next time.Time // when to read the Lease
 	for ctx.Err() == nil {
 		if err := r.replay(ctx); err != nil {
-			r.Log.Warn("replay of the journal failed, retrying", "err", err)
+			r.Log.Warn("journal replay has failed, retrying", "err", err)
 		}
 		if !time.Now().Before(next) {
 			held, err := l.acquire(ctx)
@@ -51,7 +51,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 				r.surveyed(nil)
 			}
 			if err != nil && ctx.Err() == nil {
-				r.Log.Warn("reconcile failed, retrying", "err", err)
+				r.Log.Warn("reconciliation has failed, retrying", "err", err)
 			}
 			next = time.Now().Add(l.pause())
 		}
@@ -109,7 +109,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			r.Log.Warn("check of addresses failed, retrying", "err", err)
+			r.Log.Warn("cannot check the addresses, retrying", "err", err)
 			if all {
 				full = time.Now().Add(afterError)
 			}
@@ -125,7 +125,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 		if all && time.Since(replayed) > leaseTime {
 			replayed = time.Now()
 			if err := r.replay(ctx); err != nil {
-				r.Log.Warn("replay of the journal failed, retrying", "err", err)
+				r.Log.Warn("journal replay has failed, retrying", "err", err)
 			}
 		}
 	}
@@ -173,7 +173,7 @@ func (r *Reconciler) examine(ctx context.Context, all bool, deleted map[string]t
 	}
 	found, err := r.scan(ctx, deleted)
 	if odd := (oddError{}); errors.As(err, &odd) {
-		r.Log.Warn("unreadable objects ignored", "err", err)
+		r.Log.Warn("cannot read some objects; they are ignored", "err", err)
 		err = nil
 	}
 	return found, err
@@ -219,7 +219,7 @@ func (r *Reconciler) watch(ctx context.Context, went chan<- string, began chan<-
 			})
 		}
 		if err != nil && ctx.Err() == nil {
-			r.Log.Warn("watch of pods failed, retrying", "err", err)
+			r.Log.Warn("cannot watch pods, retrying", "err", err)
 			from = ""
 			_ = wait.For(ctx, time.Second)
 		}

@@ -56,10 +56,10 @@ func (k *keeper) sync(ctx context.Context) (next time.Time) {
 	switch {
 	case err != nil:
 		k.reporter.OnceErr(key, err, component.Notice{
-			Reason: "AddressesNotFreed", Summary: "addresses not freed", Message: "addresses of pods that ended wait to be freed: ", Warning: true,
+			Reason: "AddressesNotFreed", Summary: "cannot free addresses of pods that ended", Message: "addresses of pods that ended wait to be freed: ", Warning: true,
 		}, "waiting", waiting)
 	case waiting == 0 && (k.reporter.Over(key) || waited):
-		k.reporter.Report(component.Notice{Reason: "AddressesFreed", Summary: "addresses freed", Message: "no address waits to be freed any more"})
+		k.reporter.Report(component.Notice{Reason: "AddressesFreed", Summary: "addresses of pods that ended were freed", Message: "no address waits to be freed any more"})
 	}
 	return next
 }

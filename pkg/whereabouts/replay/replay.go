@@ -67,7 +67,7 @@ func (j Journals) replay(ctx context.Context, file *nodefile.File, stateDir stri
 	}
 	s, err := store.New(store.Options{
 		Client: client, Kubeconfig: e.Kubeconfig, FlatFile: e.FlatFile, StateDir: stateDir, JournalDir: netconf.JournalDir(stateDir),
-		Warn: func(err error) { j.Log.Warn("step not completed", "stateDir", stateDir, "err", err) },
+		Warn: func(err error) { j.Log.Warn("a step of the journal replay failed", "stateDir", stateDir, "err", err) },
 	})
 	if err != nil {
 		return err
