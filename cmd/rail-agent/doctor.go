@@ -55,7 +55,7 @@ func (f *doctorFlags) components(h *host, of *installFlags, status func() ([]byt
 	}
 	if f.condition {
 		if h.client == nil {
-			return nil, errors.New("--node-condition needs a cluster: name it by --kubeconfig")
+			return nil, errors.New("--node-condition needs a cluster: name it with --kubeconfig")
 		}
 		options.Condition = func(ctx context.Context, c *keeper.Condition) error {
 			var one any = c

@@ -102,7 +102,7 @@ func (f *installFlags) components(ctx context.Context, h *host, restore bool) ([
 		return nil, err
 	}
 	if f.on && len(h.binDirs) == 0 {
-		return nil, errors.New("--install: name the CNI directory by --cni-bin")
+		return nil, errors.New("--install: name the CNI directory with --cni-bin")
 	}
 	plugins := node.Plugins{BinDirs: h.binDirs, Own: h.own, Names: f.plugins, Prefix: f.prefix, NodeFile: f.nodeFile, Log: h.log}
 	var components []component.Component

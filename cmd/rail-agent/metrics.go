@@ -36,7 +36,7 @@ func (f *metricsFlags) begin(o *agent.Options, client *kube.Client) error {
 		return nil
 	}
 	if client == nil {
-		return errors.New("--metrics-secure needs a cluster to review tokens: name it by --kubeconfig")
+		return errors.New("--metrics-secure needs a cluster to review tokens: name it with --kubeconfig")
 	}
 	certificate, err := metricsauth.NewCertificate(f.cert, o.NodeName)
 	if err != nil {

@@ -251,7 +251,7 @@ func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
 	}
 	if h.client == nil {
 		if f.reconcile {
-			err = errors.New("--reconcile needs a cluster: name it by --kubeconfig")
+			err = errors.New("--reconcile needs a cluster: name it with --kubeconfig")
 		}
 		return h, nil, err
 	}

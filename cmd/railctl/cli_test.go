@@ -193,7 +193,7 @@ func TestClusterIsFoundAsKubectlDoes(t *testing.T) {
 		{"a file without a current context", "", []string{"--kubeconfig", one}, "no current-context"},
 		{"its context by name", "", []string{"--kubeconfig", one, "--context", "one"}, "nothing listens there"},
 		{"a wrong path", "", []string{"--kubeconfig", "/none/kubeconfig"}, "/none/kubeconfig: "},
-		{"a wrong $KUBECONFIG", "/none/kubeconfig", nil, "name a file that exists by --kubeconfig or $KUBECONFIG"},
+		{"a wrong $KUBECONFIG", "/none/kubeconfig", nil, "name a file that exists with --kubeconfig or $KUBECONFIG"},
 	} {
 		t.Setenv("KUBECONFIG", c.env)
 		_, errOut, code := plainRun(append([]string{"ipam", "show"}, c.args...)...)

@@ -80,7 +80,7 @@ func (k *kubectlFlags) find(flag string) (files []string, load func() (*kube.Acc
 	}
 	if len(files) == 0 {
 		return nil, nil, failure.From(unix.ENOENT, failure.InvalidConfig, "kubeconfig %s", strings.Join(candidates, ", ")).
-			Cure("name a file that exists by --kubeconfig or $KUBECONFIG")
+			Cure("name a file that exists with --kubeconfig or $KUBECONFIG")
 	}
 	return files, func() (*kube.Access, error) { return k.access(rules) }, nil
 }
@@ -120,7 +120,7 @@ func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) (*api.C
 		config.CurrentContext = k.context
 	}
 	if config.CurrentContext == "" {
-		return nil, errors.New("no current-context: name a context by --context")
+		return nil, errors.New("no current-context: name a context with --context")
 	}
 	if current := config.Contexts[config.CurrentContext]; k.cluster != "" && current != nil {
 		if config.Clusters[k.cluster] == nil {

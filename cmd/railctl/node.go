@@ -41,7 +41,7 @@ func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 		case n.node != "":
 			return n.run(cmd, args)
 		case program == pluginName && !cmd.Flags().Changed("facts"):
-			return fmt.Errorf("%s needs a node: name it by --node, or run %s on the node itself",
+			return fmt.Errorf("%s needs a node: name it with --node, or run %s on the node itself",
 				cmd.CommandPath(), "railctl"+strings.TrimPrefix(cmd.CommandPath(), pluginName))
 		}
 		return here(cmd, args)
@@ -148,7 +148,7 @@ func commandLine(cmd *cobra.Command, args []string) (line []string, err error) {
 		}
 	})
 	if cmd.Flags().Changed("svg") && len(args) > 0 && err == nil {
-		err = errors.New("--node and --svg FILE exclude each other, because the file would be on the node; write it to stdout by --svg=-")
+		err = errors.New("--node and --svg FILE exclude each other, because the file would be on the node; write it to stdout with --svg=-")
 	}
 	if len(args) > 0 {
 		line = append(append(line, "--"), args...)

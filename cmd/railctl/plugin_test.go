@@ -25,7 +25,7 @@ func TestPluginOfKubectlNamesItself(t *testing.T) {
 		{"doctor cluster --help", "  kubectl rail doctor cluster --only", false},
 		{"doctor cluster --help", `that "kubectl rail doctor collect --cluster" has printed`, false},
 		{"shwo", `kubectl rail: unknown command "shwo" for "kubectl rail"; did you mean show?`, true},
-		{"show", `kubectl rail: kubectl rail show needs a node: name it by --node, or run railctl show on the node itself`, true},
+		{"show", `kubectl rail: kubectl rail show needs a node: name it with --node, or run railctl show on the node itself`, true},
 		{"ipam show --kubeconfig /none", "kubectl rail: ", true},
 		{"pod", "name a pod: kubectl rail pod NAMESPACE/NAME", true},
 		{"__complete show -o ", "table\nwide\njson\nyaml\n", false},

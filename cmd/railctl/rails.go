@@ -165,7 +165,7 @@ func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
 	if path == "" {
 		path = nodefile.Path()
 		if path == nodefile.InstalledPath {
-			return "", fmt.Errorf("%s is rail-agent's copy of the chart's value nodeFile: rail-agent would overwrite the rails; add them to that value, or write a file for this node only by --file %s", path, nodefile.DefaultPath)
+			return "", fmt.Errorf("%s is rail-agent's copy of the chart's value nodeFile: rail-agent would overwrite the rails; add them to that value, or write a file for this node only with --file %s", path, nodefile.DefaultPath)
 		}
 	}
 	path, err := filepath.Abs(path)
@@ -179,7 +179,7 @@ func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
 	case err != nil:
 		return "", err
 	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%s is not a regular file; name a regular file by --file", path)
+		return "", fmt.Errorf("%s is not a regular file; name a regular file with --file", path)
 	default:
 		mode = info.Mode().Perm()
 		if old, err = nodefile.ReadFile(path); err != nil {
@@ -218,7 +218,7 @@ func withRails(old []byte, rails string, replace bool) ([]byte, error) {
 	}
 	lines := slices.Collect(strings.Lines(string(old)))
 	if first < len(lines) && !replace {
-		return nil, errors.New("it has rails already; compare them with \"railctl rails discover\", and replace them by --replace")
+		return nil, errors.New("it has rails already; compare them with \"railctl rails discover\", and replace them with --replace")
 	}
 	if first > 0 && !strings.HasSuffix(lines[first-1], "\n") {
 		lines[first-1] += "\n"

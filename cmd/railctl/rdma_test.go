@@ -130,7 +130,7 @@ func TestIbdev2netdevOfWhatIsNotThere(t *testing.T) {
 	mistake("pod default/web-1 has no living attachment", "--pod", "default/web-1")
 	l.share("web-1", "c2")
 	l.share("web-1", "c3")
-	mistake("pod default/web-1 matches several containers (c2, c3); choose one by --container", "--pod", "default/web-1")
+	mistake("pod default/web-1 matches several containers (c2, c3); choose one with --container", "--pod", "default/web-1")
 	mistake("container c matches several", "--container", "c")
 	mistake("write it as NAMESPACE/NAME, for example default/web-1", "--pod", "web-1")
 	mistake("/run/netns/nothing-of-that-name", "--netns", "/run/netns/nothing-of-that-name")

@@ -76,7 +76,7 @@ if something could not be read; the bundle has the rest.`,
 		}
 		ofCluster := !s.local && s.Named()
 		if len(s.nodes) > 0 && !ofCluster {
-			return errors.New("--node needs a cluster; name a kubeconfig by --kubeconfig or $KUBECONFIG")
+			return errors.New("--node needs a cluster; name a kubeconfig with --kubeconfig or $KUBECONFIG")
 		}
 		return s.write(cmd, ofCluster)
 	}

@@ -187,7 +187,7 @@ func (v *verifyFlags) check() error {
 	case len(v.netns) > 0:
 		return v.checkNamespaces()
 	case len(v.Interfaces) > 0:
-		return errors.New("--interfaces is for --netns; in a cluster name the rails' networks by --network")
+		return errors.New("--interfaces is for --netns; in a cluster name the rails' networks with --network")
 	}
 	return v.cluster.check(v.level)
 }
@@ -203,12 +203,12 @@ func (v *verifyFlags) checkNamespaces() error {
 		seen[name] = true
 	}
 	if len(v.netns) < 2 {
-		return errors.New("a rail has two ends; name two namespaces or more by --netns")
+		return errors.New("a rail has two ends; name two namespaces or more with --netns")
 	}
 	if v.Fabric = v.fabric; v.Fabric == "" {
 		file, err := nodefile.Read(nodefile.Path())
 		if err != nil {
-			return fmt.Errorf("%w; or name it by --fabric", err)
+			return fmt.Errorf("%w; or name it with --fabric", err)
 		}
 		if file != nil {
 			v.Fabric = file.Fabric

@@ -48,13 +48,13 @@ func (c *verifyCluster) add(cmd *cobra.Command) {
 func (c *verifyCluster) check(level int) error {
 	switch {
 	case level >= 2 && c.rdma == "":
-		return fmt.Errorf("--level %d needs ib_send_lat, ib_write_lat and ib_write_bw; name an image that has them by --rdma-image", level)
+		return fmt.Errorf("--level %d needs ib_send_lat, ib_write_lat and ib_write_bw; name an image that has them with --rdma-image", level)
 	case level < 2 && c.rdma != "":
 		return errors.New("--rdma-image is for --level 2 and 3")
 	case len(c.nodes) > 0 && c.selector != "":
 		return errors.New("--nodes and --selector exclude each other")
 	case len(c.nodes) == 1:
-		return errors.New("a rail has two ends; name two nodes or more by --nodes")
+		return errors.New("a rail has two ends; name two nodes or more with --nodes")
 	case c.within < time.Second || c.timeout < c.within:
 		return errors.New("--start-timeout must be at least 1s, and not more than --timeout")
 	}
@@ -115,7 +115,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	}
 	if v.Fabric = found.fabric; found.err != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s: the nodes' fabric is unknown, so paths between different rails are not tested; "+
-			"name it by --fabric: %s\n", program, cell.Printable(found.err.Error()))
+			"name it with --fabric: %s\n", program, cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())
@@ -146,7 +146,7 @@ func (c *verifyCluster) options(ctx context.Context, client *kube.Client) (*pods
 		o.Nodes = o.Agents.Nodes()
 	}
 	if len(o.Nodes) < 2 {
-		return nil, fmt.Errorf("a rail has two ends, and %s is the only node; name two nodes or more by --nodes", cell.Printable(o.Nodes[0]))
+		return nil, fmt.Errorf("a rail has two ends, and %s is the only node; name two nodes or more with --nodes", cell.Printable(o.Nodes[0]))
 	}
 	return o, nil
 }

@@ -155,7 +155,7 @@ func TestKubectlRailOnEachNode(t *testing.T) {
 			}
 		}
 	}
-	for args, want := range map[string]string{"nics": "name it by --node", "nics --node node-9": "these have one: node-1, node-2"} {
+	for args, want := range map[string]string{"nics": "name it with --node", "nics --node node-9": "these have one: node-1, node-2"} {
 		if out, errOut, code := admin.rail(strings.Fields(args)...); code != 1 || out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%s: exit code %d, %s%s", args, code, out, errOut)
 		}

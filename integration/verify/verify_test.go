@@ -62,7 +62,7 @@ func TestDefectsOfAClusterAreNamed(t *testing.T) {
 // TestImageWithoutPerftestIsUnknown: the rails are measured in the user's image, but not by RDMA.
 func TestImageWithoutPerftestIsUnknown(t *testing.T) {
 	l := theLab(t)
-	l.withoutRDMA(l.verify(verify.ExitUnknown, "--level", "2", "--rdma-image", cluster.ToolsImage), 2, "ib_send_lat is not there: install perftest, or name an image that has it by --rdma-image")
+	l.withoutRDMA(l.verify(verify.ExitUnknown, "--level", "2", "--rdma-image", cluster.ToolsImage), 2, "ib_send_lat is not there: install perftest, or name an image that has it with --rdma-image")
 	l.asBefore()
 }
 
@@ -201,7 +201,7 @@ func TestForeignPodWithTheLabelsOfARunIsLeftAlone(t *testing.T) {
 func TestImageThatCannotBeHadIsNamed(t *testing.T) {
 	l := theLab(t)
 	said := l.cannot("--image", "localhost/missing:1", "--network", "roce-net-1", "--start-timeout", "5s")
-	for _, want := range []string{"node-1: its pod default/rail-verify-", "node-2: its pod default/rail-verify-", "does not run after 5s: the image localhost/missing:1: ", "name an image that the node has or can pull by --image"} {
+	for _, want := range []string{"node-1: its pod default/rail-verify-", "node-2: its pod default/rail-verify-", "does not run after 5s: the image localhost/missing:1: ", "name an image that the node has or can pull with --image"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q:\n%s", want, said)
 		}

@@ -60,7 +60,7 @@ func (a *Agent) serveMetrics(ctx context.Context, h http.Handler) {
 		if err == nil || ctx.Err() != nil {
 			return
 		}
-		err = failure.From(err, failure.IO, "metrics").Cure("free the port, or name another one by --metrics")
+		err = failure.From(err, failure.IO, "metrics").Cure("free the port, or name another one with --metrics")
 		a.metricsState.set(err)
 		a.reporter.OnceErr("metrics", err, component.Notice{Reason: "MetricsUnavailable", Summary: "metrics cannot be served", Warning: true})
 	}

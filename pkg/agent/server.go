@@ -73,7 +73,7 @@ func (a *Agent) health() (*server, error) {
 	}
 	l, err := net.Listen("tcp", a.Health)
 	if err != nil {
-		return nil, failure.From(err, failure.IO, "health").Cure("free the port, or name another one by --health")
+		return nil, failure.From(err, failure.IO, "health").Cure("free the port, or name another one with --health")
 	}
 	return &server{listener: l, handler: a.probes()}, nil
 }

@@ -61,7 +61,7 @@ func takeSocket(socket string) (*statefile.Lock, error) {
 		}
 		if err == nil && has.lives() {
 			return nil, failure.New(failure.IO, "another rail-agent, PID %d, has %s and does not answer", has.PID, socket).
-				Cure("end it, by SIGKILL if need be, or name another socket by --socket")
+				Cure("end it, by SIGKILL if need be, or name another socket with --socket")
 		}
 		if err := dir.Remove(name); err != nil {
 			return nil, err
@@ -82,7 +82,7 @@ func refuseIfAnswered(socket string) error {
 	if answer.StatusCode == http.StatusNotFound {
 		return failure.New(failure.IO, "%s is the socket of another program", socket)
 	}
-	return failure.New(failure.IO, "another rail-agent answers at %s", socket).Cure("end it, or name another socket by --socket")
+	return failure.New(failure.IO, "another rail-agent answers at %s", socket).Cure("end it, or name another socket with --socket")
 }
 
 // ownerOf returns what identifies a process. Started is empty if there is none.

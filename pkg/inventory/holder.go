@@ -42,7 +42,7 @@ func FindNetns(stateDir string, h Holder) (*link.Netns, error) {
 		for _, r := range found {
 			ids = append(ids, r.ContainerID)
 		}
-		return nil, fmt.Errorf("%s matches several containers (%s); choose one by --container", h, strings.Join(ids, ", "))
+		return nil, fmt.Errorf("%s matches several containers (%s); choose one with --container", h, strings.Join(ids, ", "))
 	}
 	ns, err := link.FindNetns(found[0].Netns.NetnsID, found[0].Netns.Path)
 	if err == nil && ns == nil {

@@ -153,7 +153,7 @@ func (c *Config) load() (*Access, error) {
 		source := "kubeconfig " + c.Kubeconfig
 		loaded, err := c.Load()
 		if err != nil {
-			return nil, failure.From(err, failure.InvalidConfig, "%s", source).Cure("name another file by --kubeconfig or $KUBECONFIG, or correct it")
+			return nil, failure.From(err, failure.InvalidConfig, "%s", source).Cure("name another file with --kubeconfig or $KUBECONFIG, or correct it")
 		}
 		loaded.source = source
 		return loaded, nil

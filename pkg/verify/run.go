@@ -198,7 +198,7 @@ func (r *run) open(ctx context.Context) error {
 		case err != nil:
 			errs[i] = fmt.Errorf("%s: %w", r.nodes[i].Name, err)
 		case len(a.Opened) == 0:
-			errs[i] = fmt.Errorf("%s: it has no interface net1, net2, …; name its rails by --interfaces", r.nodes[i].Name)
+			errs[i] = fmt.Errorf("%s: it has no interface net1, net2, …; name its rails with --interfaces", r.nodes[i].Name)
 		default:
 			r.opened[i] = a.Opened
 		}

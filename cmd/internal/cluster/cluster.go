@@ -82,7 +82,7 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 		if f.WithoutPlugins {
 			where = "this is not a pod with a service account"
 		}
-		return nil, "", failure.From(err, failure.InvalidConfig, "there is no kubeconfig: %s", where).Cure("name one by --kubeconfig or $KUBECONFIG")
+		return nil, "", failure.From(err, failure.InvalidConfig, "there is no kubeconfig: %s", where).Cure("name one with --kubeconfig or $KUBECONFIG")
 	}
 	return client, path, err
 }

@@ -49,7 +49,7 @@ func askSocket(ctx context.Context, socket, path string) error {
 	answer, err := Get(ctx, socket, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return failure.From(err, failure.NotAvailable, "no rail-agent answers at %s", socket).
-			Cure("start it, or name its socket by --socket or its state directory by --state-dir")
+			Cure("start it, or name its socket with --socket or its state directory with --state-dir")
 	}
 	if err != nil {
 		return err

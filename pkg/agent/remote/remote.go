@@ -103,7 +103,7 @@ func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, er
 	}
 	if len(found) == 0 {
 		return nil, failure.New(failure.NotAvailable, "no pods with the labels %s in the namespace %s", labels, namespace).
-			Cure("install rail-agent, or name its namespace by --agent-namespace; if it is installed, railctl ready says why no pod runs")
+			Cure("install rail-agent, or name its namespace with --agent-namespace; if it is installed, railctl ready says why no pod runs")
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b Pod) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) }), nil
 }

@@ -113,7 +113,7 @@ func answered(ctx context.Context) (context.Context, context.CancelFunc) {
 // The reasons why an account may not read a fact. One text is one line of the report.
 var (
 	errPodMayNot    = errors.New("the account of this pod may not read it, and needs no such right; railctl doctor cluster, on a machine with a kubeconfig of yours, checks it")
-	errPersonMayNot = errors.New("the account of the kubeconfig may not read it; use that of an administrator, by --kubeconfig or --context")
+	errPersonMayNot = errors.New("the account of the kubeconfig may not read it; use that of an administrator, with --kubeconfig or --context")
 )
 
 // refused returns the error of a request. That of one that is forbidden does not tell how to

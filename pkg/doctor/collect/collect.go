@@ -174,7 +174,7 @@ func (o Options) filled() Options {
 		o.Sample = time.Second
 	}
 	if o.Client == nil && o.NoClient == nil {
-		o.NoClient = errors.New("no kubeconfig; name one by --kubeconfig or $KUBECONFIG")
+		o.NoClient = errors.New("no kubeconfig; name one with --kubeconfig or $KUBECONFIG")
 	}
 	return o
 }

@@ -169,7 +169,7 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 func (u *Uninstaller) startUninstall(ctx context.Context, d *daemonSet) error {
 	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })
 	if i < 0 {
-		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not rail-cni's; name the right namespace by --namespace", u.Namespace, d.Metadata.Name, agentName)
+		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not rail-cni's; name the right namespace with --namespace", u.Namespace, d.Metadata.Name, agentName)
 	}
 	at := fmt.Sprintf("/spec/template/spec/containers/%d/", i)
 	ops := []kube.PatchOp{{Op: "test", Path: at + "name", Value: agentName}}

@@ -103,7 +103,7 @@ func (b *Watcher) Component(tell func(component.Notice)) (component.Component, e
 	}
 	if len(b.names) == 0 {
 		return c, failure.New(failure.InvalidConfig, "%s has no plugins to compare with those in the CNI directories", b.Own).
-			Cure("name their directory by --own, or omit --cni-bin")
+			Cure("name their directory with --own, or omit --cni-bin")
 	}
 	c.Run = b.run
 	return c, nil

@@ -56,7 +56,7 @@ func Find(text []byte, key string) (*Config, error) {
 	case 1:
 		return parse([]byte(found[names[0]]))
 	}
-	return nil, fmt.Errorf("the input has several configurations: %s; give one ConfigMap, or choose its key by --key", strings.Join(names, ", "))
+	return nil, fmt.Errorf("the input has several configurations: %s; give one ConfigMap, or choose its key with --key", strings.Join(names, ", "))
 }
 
 // configMap is a ConfigMap, or a list of them.

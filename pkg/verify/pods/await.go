@@ -157,7 +157,7 @@ func (f *Fleet) await(ctx context.Context) error {
 		}
 		for _, s := range waiting {
 			if now := time.Now(); now.After(s.until) || now.After(last) {
-				s.failed, s.why = true, fmt.Sprintf("its pod%s does not run after %s: %s; %s", s.pod, f.Within, s.why, cmp.Or(s.cure, "raise --start-timeout, or leave the node out by --nodes"))
+				s.failed, s.why = true, fmt.Sprintf("its pod%s does not run after %s: %s; %s", s.pod, f.Within, s.why, cmp.Or(s.cure, "raise --start-timeout, or leave the node out with --nodes"))
 			}
 		}
 		if err := wait.For(ctx, pollPause); err != nil {
@@ -187,13 +187,13 @@ func (f *Fleet) note(ctx context.Context, s *state, p *podObject) {
 	s.pod, s.cure = fmt.Sprintf(" %s/%s", p.Metadata.Namespace, p.Metadata.Name), ""
 	for _, c := range p.Status.Conditions {
 		if c.Type == "PodScheduled" && c.Status == "False" {
-			s.why, s.cure = reason{c.Reason, c.Message}.String(), "make room for it on the node, or leave the node out by --nodes"
+			s.why, s.cure = reason{c.Reason, c.Message}.String(), "make room for it on the node, or leave the node out with --nodes"
 		}
 	}
 	for _, c := range slices.Concat(p.Status.Init, p.Status.Containers) {
 		if c.State.Waiting.ofImage() {
 			s.why = fmt.Sprintf("the image %s: %s", brief(c.Image), c.State.Waiting)
-			s.cure = "name an image that the node has or can pull by --image or --rdma-image"
+			s.cure = "name an image that the node has or can pull with --image or --rdma-image"
 			return
 		}
 	}

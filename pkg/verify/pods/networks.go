@@ -99,7 +99,7 @@ func allNetworks(ctx context.Context, client *kube.Client, namespace string) ([]
 		}
 	}
 	return nil, failure.New(failure.NotAvailable, "no network-attachment-definition of host-device or macvlan in the namespace %s", namespace).
-		Cure("name the rails' networks by --network, or their namespace by --namespace")
+		Cure("name the rails' networks with --network, or their namespace with --namespace")
 }
 
 // readNetwork reads a NAD.

@@ -39,7 +39,7 @@ func (p *Prober) rdmaTests(ctx context.Context, tests []verify.RDMATest) (*verif
 			return nil, fmt.Errorf("RDMA test %d is not possible", t.ID)
 		}
 		if _, err := exec.LookPath(t.Program); err != nil {
-			return nil, fmt.Errorf("%s is not there: install perftest, or name an image that has it by --rdma-image", t.Program)
+			return nil, fmt.Errorf("%s is not there: install perftest, or name an image that has it with --rdma-image", t.Program)
 		}
 	}
 	if p.noRDMA() {
