@@ -79,7 +79,7 @@ func (f *installFlags) check() error {
 		}
 	}
 	if f.credential.lifetime < credential.ShortestLifetime {
-		return fmt.Errorf("--token-lifetime %v: the API server gives no token for less than %v", f.credential.lifetime, credential.ShortestLifetime)
+		return fmt.Errorf("--token-lifetime %v: the API server issues no token for less than %v", f.credential.lifetime, credential.ShortestLifetime)
 	}
 	if f.nodeFile != "" {
 		if _, err := nodefile.Parse([]byte(f.nodeFile)); err != nil {
@@ -168,7 +168,7 @@ func (f *installFlags) keepCredential(h *host, put func(context.Context, install
 		return nil, nil
 	}
 	if h.client == nil {
-		return nil, errors.New("--cni-conf needs a cluster: name it by --kubeconfig, or leave both away")
+		return nil, errors.New("--cni-conf needs a cluster: name one with --kubeconfig, or omit both flags")
 	}
 	k := credential.New(credential.Options{
 		Client: h.client, ConfDir: of.confDir, Node: h.name, Account: of.account, Namespace: h.client.Namespace(), Lifetime: of.lifetime,
@@ -197,7 +197,7 @@ on all nodes.`,
 	cmd.Flags().BoolVar(&force, "force", false, "remove the files at once, even if pods need the plugins")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		if os.Geteuid() != 0 {
-			return errors.New("what was installed is root's; run rail-agent uninstall as root")
+			return errors.New("the installed files belong to root; run rail-agent uninstall as root")
 		}
 		if pods := node.Users(a.stateDirs); len(pods) > 0 && !force {
 			return fmt.Errorf("the plugins are needed: %s; end these first, or use --force", strings.Join(pods, "; "))

@@ -92,7 +92,7 @@ func TestTroubleshootingQuotesRealErrors(t *testing.T) {
 		"pkg/kube/config.go":                {"names a program for the credentials"},
 		"pkg/kube/error.go":                 {"allow it by a rule of a Role or ClusterRole"},
 		"pkg/nodefile/paths.go":             {"not open to networks on this node"},
-		"pkg/nic/guard.go":                  {"must stay on the host", "a default route of the host leaves by it", "the kernel moves it to no other network namespace (netns-local)"},
+		"pkg/nic/guard.go":                  {"must stay on the host", "a default route of the host leaves by it", "the kernel cannot move it to another network namespace (netns-local)"},
 		"pkg/nic/permit.go":                 {"not open to networks on this node"},
 		"pkg/nic/use.go":                    {"the host has TCP connections by its address"},
 		"pkg/ledger/record.go":              {"is lent to"},

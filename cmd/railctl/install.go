@@ -35,7 +35,7 @@ addition to other plugins. "railctl uninstall" removes rail-cni.`,
 	flags.StringVar(&m.Prefix, "prefix", "", "prefix of the installed plugins' names")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !print {
-			return errors.New("install only prints: add --manifest, and give what it prints to kubectl apply -f -")
+			return errors.New("install only prints the manifest: add --manifest, and pipe the output to kubectl apply -f -")
 		}
 		objects, err := m.Objects()
 		if err != nil {

@@ -103,7 +103,7 @@ is left to the next run.`,
 			errs = append(errs, err)
 		}
 		if left := reconcile.Count(found, reconcile.Failed, reconcile.Changed, reconcile.Waiting); left > 0 {
-			errs = append(errs, fmt.Errorf("%d of %d are not settled yet", left, len(found)))
+			errs = append(errs, fmt.Errorf("%d of %d findings are not settled yet", left, len(found)))
 		}
 		return reportErrors(cmd.ErrOrStderr(), errs)
 	}

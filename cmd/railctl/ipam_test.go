@@ -117,7 +117,7 @@ func testIPAMShow(l *ipamLab) {
 	if code != 1 {
 		t.Errorf("exit code %d", code)
 	}
-	contains(t, "stderr", errOut, "1 reservations belong to no entry, the first is 10.0.0.3")
+	contains(t, "stderr", errOut, "1 reservations have no entry, for example 10.0.0.3")
 	equal(t, "show", squeezed(out), strings.Join([]string{
 		"POOL RANGE USED FREE SIZE NETWORKS PROBLEMS",
 		"10.0.0.0-24 10.0.0.0/24 5 249 254 ns-show/net 10.0.0.2 of ns-show/b: the reservation is missing (and 2 more)",
@@ -228,8 +228,8 @@ func testIPAMCheck(l *ipamLab) {
 	}
 	for _, want := range []string{
 		"error same: it hands out 10.0.0.1, the gateway of network ns-check/fine",
-		"error fine: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be given twice",
-		"error same: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be given twice",
+		"error fine: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be assigned twice",
+		"error same: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be assigned twice",
 		fmt.Sprintf("warning wide: 10.0.0.0/16 has 65534 addresses, and one IPPool holds about %d", api.MaxEntries),
 		"error sliced: there is no NodeSlicePool sliced: no pod gets an address",
 		"error held: the gateway 10.4.0.1 is held by ns-check/a",

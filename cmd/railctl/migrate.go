@@ -88,7 +88,7 @@ func readInput(stdin io.Reader, name string) ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(stdin, maxInput+1))
 	if err == nil && len(text) > maxInput {
-		err = fmt.Errorf("%s is larger than %d MiB; give the ConfigMap only", name, maxInput>>20)
+		err = fmt.Errorf("%s is larger than %d MiB; pass only the ConfigMap", name, maxInput>>20)
 	}
 	return text, err
 }

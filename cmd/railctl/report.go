@@ -95,7 +95,7 @@ func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Resu
 	seen := map[string]bool{}
 	for _, n := range nodes {
 		if seen[n.Node] {
-			return nil, nil, fmt.Errorf("there are two facts of node %s; name one file for each node", cell.Printable(n.Node))
+			return nil, nil, fmt.Errorf("the facts of node %s are there twice; name one file for each node", cell.Printable(n.Node))
 		}
 		seen[n.Node] = true
 	}

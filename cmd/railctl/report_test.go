@@ -77,9 +77,9 @@ func TestReportWritesThePageOfStoredFacts(t *testing.T) {
 		t.Errorf("to stdout: exit code %d\n%s", code, out)
 	}
 	for want, args := range map[string][]string{
-		"two facts of node node-1": {"--html", "-", "--facts", one, "--facts", one},
-		`"html" not set`:           {"--facts", one},
-		"no such file":             {"--html", "-", "--facts", filepath.Join(dir, "none")},
+		"the facts of node node-1 are there twice": {"--html", "-", "--facts", one, "--facts", one},
+		`"html" not set`: {"--facts", one},
+		"no such file":   {"--html", "-", "--facts", filepath.Join(dir, "none")},
 	} {
 		if out, errOut, code := plainRun(append([]string{"report"}, args...)...); code == 0 || out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, out, errOut)

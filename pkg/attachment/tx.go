@@ -71,7 +71,7 @@ func (tx *Tx) NameFree(names ...string) error {
 	if err != nil || taken == nil {
 		return err
 	}
-	return failure.New(failure.NameTaken, "the pod netns %s has an interface %q already (%s)", tx.Pod.Path, name, taken.Describe()).
+	return failure.New(failure.NameTaken, "the pod netns %s already has an interface %q (%s)", tx.Pod.Path, name, taken.Describe()).
 		Cure("remove that interface, or attach the network under another name")
 }
 

@@ -66,7 +66,7 @@ func (k *Keeper) setUse(of func(*Use)) {
 }
 
 // errDoubt is the error of a first refusal of another installer's kubeconfig.
-var errDoubt = errors.New("the server refuses the kubeconfig of the plugin: asking again before anything is done")
+var errDoubt = errors.New("the server refuses the kubeconfig of the plugin: it is asked again before anything is done")
 
 // refusedError is the error of a kubeconfig that the server refuses, and that stays.
 type refusedError struct{ path, stays string }

@@ -412,7 +412,7 @@ func addNode() {
 	})
 	add("DP-SELECT", fixture{
 		fires: func(f *Facts) {
-			f.NICs.Problems.Value = []string{`rails: rail 3 ({name: "ens4"}) is no NIC of this node`}
+			f.NICs.Problems.Value = []string{`rails: rail 3 ({name: "ens4"}) is not a NIC of this node`}
 		},
 		missing: func(f *Facts) { away(&f.NICs.Problems) },
 	})

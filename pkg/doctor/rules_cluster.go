@@ -127,7 +127,7 @@ var clusterRules = []Rule{
 			for i := range leases {
 				r.judged()
 				if l := &leases[i]; ok && l.Pod != "" && !lives[l.Pod] {
-					r.Find("pool "+l.Pool, "%s is of %s, which is gone", l.Address, l.Pod)
+					r.Find("pool "+l.Pool, "%s belongs to %s, which is gone", l.Address, l.Pod)
 				}
 			}
 		},

@@ -108,7 +108,7 @@ func checkBinaries(f *Facts, r *Report) {
 			if b.RailCNI {
 				whose = strings.TrimSpace("rail-cni " + b.Version)
 			}
-			r.Find(b.Path, "it is %s: its sum is %.12s, that of the installed file %.12s", whose, b.SHA256, b.Installed)
+			r.Find(b.Path, "it is %s: its SHA-256 sum is %.12s, and that of the installed file is %.12s", whose, b.SHA256, b.Installed)
 		}
 	}
 }

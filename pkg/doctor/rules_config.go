@@ -119,9 +119,9 @@ var configRules = []Rule{
 					}
 					switch p := &n.plugins[i]; {
 					case p.kind == "rdma" && i == 0:
-						r.Find(n.config.Object(), "%s is the first plugin, and works only behind the one that makes the interface", p.name)
+						r.Find(n.config.Object(), "%s is the first plugin, but works only after the one that makes the interface", p.name)
 					case p.kind != "" && p.kind != "rdma" && i > 0:
-						r.Find(n.config.Object(), "%s makes the interface, and is behind %s", p.name, n.plugins[i-1].name)
+						r.Find(n.config.Object(), "%s makes the interface, but comes after %s", p.name, n.plugins[i-1].name)
 					}
 				}
 			})
@@ -131,7 +131,7 @@ var configRules = []Rule{
 		ID: "CNI-MODE", Scope: ConfigScope, Severity: Warn,
 		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan requires RDMA, and a network with another project's sriov has the plugin rdma behind it.",
 		Consequence: "The pod has an interface, but no RDMA device; with \"rdma\": \"required\" each ADD fails.",
-		Cure:        "In exclusive mode lend whole NICs by host-device, and put rdma after sriov-cni's sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
+		Cure:        "In exclusive mode lend whole NICs with host-device, and put rdma after sriov-cni's sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
 		Check:       checkNetworkModes,
 	},
 	{
@@ -331,7 +331,7 @@ var configRules = []Rule{
 	{
 		ID: "NODE-FILE", Scope: ConfigScope, Severity: Fail,
 		Expects:     "The node file can be read, and has no unknown key.",
-		Consequence: "No plugin lends a NIC on the node: if only a part of the file were used, a NIC could be lent that the file forbids.",
+		Consequence: "No plugin lends a NIC on the node: if only a part of the file were used, a NIC that the file forbids could be lent.",
 		Cure:        "Correct the key or value that the evidence names; docs/reference/node-file.md has all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachConfig(f, r, NodeFile, func(c *Config) {
@@ -516,7 +516,7 @@ func checkNetworkModes(f *Facts, r *Report) {
 			case rdma == netconf.RDMARequired:
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s has \"rdma\": \"required\"", p.name)
 			case rdma == netconf.RDMAAuto && n.config.Resource != "":
-				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s is with the resource %s", p.name, n.config.Resource)
+				r.Find(n.config.Object(), "the RDMA mode is exclusive, and %s is used with the resource %s", p.name, n.config.Resource)
 			case p.name == "sriov" && !follows && !f.isOurs(p.name):
 				r.Find(n.config.Object(), "the RDMA mode is exclusive, and rdma does not follow sriov")
 			}

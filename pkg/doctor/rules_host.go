@@ -126,7 +126,7 @@ var hostRules = []Rule{
 		ID: "HOST-MEMLOCK", Scope: NodeScope, Severity: Warn,
 		Expects:     "On a node with NICs that support RDMA, containers may lock enough memory: the container runtime has LimitMEMLOCK=infinity (8 GiB at least), or rail-agent sets the limit by NRI.",
 		Consequence: "Programs cannot register memory (ibv_reg_mr: cannot allocate memory) unless their container has the capability IPC_LOCK and runs as root; NCCL ends, or falls back to TCP.",
-		Cure:        "Give the runtime's unit LimitMEMLOCK=infinity by a drop-in and restart it (docker: default-ulimits in daemon.json), or let rail-agent set it by NRI (publish.memlock in the node file). The limit of the kubelet does not matter: containers do not inherit it.",
+		Cure:        "Give the runtime's unit LimitMEMLOCK=infinity with a drop-in and restart it (docker: default-ulimits in daemon.json), or let rail-agent set it by NRI (publish.memlock in the node file). The limit of the kubelet does not matter: containers do not inherit it.",
 		Check:       checkRuntimeMemlock,
 	},
 	{
@@ -147,7 +147,7 @@ var hostRules = []Rule{
 					continue
 				}
 				if kib, err := strconv.ParseInt(fields[i+1], 10, 64); err == nil && kib >= 0 && kib < enoughMemlock>>10 {
-					r.Find("", "a line bounds locked memory to %d KiB: %q", kib, line).Part(line)
+					r.Find("", "a line limits locked memory to %d KiB: %q", kib, line).Part(line)
 				}
 			}
 		},

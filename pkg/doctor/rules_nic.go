@@ -144,7 +144,7 @@ var nicRules = []Rule{
 		ID: "NIC-LOSS", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "RoCE on the rails loses at most one packet a second.",
 		Consequence: "Packets are dropped by a switch or the NIC and sent again: the bandwidth collapses under load, and connections end when retries are used up.",
-		Cure:        "Check that PFC and ECN are on for the priority of RoCE on the NIC and on each switch, that trust is by DSCP on both, and that NCCL_IB_TC or the network's roceTos selects that priority.",
+		Cure:        "Enable PFC and ECN for RoCE's priority on the NIC and on every switch, set both to trust DSCP, and check that NCCL_IB_TC or the network's roceTos selects that priority.",
 		Check:       func(f *Facts, r *Report) { rising(f, r, lossCounters, 1) },
 	},
 	{

@@ -92,7 +92,7 @@ var podRules = []Rule{
 		ID: "POD-GIDFIRST", Scope: PodScope, Severity: Warn,
 		Expects:     "The first RoCE v2 GID of each rail's port belongs to the pod, or the environment has NCCL_IB_ADDR_RANGE or NCCL_IB_GID_INDEX.",
 		Consequence: "NCCL, UCX and perftest take the first GID of the port, which belongs to another pod or to the host: connections fail (modify QP from INIT to RTR: No such device).",
-		Cure:        "Let rail-agent set the variables by NRI. If a pod has several rails whose GIDs have different indexes, rail-agent cannot set them: give such pods whole NICs or VFs by host-device.",
+		Cure:        "Let rail-agent set the variables by NRI. If a pod has several rails whose GIDs have different indexes, rail-agent cannot set them: give such pods whole NICs or VFs with host-device.",
 		Check:       checkFirstGID,
 	},
 	{
@@ -212,7 +212,7 @@ var podRules = []Rule{
 					}
 					r.judged()
 					if missing := withoutGID(i.Addresses, tables[i.Name]...); len(missing) > 0 {
-						r.Find(p.Object(), "%s: no GID of RoCE v2 for %s", i.Name, strings.Join(missing, ", ")).Part(i.Name)
+						r.Find(p.Object(), "%s: no RoCE v2 GID for %s", i.Name, strings.Join(missing, ", ")).Part(i.Name)
 					}
 				}
 			})

@@ -156,7 +156,7 @@ var portRules = []Rule{
 		ID: "IB-SM-LENT", Scope: NodeScope, Severity: Warn,
 		Expects:     "No subnet manager runs on the port of a NIC that a network may lend.",
 		Consequence: "In exclusive RDMA mode ADD refuses the NIC, unless the network allows subnet-manager. In shared mode a pod gets the interface, and can set the link down.",
-		Cure:        "Run the subnet manager elsewhere (the switch, UFM, a node without rails), or keep the NIC from networks by nics in the node file.",
+		Cure:        "Run the subnet manager elsewhere (the switch, UFM, a node without rails), or exclude the NIC from lending with the key nics of the node file.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				manager, ok := Read(r, p.Device+" isSM", p.IsSM)
@@ -214,7 +214,7 @@ var portRules = []Rule{
 				all := strings.Join(table, " ")
 				switch {
 				case !slices.ContainsFunc(keys, func(k PKey) bool { return fullMember(k.Key) }):
-					r.Find(n.Object(), "the partition keys of port %d of %s are %s, none of a full member", p.Port, p.Device, all)
+					r.Find(n.Object(), "the partition keys of port %d of %s are %s, and none makes it a full member", p.Port, p.Device, all)
 				case first == "empty":
 					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is empty (%s); programs that name no partition use it", p.Port, p.Device, all)
 				case !fullMember(first):
@@ -329,9 +329,9 @@ func checkGIDs(f *Facts, r *Report) {
 		r.judged()
 		missing := withoutGID(addresses, tables...)
 		if len(addresses) == 0 && !slices.ContainsFunc(slices.Concat(tables...), func(g GID) bool { return g.isRoCEv2() }) {
-			r.Find(n.Object(), "none of the %d GIDs of its ports is of RoCE v2", entries)
+			r.Find(n.Object(), "none of the %d GIDs of its ports is a RoCE v2 GID", entries)
 		} else if len(missing) > 0 {
-			r.Find(n.Object(), "no GID of RoCE v2 for %s", strings.Join(missing, ", "))
+			r.Find(n.Object(), "no RoCE v2 GID for %s", strings.Join(missing, ", "))
 		}
 	})
 }

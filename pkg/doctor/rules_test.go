@@ -95,7 +95,7 @@ func TestMistakesInNetworksAreFound(t *testing.T) {
 		{"key of ipam", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "exlude": []}}`, "CNI-KEY", `"ipam.exlude" is unknown: did you mean "exclude"?`},
 		{"key in a list", `{"cniVersion": "1.0.0", "plugins": [{"type": "host-device", "devise": "a"}]}`, "CNI-KEY", `"devise" is unknown: did you mean "device"?`},
 		{"list with an old version", `{"cniVersion": "0.2.0", "plugins": [{"type": "macvlan"}]}`, "CNI-VERSION", "it is a list of plugins"},
-		{"second interface", `{"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}, {"type": "host-device", "device": "a"}]}`, "CNI-CHAIN", "host-device makes the interface, and is behind macvlan"},
+		{"second interface", `{"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}, {"type": "host-device", "device": "a"}]}`, "CNI-CHAIN", "host-device makes the interface, but comes after macvlan"},
 		{"rdma alone", `{"cniVersion": "1.0.0", "type": "rdma"}`, "CNI-CHAIN", "first plugin"},
 		{"no selector", `{"cniVersion": "1.0.0", "type": "host-device"}`, "CNI-NIC", "selects no NIC"},
 		{"sameHost without rail", `{"type": "macvlan", "rail": 1, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "sameHost": true}}`, "CNI-NAD", "sameHost"},
@@ -419,9 +419,9 @@ func TestPluginsInTheCNIDirectory(t *testing.T) {
 		want string
 	}{
 		{"another's beside ours", func(*Binary) {}, ""},
-		{"replaced", func(b *Binary) { *b = Binary{Path: b.Path, SHA256: "dddd", Installed: "aaaa"} }, "another program: its sum is dddd"},
-		{"replaced by one of ours", func(b *Binary) { b.SHA256, b.Version = "dddd", "v2" }, "it is rail-cni v2: its sum is dddd"},
-		{"replaced by one of ours that does not run", func(b *Binary) { b.SHA256, b.Version = "dddd", "" }, "it is rail-cni: its sum is dddd"},
+		{"replaced", func(b *Binary) { *b = Binary{Path: b.Path, SHA256: "dddd", Installed: "aaaa"} }, "another program: its SHA-256 sum is dddd"},
+		{"replaced by one of ours", func(b *Binary) { b.SHA256, b.Version = "dddd", "v2" }, "it is rail-cni v2: its SHA-256 sum is dddd"},
+		{"replaced by one of ours that does not run", func(b *Binary) { b.SHA256, b.Version = "dddd", "" }, "it is rail-cni: its SHA-256 sum is dddd"},
 		{"deleted", func(b *Binary) { *b = Binary{Path: b.Path, Installed: "aaaa"} }, "it is missing"},
 	} {
 		b := ours

@@ -343,11 +343,11 @@ func (e *Entry) visible(record string) error {
 		info, err = os.Stat(dir)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return failure.New(failure.IO, "there is no %s, for %s", dir, e.Path).
+		return failure.New(failure.IO, "the directory %s, for %s, does not exist", dir, e.Path).
 			Cure("in a container mount it at the path of the installation; if it was removed, create it again")
 	}
 	if err == nil && isOfImage(info, record) {
-		return failure.New(failure.IO, "%s is of the container's image, not the node's, for %s", dir, e.Path).
+		return failure.New(failure.IO, "%s, the directory for %s, is part of the container's image, not of the node", dir, e.Path).
 			Cure("mount the node's directory at the path of the installation")
 	}
 	return err
@@ -458,7 +458,7 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	case err != nil:
 		return nil, err
 	case sum != have.sum:
-		return nil, failure.New(failure.TryAgain, "%s changes while it is copied", path).Cure("try again when it is written")
+		return nil, failure.New(failure.TryAgain, "%s changed while it was copied", path).Cure("try again when it is completely written")
 	}
 	return b, nil
 }

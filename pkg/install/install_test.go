@@ -433,7 +433,7 @@ func TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten(t *testing.T) {
 	if err := os.Rename(n.bin, hidden); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.Remove(n.path("a")); err == nil || !strings.Contains(err.Error(), "there is no "+n.bin) {
+	if _, err := n.Remove(n.path("a")); err == nil || !strings.Contains(err.Error(), "the directory "+n.bin+", for") {
 		t.Errorf("removed: %v", err)
 	}
 	if err := n.Visible(); err == nil {
@@ -470,13 +470,13 @@ func TestDirectoryOfAnImageIsNotThatOfTheNode(t *testing.T) {
 			}
 			return
 		}
-		if text := fmt.Sprint(err); strings.Count(text, "the container's image") != 1 || !strings.Contains(text, "/image is of") {
+		if text := fmt.Sprint(err); strings.Count(text, "the container's image") != 1 || !strings.Contains(text, "/image, the directory for") {
 			t.Error(text)
 		}
 		if err := unix.Unmount("/image/made", 0); err != nil {
 			t.Fatal(err)
 		}
-		if text := fmt.Sprint(n.Visible()); !strings.Contains(text, "/image/made is of") {
+		if text := fmt.Sprint(n.Visible()); !strings.Contains(text, "/image/made, the directory for") {
 			t.Error(text)
 		}
 		return

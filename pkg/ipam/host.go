@@ -97,13 +97,13 @@ func HostTaken(addr netip.Addr, why error) error {
 // WantsOtherHost returns the error of an ADD that requests an address with another host part
 // than that of its container's other rails, whose address on this rail is host.
 func WantsOtherHost(owner Owner, want, host netip.Addr) error {
-	return failure.New(failure.IPAM, "%s asks for %s, and its host part on the other rails is that of %s", owner.PodRef, want, host).
+	return failure.New(failure.IPAM, "%s asks for %s, but its addresses on the other rails have the host part of %s", owner.PodRef, want, host).
 		Cure("ask for addresses with the same host part on all rails")
 }
 
 // SecondOnRail returns the error of a container's second interface on one rail.
 func SecondOnRail(owner Owner, ifName string, addr netip.Addr) error {
-	return failure.New(failure.InvalidConfig, "%s of %s is on the rail of %s, which has %s: with sameHost a pod has one host part",
+	return failure.New(failure.InvalidConfig, "%s of %s is on the same rail as %s, which has %s: with sameHost a pod has one address on each rail",
 		owner.IfName, owner.PodRef, ifName, addr).
-		Cure("give the pod one interface for each rail, or let the second one's network have no sameHost")
+		Cure("give the pod one interface for each rail, or remove sameHost from the second interface's network")
 }

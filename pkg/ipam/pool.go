@@ -65,7 +65,7 @@ func CheckSpace(space string) error {
 	}
 	for _, node := range []string{BlockNode, HostNode} {
 		if space == node || strings.HasSuffix(space, "-"+node) {
-			return failure.New(failure.InvalidConfig, "network_name %q is that of IPPools which are blocks", space).Cure("use another name")
+			return failure.New(failure.InvalidConfig, "network_name %q is reserved for the IPPools of blocks", space).Cure("use another name")
 		}
 	}
 	if len(space) > maxSpace || !subdomain(space) {

@@ -158,7 +158,7 @@ func (k *Keeper) healthy() error {
 	for _, d := range k.dirs {
 		last := slices.MaxFunc([]time.Time{d.lastScan(), k.began}, time.Time.Compare)
 		if since := time.Since(last); since > hung {
-			return fmt.Errorf("%s: last looked %v ago", d.node.Ledger.Dir(), since.Round(time.Second))
+			return fmt.Errorf("%s: last searched %v ago", d.node.Ledger.Dir(), since.Round(time.Second))
 		}
 	}
 	return nil
@@ -173,7 +173,7 @@ func (k *Keeper) ready() error {
 		d.mu.Unlock()
 		switch {
 		case looked.IsZero():
-			errs = append(errs, fmt.Errorf("%s: not looked yet", d.node.Ledger.Dir()))
+			errs = append(errs, fmt.Errorf("%s: not searched yet", d.node.Ledger.Dir()))
 		case unreadable && !k.Leaving:
 			errs = append(errs, fmt.Errorf("%s: there are records that cannot be read", d.node.Ledger.Dir()))
 		}

@@ -96,7 +96,7 @@ func Open(c Config) (*Client, error) {
 	}
 	round, err := transport.New(loaded.Transport)
 	if err != nil {
-		return nil, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("certificates, keys and tokens must be whole and readable")
+		return nil, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("certificates, keys and tokens must be complete and readable")
 	}
 	opened := &Client{
 		config:    c,
@@ -186,7 +186,7 @@ func (c *Config) loadKubeconfig() (*Access, error) {
 		return nil, bad(errors.New("no server"), "it must be like https://10.96.0.1:443", ": cluster %q", context.Cluster)
 	}
 	if key := user.provider(); key != "" {
-		return nil, bad(fmt.Errorf("%q names a program for the credentials, and plugins and rail-agent run none", key),
+		return nil, bad(fmt.Errorf("%q names a program for the credentials, and plugins and rail-agent run no such program", key),
 			"use a token, tokenFile or client certificate there; rail-agent run --cni-conf writes such a kubeconfig", ": user %q", context.User)
 	}
 	if err := resolve(path, cluster, user); err != nil {

@@ -265,7 +265,7 @@ func (c *Client) explain(q request, e *Error) error {
 		case errors.Is(e.Err, syscall.ECONNREFUSED):
 			cure = fmt.Sprintf("nothing listens there: is the API server up, and the address in %s right?", c.from.source)
 		case e.Status == 0 && e.Err != nil && strings.HasPrefix(e.Err.Error(), "getting credentials"):
-			cure = fmt.Sprintf("no request is sent without %s: make that work here", c.from.credentials)
+			cure = fmt.Sprintf("no request is sent without %s: make sure that it works here", c.from.credentials)
 		case e.Status == 0:
 			cure = fmt.Sprintf("is the API server up, and the way from this node to it open? The address is from %s", c.from.source)
 		}

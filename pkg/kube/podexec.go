@@ -122,7 +122,7 @@ func (c *Client) upgrade(ctx context.Context, q request) (*websocket.Conn, *Erro
 		if dial.conn != nil {
 			_ = dial.conn.Close()
 		}
-		return nil, c.notAPIServer(q, answer, errors.New("the answer is no WebSocket of an API server"))
+		return nil, c.notAPIServer(q, answer, errors.New("the answer is not an API server's WebSocket"))
 	}
 	return dial.conn, nil
 }
@@ -179,7 +179,7 @@ func readExec(conn *websocket.Conn, out, errOut io.Writer) error {
 		case err != nil:
 			return fmt.Errorf("the connection broke off: %w", err)
 		case kind != websocket.BinaryMessage:
-			return errors.New("unexpected message of text")
+			return errors.New("unexpected text message")
 		}
 		var channel [1]byte
 		if _, err := io.ReadFull(message, channel[:]); errors.Is(err, io.EOF) {

@@ -308,7 +308,7 @@ func TestExecOfAServerThatIsNone(t *testing.T) {
 	a := newAuthority(t)
 	for name, c := range map[string]struct{ head, frames, want string }{
 		"no upgrade":         {"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi", "", "hi"},
-		"another protocol":   {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "", "no WebSocket"},
+		"another protocol":   {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "", "not an API server's WebSocket"},
 		"a masked frame":     {"", "\x82\x81\x00\x00\x00\x00\x01", "MASK"},
 		"an endless frame":   {"", "\x82\x7f\x7f\xff\xff\xff\xff\xff\xff\xff", "limit exceeded"},
 		"a long ping":        {"", "\x89\x7e\x01\x00", "control"},

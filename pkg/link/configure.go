@@ -200,7 +200,7 @@ func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
 	if !l.HasCarrier() {
 		return fmt.Errorf("%w: address %s is not checked", ErrNoCarrier, tentative)
 	}
-	return fmt.Errorf("duplicate address detection of %s is not over: %w", tentative, err)
+	return fmt.Errorf("duplicate address detection of %s has not finished: %w", tentative, err)
 }
 
 // Tentative returns an IPv6 address of the link that is not usable yet, nil if

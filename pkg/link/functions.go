@@ -90,7 +90,7 @@ func (n *Netns) RestoreFunctions(index int, want [][]byte) []Changed {
 	}
 	have, err := n.Functions(index)
 	if err == nil && len(have) != len(want) {
-		err = fmt.Errorf("there are %d, there were %d", len(have), len(want))
+		err = fmt.Errorf("there are %d now, and were %d before", len(have), len(want))
 	}
 	if err != nil {
 		return []Changed{{"virtual functions", err}}

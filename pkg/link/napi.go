@@ -105,7 +105,7 @@ func (d *device) adjustNAPI(s *Device) map[string]error {
 	differed := map[string]error{}
 	all := d.readNAPI()
 	if len(s.NAPI) > 0 && len(all) > 0 && len(s.NAPI) != len(all) {
-		differed["napi"] = fmt.Errorf("there are %d instances, there were %d", len(all), len(s.NAPI))
+		differed["napi"] = fmt.Errorf("there are %d instances now, and were %d before", len(all), len(s.NAPI))
 		return differed
 	}
 	for i, one := range all {

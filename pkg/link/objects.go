@@ -125,7 +125,7 @@ func (r *replayer) restored(id uint32) bool {
 }
 
 // errObjectTaken: the ID of a recorded object is another's.
-var errObjectTaken = errors.New("another nexthop object has its ID by now")
+var errObjectTaken = errors.New("another nexthop object has its ID now")
 
 // replayNexthop adds an object of the link, or the link's objects to a group.
 func (r *replayer) replayNexthop(from Replay) error {

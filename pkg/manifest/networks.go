@@ -85,7 +85,7 @@ func (g *Networks) YAML() (string, error) {
 		}
 		for i, other := range taken {
 			if own.Overlaps(other) {
-				return "", fmt.Errorf("--range %s: the addresses of rail %d and rail %d overlap; put %s where it makes them differ",
+				return "", fmt.Errorf("--range %s: the addresses of rail %d and rail %d overlap; put %s where it makes the addresses differ",
 					g.Range, rails[i], rail, railWord)
 			}
 		}
@@ -142,10 +142,10 @@ func (g *Networks) check() ([]int, error) {
 	case g.SameHost && !g.One:
 		return nil, errors.New("--same-host is for one network of all rails: add --one")
 	case g.One && g.Type == Macvlan:
-		return nil, fmt.Errorf("--one is for host-device, whose NIC is the one that the pod was allocated; a %s needs a network for each rail",
+		return nil, fmt.Errorf("--one is for host-device, whose NIC is the one that was allocated to the pod; a %s needs a network for each rail",
 			Macvlan)
 	case g.One && g.Resource == "":
-		return nil, errors.New("--one needs --resource, a pool with the mode exclusive: the NIC is the one that the pod was allocated")
+		return nil, errors.New("--one needs --resource, a pool with the mode exclusive: the NIC is the one that was allocated to the pod")
 	}
 	return parseRails(g.Rails)
 }

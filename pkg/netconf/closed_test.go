@@ -86,7 +86,7 @@ func TestVetKubeconfig(t *testing.T) {
 		"the flat file's, with a file":       {none, "/the/administrators", []string{"/root/token"}, ""},
 		"that of a flat file planted there":  {none, "/the/authors", nil, "not open"},
 		"the list's, with a file":            {all, mine, []string{"/root/token"}, ""},
-		"the list's, that others may write":  {all, open, nil, "may be written by others"},
+		"the list's, that others may write":  {all, open, nil, "users other than root can write to"},
 		"the list's, that is missing":        {all, mine + "-none", nil, ""}, // the client reports it
 		"the list's, that is a directory":    {all, dir, nil, "it is not a regular file"},
 		"the installer's, not in the list":   {&nodefile.File{Paths: []string{"/srv/*"}}, usual, nil, "not open"},

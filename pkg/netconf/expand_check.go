@@ -103,10 +103,10 @@ func (t *template) compare(own, theirs addressesOf, varying []bool) error {
 		}
 		if mine.Bounds().Overlaps(other.Bounds()) {
 			return failure.New(failure.InvalidConfig, "the ranges %s and %s overlap", mine.text(), other.text()).
-				Cure("put ${rail} where it makes them differ, within the length of the prefix")
+				Cure("put ${rail} where it makes the ranges differ, within the prefix length")
 		}
 		if i == 0 && t.sameHost && mine.place() != other.place() {
-			return failure.New(failure.InvalidConfig, `"sameHost" needs ranges of equal sizes, and %s and %s are not`, mine.text(), other.text()).
+			return failure.New(failure.InvalidConfig, `"sameHost" needs ranges of equal size, but %s and %s differ in size`, mine.text(), other.text()).
 				Cure("give each rail a range with the same prefix length and the same bounds")
 		}
 	}
@@ -175,5 +175,5 @@ func unexpanded(stdin []byte) error {
 		name = nodeVariable
 	}
 	return failure.New(failure.InvalidConfig, `"ipam" has the variable ${%s} and no value for it`, name).
-		Cure("use host-device or macvlan of rail-cni, which give it one, or write the value")
+		Cure("use host-device or macvlan of rail-cni, which set it, or write the value")
 }

@@ -82,7 +82,7 @@ func parseGUID(text string) (uint64, error) {
 		guid = binary.BigEndian.Uint64(mac)
 	}
 	if guid == 0 || guid == math.MaxUint64 {
-		return 0, failure.New(failure.InvalidConfig, "%.40q is no GUID of a port", text).
+		return 0, failure.New(failure.InvalidConfig, "%.40q is not a valid port GUID", text).
 			Cure(`write it as "02:00:00:00:00:00:00:01": eight bytes, neither all 00 nor all ff`)
 	}
 	return guid, nil

@@ -23,15 +23,15 @@ func cniArgs(guid, app any) map[string]any {
 
 func TestIBSRIOVRefusesWhatCannotBe(t *testing.T) {
 	for text, more := range map[string]map[string]any{
-		`"link_state" is "up"`:                     {"link_state": "up"},
-		`"pkey" cannot be`:                         {"pkey": "red"},
-		`"rdmaIsolation" moves the RDMA device`:    {"rdmaIsolation": true, "rdma": "off"},
-		`"02:00:00:00:00:01" is no GUID`:           cniArgs("02:00:00:00:00:01", ""),
-		`"00:00:00:00:00:00:00:00" is no GUID`:     cniArgs("00:00:00:00:00:00:00:00", ""),
-		`"ff:ff:ff:ff:ff:ff:ff:ff" is no GUID`:     {"runtimeConfig": map[string]any{"infinibandGUID": "ff:ff:ff:ff:ff:ff:ff:ff"}},
-		`"args.cni.guid" cannot be a number`:       cniArgs(5, ""),
-		`"vfioPciMode" cannot be a string`:         {"vfioPciMode": "yes"},
-		`dhcp cannot ask for an address on Infini`: {"ipam": map[string]any{"type": "dhcp"}},
+		`"link_state" is "up"`:                               {"link_state": "up"},
+		`"pkey" cannot be`:                                   {"pkey": "red"},
+		`"rdmaIsolation" moves the RDMA device`:              {"rdmaIsolation": true, "rdma": "off"},
+		`"02:00:00:00:00:01" is not a valid port GUID`:       cniArgs("02:00:00:00:00:01", ""),
+		`"00:00:00:00:00:00:00:00" is not a valid port GUID`: cniArgs("00:00:00:00:00:00:00:00", ""),
+		`"ff:ff:ff:ff:ff:ff:ff:ff" is not a valid port GUID`: {"runtimeConfig": map[string]any{"infinibandGUID": "ff:ff:ff:ff:ff:ff:ff:ff"}},
+		`"args.cni.guid" cannot be a number`:                 cniArgs(5, ""),
+		`"vfioPciMode" cannot be a string`:                   {"vfioPciMode": "yes"},
+		`dhcp cannot ask for an address on Infini`:           {"ipam": map[string]any{"type": "dhcp"}},
 	} {
 		if _, err := ParseIBSRIOV(ibSRIOVWith(more)); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%v: %v, want %q", more, err, text)

@@ -65,14 +65,14 @@ func (c *Macvlan) checkRailInPod() error {
 	case !c.Rail.IsZero():
 	case !c.VariesByRail():
 		return failure.New(failure.InvalidConfig,
-			`the routing table is that of the rail of a NIC of the host, and "linkInContainer" has the master in the pod`).
-			Cure(`give the number of a table by "table" in "routing"`)
+			`the routing table depends on the rail of a host NIC, but with "linkInContainer" the master is in the pod`).
+			Cure(`set "table" in "routing" to the number of a table`)
 	default:
-		return failure.New(failure.InvalidConfig, `the addresses depend on the rail of a NIC of the host, and "linkInContainer" has the master in the pod`).
+		return failure.New(failure.InvalidConfig, `the addresses depend on the rail of a host NIC, but with "linkInContainer" the master is in the pod`).
 			Cure(`remove "linkInContainer", or give addresses that do not depend on the rail`)
 	}
-	return failure.New(failure.InvalidConfig, `"rail" is for a NIC of the host, and "linkInContainer" has the master in the pod`).
-		Cure(`remove one of the two keys, and name the master in the pod by "master"`)
+	return failure.New(failure.InvalidConfig, `"rail" names a host NIC, but with "linkInContainer" the master is in the pod`).
+		Cure(`remove one of the two keys, and name the master in the pod with "master"`)
 }
 
 // refuseKeepAddress refuses "keepAddress", a key of host-device. The NIC of a child stays on the

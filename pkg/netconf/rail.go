@@ -37,7 +37,7 @@ func (r *Rail) UnmarshalJSON(data []byte) error {
 		return nil
 	}
 	return failure.New(failure.Decode, `"rail" cannot be %.40s`, data).
-		Cure(`write it as a whole number, or as "auto" for the rail of the NIC that the pod was allocated`)
+		Cure(`write it as a whole number, or as "auto" for the rail of the NIC that was allocated to the pod`)
 }
 
 // check returns an error for a negative rail.

@@ -63,7 +63,7 @@ func (c *Common) NeedPrevResult() error {
 		return nil
 	}
 	return failure.New(failure.InvalidConfig, "the plugin %q works in a chain only: Required prevResult missing", c.Type).
-		Cure(`put it into "plugins" behind the plugin that makes the interface (host-device, sriov)`)
+		Cure(`put it into "plugins" after the plugin that makes the interface (host-device, sriov)`)
 }
 
 // IDs returns the device IDs of the configuration, as [HostDevice.IDs] does.

@@ -16,7 +16,7 @@ func WholeResult(result []byte) error {
 		return err
 	}
 	if r == nil || slices.Contains(slices.Concat(r.Interfaces, r.IPs, r.Routes), nil) {
-		return failure.New(failure.Decode, "the result, or an interface, an address or a route of it, is null").Cure("correct the plugin that made it")
+		return failure.New(failure.Decode, "the result, or one of its interfaces, addresses or routes, is null").Cure("correct the plugin that made it")
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ const (
 )
 
 // tableCure is what an author can do whose NIC has no rail.
-const tableCure = `or give the number of a table by "table" in "routing"`
+const tableCure = `or set "table" in "routing" to the number of a table`
 
 // Routing has the keys of host-device and macvlan about the interface's routes, and about
 // its answers to neighbors.
@@ -162,7 +162,7 @@ func (p *RoutingPolicy) check() error {
 	if t := p.Table; t != nil {
 		switch {
 		case *t < 1 || *t > math.MaxUint32:
-			return failure.New(failure.InvalidConfig, `"routing.table": %d is not the number of a table`, *t).
+			return failure.New(failure.InvalidConfig, `"routing.table": %d is not a table number`, *t).
 				Cure("give a number from 1 to %d, or leave the key out for %d plus the rail", math.MaxUint32, firstTable)
 		case *t >= unix.RT_TABLE_DEFAULT && *t <= unix.RT_TABLE_LOCAL:
 			return failure.New(failure.InvalidConfig, `"routing.table": %d is a table of the kernel (default, main or local)`, *t).

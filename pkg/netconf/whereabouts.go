@@ -284,7 +284,7 @@ func (c *Whereabouts) readBlockSize(n int) error {
 	}
 	for _, r := range c.Ranges {
 		if hosts := r.Prefix.Addr().BitLen() - r.Prefix.Bits(); n>>hosts > 1 {
-			return failure.New(failure.InvalidConfig, "block_size %d is more than %s has", n, r.Prefix).Cure("use smaller blocks, or a larger range")
+			return failure.New(failure.InvalidConfig, "block_size %d is larger than the range %s", n, r.Prefix).Cure("use smaller blocks, or a larger range")
 		}
 	}
 	c.BlockSize = n

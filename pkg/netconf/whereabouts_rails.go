@@ -52,10 +52,10 @@ func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
 	case keys.Prefix != prefixOfNode:
 		return failure.New(failure.InvalidConfig, "unknown prefix %.80q", keys.Prefix).Cure(`use "prefix": "node"`)
 	case keys.Range == "":
-		return failure.New(failure.InvalidConfig, `"prefix": "node", and no "range" of the node`).
+		return failure.New(failure.InvalidConfig, `"prefix": "node" needs the node's "range"`).
 			Cure("use it in a network of host-device or macvlan of rail-cni, which write the range")
 	case c.Store != StoreLocal:
-		return failure.New(failure.InvalidConfig, `"prefix": "node" is for a store of one node, and not for "store": %q`, c.Store).
+		return failure.New(failure.InvalidConfig, `"prefix": "node" needs a store of this node only, not "store": %q`, c.Store).
 			Cure(`write "store": "local"`)
 	}
 	c.NodePrefix = true
@@ -75,12 +75,12 @@ func (c *Whereabouts) readSameHost(texts []string) error {
 		}
 		if r.Prefix.Bits() != own.Prefix.Bits() || r.Prefix.Addr().BitLen() != own.Prefix.Addr().BitLen() {
 			return failure.New(failure.InvalidConfig, `"sameHost": the ranges %s and %s of two rails differ in size`, own.Prefix, r.Prefix).
-				Cure(`give all rails networks of one length, or remove "sameHost"`)
+				Cure(`give the networks of all rails the same prefix length, or remove "sameHost"`)
 		}
 		for _, other := range c.SameHost {
 			if other.Overlaps(r.Prefix) {
 				return failure.New(failure.InvalidConfig, `"sameHost": the ranges of two rails overlap in %s`, r.Prefix).
-					Cure("write ${rail} into the part of the range that is the network")
+					Cure("write ${rail} into the network part of the range")
 			}
 		}
 		length := r.Prefix.Bits()

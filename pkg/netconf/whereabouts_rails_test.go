@@ -55,9 +55,9 @@ func TestPrefixOfTheNode(t *testing.T) {
 	for ipam, want := range map[string]string{
 		`{"range":"10.0.0.0/31","store":"local","prefix":"nodes"}`:     `unknown prefix "nodes"; use "prefix": "node"`,
 		`{"prefix":"nv-ipam/rail-0"}`:                                  `unknown prefix "nv-ipam/rail-0"; use "prefix": "node"`,
-		`{"store":"local","prefix":"node"}`:                            `no "range" of the node`,
-		`{"range":"10.0.0.0/31","store":"kubernetes","prefix":"node"}`: `not for "store": "kubernetes"`,
-		`{"range":"10.0.0.0/31","prefix":"node"}`:                      `not for "store": ""`,
+		`{"store":"local","prefix":"node"}`:                            `needs the node's "range"`,
+		`{"range":"10.0.0.0/31","store":"kubernetes","prefix":"node"}`: `not "store": "kubernetes"`,
+		`{"range":"10.0.0.0/31","prefix":"node"}`:                      `not "store": ""`,
 	} {
 		if _, err := ParseWhereabouts(network(ipam), "", nil); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", ipam, err, want)

@@ -399,7 +399,7 @@ func TestSizesOfBlocksAndSlices(t *testing.T) {
 		`"range":"10.0.0.0/16","block_size":-2`:                           "block_size -2 is not",
 		`"range":"10.0.0.0/16","block_size":12`:                           "block_size 12 is not",
 		`"range":"10.0.0.0/16","block_size":8192`:                         "block_size 8192 is not",
-		`"range":"10.0.0.0/28","block_size":32`:                           "block_size 32 is more than 10.0.0.0/28 has",
+		`"range":"10.0.0.0/28","block_size":32`:                           "block_size 32 is larger than the range 10.0.0.0/28",
 		`"range":"10.0.0.0/16","node_slice_size":"1"`:                     "0 1",
 		`"range":"fd00::/64","node_slice_size":"/128"`:                    "0 128",
 		`"range":"10.0.0.0/16","node_slice_size":"0"`:                     `node_slice_size "0" is not a prefix length`,

@@ -25,7 +25,7 @@ func (h *Host) Bind(pci, driver string) error { return h.writeDriver(driver, "bi
 // Probe has the kernel choose the driver of a PCI function that has none.
 func (h *Host) Probe(pci string) error {
 	if !h.IsPCI(pci) {
-		return failure.New(failure.Kernel, "%q is no PCI function", pci)
+		return failure.New(failure.Kernel, "%q is not a PCI function", pci)
 	}
 	err := os.WriteFile(filepath.Join(h.Sys, "bus/pci/drivers_probe"), []byte(pci), 0)
 	return failure.Wrap(err, failure.Kernel, "probe %s", pci)

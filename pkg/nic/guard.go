@@ -63,7 +63,7 @@ func IfGone(err error, name string) error {
 		return err
 	}
 	return failure.From(err, failure.TryAgain, "the NIC %s left the host while it was chosen", name).
-		Cure("see `railctl show` for who has it")
+		Cure("`railctl show` lists which pod has it")
 }
 
 // immutable reports whether the kernel refuses to move l at all.
@@ -84,7 +84,7 @@ func (f facts) guard(l *link.Link, allow []string) error {
 		if l.HasParent() {
 			cure = fmt.Sprintf("lend a virtual function or subfunction of it, or take it out of switchdev mode: devlink dev eswitch set %s/%s mode legacy", l.ParentBus, l.ParentDev)
 		}
-		return failure.New(failure.NICProtected, "%s must stay on the host: the kernel moves it to no other network namespace (netns-local)", l.Name).
+		return failure.New(failure.NICProtected, "%s must stay on the host: the kernel cannot move it to another network namespace (netns-local)", l.Name).
 			Cure("%s", cure)
 	}
 	for _, rule := range []struct {
@@ -104,7 +104,7 @@ func (f facts) guard(l *link.Link, allow []string) error {
 // stays returns the error of a guardrail.
 func stays(nic, reason, override string) error {
 	return failure.New(failure.NICProtected, "%s must stay on the host: %s", nic, reason).
-		Cure(`choose another NIC, or add "allow": [%q] to the config if that is meant`, override)
+		Cure(`choose another NIC, or add "allow": [%q] to the config if that is intended`, override)
 }
 
 // GuardFunctions returns the error of the guardrail "vfs" for a PCI function that has no netdev, unless allow

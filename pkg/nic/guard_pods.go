@@ -56,7 +56,7 @@ func GuardGUID(nic string, infiniBand bool, guid uint64) error {
 		return nil
 	}
 	return failure.New(failure.NotAvailable, "%s has no GUID of its own (%016x), by which a subnet manager knows its port", nic, guid).
-		Cure(`have one set when the function is made (the SR-IOV network operator does, or "ip link set PF vf N node_guid … port_guid …" and a new bind of its driver); or use "type": "ib-sriov" with a "guid" for the pod (ib-kubernetes gives one)`)
+		Cure(`set one when the function is made (as the SR-IOV network operator does; or run "ip link set PF vf N node_guid … port_guid …" and rebind its driver); or use "type": "ib-sriov" with a "guid" for the pod (ib-kubernetes gives one)`)
 }
 
 // GuardSubnetManager returns an error because a subnet manager runs on a port of the RDMA device, which is
@@ -89,7 +89,7 @@ func GuardOtherPort(device, nic, other string, allow []string) error {
 		return nil
 	}
 	return failure.From(ErrSharedRDMA, failure.NICProtected, "RDMA device %s of %s (%s)", device, nic, other).
-		Cure(`set "rdma": "off", or add "allow": [%q] if the kernel may destroy %s and make it anew without its settings`, netconf.AllowSharedRDMA, other)
+		Cure(`set "rdma": "off", or add "allow": [%q] if the kernel may destroy %s and re-create it without its settings`, netconf.AllowSharedRDMA, other)
 }
 
 // ErrSharedRDMA is wrapped by [GuardSharedRDMA].

@@ -137,7 +137,7 @@ func Parse(text []byte) (*File, error) {
 
 func checkOwner(info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("others than its administrator may write to it (mode %04o)", info.Mode().Perm())
+		return fmt.Errorf("users other than the one who runs this program (uid %d) can write to it (mode %04o)", os.Geteuid(), info.Mode().Perm())
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func TestAFileOfPoolsThatCannotBeReadIsAnErrorOfTheDevicePluginOnly(t *testing.T
 		"missing":         {func(string) error { return nil }, "no such file"},
 		"a FIFO":          {func(name string) error { return syscall.Mkfifo(name, 0o600) }, "not a regular file"},
 		"a directory":     {func(name string) error { return os.Mkdir(name, 0o700) }, "not a regular file"},
-		"writable by all": {write(shared, 0o666), "others than its administrator"},
+		"writable by all": {write(shared, 0o666), "users other than the one who runs this program"},
 		"large":           {write(strings.Repeat(" ", maxFile+1), 0o600), "larger than"},
 		"no JSON":         {write("configList: []", 0o600), "not a JSON object"},
 		"a name twice":    {write(`{"configList":[{"resourceName":"b","resourcePrefix":"a","devices":["x"]}]}`, 0o600), "two pools have the resource a/b"},

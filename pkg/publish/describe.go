@@ -279,7 +279,7 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 		l.Port = 1
 	}
 	if l.Port == 0 {
-		return errors.New("which of its ports is the interface's is not known")
+		return errors.New("it is not known which of its ports belongs to the interface")
 	}
 	p, err := in.Core.Port(d, l.Port)
 	if err != nil {

@@ -53,13 +53,13 @@ type files struct {
 func openFiles(stateDir string) (*files, error) {
 	path := filepath.Join(stateDir, podsDir)
 	if err := safepath.Check(stateDir); err != nil {
-		return nil, failure.Wrap(err, failure.IO, "state directory %s: others could forge rail information", stateDir)
+		return nil, failure.Wrap(err, failure.IO, "state directory %s: other users could forge rail information", stateDir)
 	}
 	if err := os.Mkdir(path, openDir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, failure.Wrap(err, failure.IO, "directory of rail information")
 	}
 	if err := safepath.Check(path); err != nil {
-		return nil, failure.Wrap(err, failure.IO, "%s: others could forge rail information", path)
+		return nil, failure.Wrap(err, failure.IO, "%s: other users could forge rail information", path)
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {

@@ -181,7 +181,7 @@ func moveError(err error, mode Mode, d Device, from, to string) error {
 	case errors.Is(err, unix.EOPNOTSUPP) && mode == Shared:
 		err, cure = fmt.Errorf("%w: %w", ErrShared, err), AtBoot(Exclusive)
 	case errors.Is(err, unix.EOPNOTSUPP):
-		err, cure = fmt.Errorf("%w: %w", ErrImmovable, err), "use it in shared mode, or a NIC whose driver can (mlx5; in newer kernels also irdma, bnxt_re, hns)"
+		err, cure = fmt.Errorf("%w: %w", ErrImmovable, err), "use it in shared mode, or use a NIC whose driver supports the move (mlx5; in newer kernels also irdma, bnxt_re, hns)"
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENODEV):
 		err, cure = fmt.Errorf("it left netns %s meanwhile: %w: %w", from, ErrNotFound, err), "something else moves or removes it; try again"
 	case errors.Is(err, unix.EBUSY):
@@ -204,7 +204,7 @@ func (c *Core) arrive(ctx context.Context, d Device, to *Core, before CharDev) (
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return m, failure.From(err, failure.TryAgain, "RDMA device %s was moved from netns %s to netns %s, but %s", d.Name, c.ns.Path, to.ns.Path, missing).
-			Cure("look at the kernel's log, its driver may have failed to start it again")
+			Cure("see the kernel log: its driver may have failed to start it again")
 	}
 	return m, err
 }

@@ -96,7 +96,7 @@ func TestConfigWithMistakes(t *testing.T) {
 		pool("mode: exclusive, select: {isRdma: true}"):                     `did you mean "rdma"?`,
 		pool("mode: exclusive, select: {vendors: [mellanox]}"):              "is not four hexadecimal digits",
 		pool("mode: exclusive, select: {vendors: ['+5b3']}"):                "is not four hexadecimal digits",
-		pool("mode: exclusive, select: {pKeys: ['0x8000']}"):                `"0x8000" is no partition key`,
+		pool("mode: exclusive, select: {pKeys: ['0x8000']}"):                `"0x8000" is not a partition key`,
 		pool("mode: exclusive, select: {linkTypes: [eth]}"):                 `"eth" is neither "ether" nor "infiniband"`,
 		pool("mode: exclusive, select: {pciAddresses: ['0c:00.0']}"):        "is not a PCI address",
 		pool("mode: exclusive, select: {pciAddresses: ['0000:0c:00.0.1']}"): "is not a PCI address",

@@ -203,7 +203,7 @@ func (e *evaluation) missing(p *PoolConfig, l list, selected []*NIC) {
 			e.problem(p, NothingSelected, "%s %q is a NIC that the selector's other keys exclude; correct one of them", l.key, v)
 			continue
 		}
-		e.problem(p, NothingSelected, `%s %q is no NIC of this node; correct it ("railctl nics" lists the NICs)`, l.key, v)
+		e.problem(p, NothingSelected, `%s %q is not a NIC of this node; correct it ("railctl nics" lists the NICs)`, l.key, v)
 	}
 }
 

@@ -99,10 +99,10 @@ NothingSelected: no NIC of this node is selected by ifNames ens98,ens99; linkTyp
 NothingSelected: no NIC of this node is selected by drivers nosuch`},
 		"single values that select nothing": {text: `pools: [{name: a/s, mode: shared, max: 8, select: {ifNames: [rail0, ens99, eno1], pciAddresses: ["0000:1c:00.0", "0000:00:1f.6"], rails: [0, 9], drivers: [mlx5_core, nosuch]}}]`, want: `
 a/s shared: ens12np0
-NothingSelected: rails "9" is no NIC of this node
-NothingSelected: ifNames "ens99" is no NIC of this node
+NothingSelected: rails "9" is not a NIC of this node
+NothingSelected: ifNames "ens99" is not a NIC of this node
 NothingSelected: ifNames "eno1" is a NIC that the selector's other keys exclude
-NothingSelected: pciAddresses "0000:00:1f.6" is no NIC of this node`},
+NothingSelected: pciAddresses "0000:00:1f.6" is not a NIC of this node`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			nics := append(server(), c.nics...)

@@ -120,7 +120,7 @@ func (r *Rail) UnmarshalYAML(node *yaml.Node) error {
 		}
 	}
 	if given != 1 {
-		return fmt.Errorf("line %d: rail %d needs one of pci, name, mac, acpiIndex and rdma, and has %d of them", node.Line, *raw.ID, given)
+		return fmt.Errorf("line %d: rail %d needs one of pci, name, mac, acpiIndex and rdma, but has %d of them", node.Line, *raw.ID, given)
 	}
 	*r = Rail{ID: *raw.ID, PCI: text(raw.PCI), Name: text(raw.Name), MAC: text(raw.MAC), RDMA: text(raw.RDMA)}
 	if raw.ACPIIndex != nil {
@@ -227,10 +227,10 @@ func (r *Rails) Assign(nics []NIC) (byPCI map[string]int, problems []Problem) {
 		found := slices.SortedFunc(maps.Keys(addresses), comparePCI)
 		switch {
 		case len(found) == 0:
-			problems = append(problems, Problem{"", NothingSelected, what + ` is no NIC of this node; correct the entry: "railctl rails discover" proposes all`})
+			problems = append(problems, Problem{"", NothingSelected, what + ` is not a NIC of this node; correct the entry: "railctl rails discover" proposes all`})
 			continue
 		case len(found) > 1:
-			problems = append(problems, Problem{"", Ambiguous, fmt.Sprintf("%s is several NICs, %s: none gets the rail; name one by its PCI address", what, strings.Join(found, " "))})
+			problems = append(problems, Problem{"", Ambiguous, fmt.Sprintf("%s matches several NICs, %s: none gets the rail; name one by its PCI address", what, strings.Join(found, " "))})
 			continue
 		case found[0] == "":
 			problems = append(problems, Problem{"", NoPCI, what + " is a NIC without a PCI function, which cannot be in a pool; name another one"})
@@ -263,7 +263,7 @@ func (r *Rails) assignInOrder(nics []NIC) (byPCI map[string]int, problems []Prob
 	byPCI = map[string]int{}
 	for i, pci := range slices.SortedFunc(maps.Keys(addresses), comparePCI) {
 		if i > MaxRail {
-			return byPCI, []Problem{{"", Ambiguous, fmt.Sprintf("rails: %d NICs are selected, and there are %d rails at most: %s and those behind it have none; narrow rails.select", len(addresses), MaxRail+1, pci)}}
+			return byPCI, []Problem{{"", Ambiguous, fmt.Sprintf("rails: %d NICs are selected, but there are at most %d rails: %s and the NICs after it have none; narrow rails.select", len(addresses), MaxRail+1, pci)}}
 		}
 		byPCI[pci] = i
 	}

@@ -118,7 +118,7 @@ func TestMoreNICsThanRails(t *testing.T) {
 
 func TestRailsWithMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		`[{id: 0}]`: "needs one of pci, name, mac, acpiIndex and rdma, and has 0",
+		`[{id: 0}]`: "needs one of pci, name, mac, acpiIndex and rdma, but has 0",
 		`[{id: 0, pci: "0000:0c:00.0", name: a}]`:       "has 2 of them",
 		`[{pci: "0000:0c:00.0"}]`:                       "needs an id from 0 to 255",
 		`[{id: 256, name: a}]`:                          "needs an id from 0 to 255",

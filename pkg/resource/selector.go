@@ -185,7 +185,7 @@ func checkText(v string) error {
 
 func checkHex(v string) error {
 	if _, err := strconv.ParseUint(v, 16, 16); err != nil || len(v) != 4 {
-		return fmt.Errorf(`%q is not four hexadecimal digits, as "15b3"`, v)
+		return fmt.Errorf(`%q is not four hexadecimal digits, such as "15b3"`, v)
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func checkLinkType(v string) error {
 func checkPKey(v string) error {
 	digits := strings.TrimPrefix(strings.ToLower(v), "0x")
 	if key, err := strconv.ParseUint(digits, 16, 16); err != nil || digits == v || key&0x7fff == 0 {
-		return fmt.Errorf(`%q is no partition key, as "0x8001"`, v)
+		return fmt.Errorf(`%q is not a partition key, such as "0x8001"`, v)
 	}
 	return nil
 }
@@ -215,7 +215,7 @@ func checkNumber(v string) error {
 // checkPCI returns an error if the text is not the address of a PCI function as the kernel
 // writes it, "0000:3b:00.0", in any case.
 func checkPCI(v string) error {
-	wrong := fmt.Errorf(`%q is not a PCI address with its domain, as "0000:3b:00.0"`, v)
+	wrong := fmt.Errorf(`%q is not a PCI address with its domain, such as "0000:3b:00.0"`, v)
 	parts := strings.Split(v, ":")
 	if len(parts) != 3 {
 		return wrong

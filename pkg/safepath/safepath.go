@@ -91,5 +91,5 @@ func safe(path string, info fs.FileInfo, forbidden fs.FileMode) error {
 	if mode.Type() == fs.ModeSymlink || mode.Perm()&forbidden == 0 || mode.IsDir() && mode&fs.ModeSticky != 0 {
 		return nil
 	}
-	return fmt.Errorf("%s may be written by others than root (mode %04o)", path, mode.Perm())
+	return fmt.Errorf("users other than root can write to %s (mode %04o)", path, mode.Perm())
 }

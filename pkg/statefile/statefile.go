@@ -75,8 +75,8 @@ func OpenExisting(path string) (*Dir, error) {
 }
 
 func unsafeError(path string, err error) error {
-	return failure.From(err, failure.IO, "state directory %s: others could forge what is in it", path).
-		Cure("keep it below directories that only root may write to, as /run")
+	return failure.From(err, failure.IO, "state directory %s: other users could replace its files", path).
+		Cure("put it below directories that only root can write to, such as /run")
 }
 
 // openRoot opens the directory name, which lstat and open find, unless others could forge
@@ -91,7 +91,7 @@ func openRoot(lstat func(string) (fs.FileInfo, error), open func(string) (*os.Ro
 			return nil, openError(path, err)
 		}
 		if !named.IsDir() {
-			return nil, replacedError(path, "it is not a directory but "+named.Mode().Type().String())
+			return nil, replacedError(path, "it is not a directory, but "+named.Mode().Type().String())
 		}
 		// The dot makes the kernel fail for a FIFO, instead of waiting for its writer.
 		root, err := open(name + "/.")
@@ -116,11 +116,11 @@ func openRoot(lstat func(string) (fs.FileInfo, error), open func(string) (*os.Ro
 func trusted(root *os.Root, info fs.FileInfo, path string) (*os.Root, error) {
 	var err error
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
-		err = failure.New(failure.IO, "state directory %s belongs to user %d, who could forge what is in it", path, st.Uid).
-			Cure("remove it or configure another place")
+		err = failure.New(failure.IO, "state directory %s belongs to user %d, who could replace its files", path, st.Uid).
+			Cure("remove it, or configure another state directory")
 	} else if info.Mode().Perm()&0o022 != 0 {
-		err = failure.New(failure.IO, "state directory %s may be written by others (mode %04o)", path, info.Mode().Perm()).
-			Cure("chmod 0700 %s after checking what is in it", path)
+		err = failure.New(failure.IO, "other users can write to the state directory %s (mode %04o)", path, info.Mode().Perm()).
+			Cure("check its files, then run: chmod 0700 %s", path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
@@ -130,11 +130,11 @@ func trusted(root *os.Root, info fs.FileInfo, path string) (*os.Root, error) {
 
 func replacedError(path, why string) error {
 	return failure.From(fmt.Errorf("%s: %w", why, ErrForeign), failure.IO, "state directory %s", path).
-		Cure("remove it or configure another place")
+		Cure("remove it, or configure another state directory")
 }
 
 func openError(path string, err error) error {
-	return failure.From(err, failure.IO, "state directory %s", path).Cure("make it writable for root, or configure another place")
+	return failure.From(err, failure.IO, "state directory %s", path).Cure("make it writable for root, or configure another state directory")
 }
 
 // onTmpfs reports whether path is on a file system that does not survive a
@@ -223,7 +223,7 @@ func (d *Dir) isSymlink(name string) bool {
 func (d *Dir) Write(name string, data []byte) error {
 	if len(data) > maxFile {
 		return failure.New(failure.IO, "state file %s would have %d bytes, and at most %d can be read", filepath.Join(d.path, name), len(data), maxFile).
-			Cure("make the configuration that is kept in it smaller")
+			Cure("shorten the configuration that is kept in it")
 	}
 	// Not the process ID: containers that share the directory may have the
 	// same.
@@ -260,9 +260,9 @@ func (d *Dir) writeTemp(tmp string, data []byte) error {
 }
 
 func writeError(dir, name string, err error) error {
-	cure := "make the directory writable for root, or configure another place"
+	cure := "make the directory writable for root, or configure another state directory"
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		cure = "free space on its file system, or configure another place"
+		cure = "free space on its file system, or configure another state directory"
 	}
 	return failure.From(err, failure.IO, "cannot write state file %s", filepath.Join(dir, name)).Cure("%s", cure)
 }

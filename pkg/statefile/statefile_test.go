@@ -40,7 +40,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"a file", func() error { return os.WriteFile(path("file"), nil, 0o600) }, path("file"), cnierr.IO, "state directory"},
 		{"below a file", nil, path("file/below"), cnierr.IO, "state directory"},
 		{"a symbolic link", func() error { return os.Symlink(dir, path("link")) }, path("link"), cnierr.IO, "not a directory"},
-		{"a directory of a group", mkdir("group", 0o770, self), path("group"), cnierr.IO, "may be written by others (mode 0770)"},
+		{"a directory of a group", mkdir("group", 0o770, self), path("group"), cnierr.IO, "other users can write to the state directory"},
 		{"a directory of all", mkdir("all", 0o707|fs.ModeSticky, self), path("all"), cnierr.IO, "chmod 0700"},
 		{"a directory of another user", mkdir("user", 0o700, 65534), path("user"), cnierr.IO, "belongs to user 65534"},
 	} {

@@ -209,7 +209,7 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 		case !isWhole:
 			b.Missing(path, fmt.Errorf("its last %d lines have more than %d bytes, and their end is missing", lines, logBytes))
 		case tooMany > 0:
-			b.Missing(path, fmt.Errorf("only its last %d lines are here: its last %d have more than %d bytes", lines, tooMany, logBytes))
+			b.Missing(path, fmt.Errorf("only its last %d lines are here: its last %d lines have more than %d bytes", lines, tooMany, logBytes))
 		}
 		b.Add(path, about, text)
 		return

@@ -212,7 +212,7 @@ func (i *Interface) check() error {
 	}
 	for _, a := range i.Addresses {
 		if ip := a.Addr(); !a.IsValid() || a.Port() == 0 || ip.IsUnspecified() || ip.IsMulticast() {
-			return errors.New("an address that is not that of an interface")
+			return errors.New("an address that no interface can have")
 		}
 	}
 	return nil

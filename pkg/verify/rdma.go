@@ -63,7 +63,7 @@ var rdmaColumns = map[string]struct {
 func ParsePerftest(program, output string) (float64, error) {
 	columns, ok := rdmaColumns[program]
 	if !ok {
-		return 0, fmt.Errorf("%q is not a known program of perftest", program)
+		return 0, fmt.Errorf("%q is not a known perftest program", program)
 	}
 	value, tables := math.NaN(), 0
 	lines := strings.Split(output, "\n")

@@ -419,7 +419,7 @@ func (r *run) between(w Way) (netip.Addr, netip.AddrPort, error) {
 			}
 		}
 	}
-	return netip.Addr{}, netip.AddrPort{}, errors.New("the ends have no addresses of one family")
+	return netip.Addr{}, netip.AddrPort{}, errors.New("the ends have no addresses of the same family")
 }
 
 // measure runs the flows of both nodes at the same time, and asks each what arrived.

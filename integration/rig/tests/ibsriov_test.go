@@ -181,7 +181,7 @@ func guidComesHome(t *testing.T, mode rdma.Mode) {
 		n.MustRun(call)
 		n.MustRun(call.With("DEL"))
 		if now := index(); mode == rdma.Shared && now != was {
-			t.Errorf("the driver was bound anew: the interface's index is %d, not %d", now, was)
+			t.Errorf("the driver was rebound: the interface's index is %d, not %d", now, was)
 		}
 		untouched(n)
 	})
@@ -395,7 +395,7 @@ func TestGUIDOfAFunctionOfAUserspaceDriver(t *testing.T) {
 	maps.Copy(vfio, asked(podGUID))
 	before := n.State()
 	_, err := n.Run(n.lendIB(n.pod("early"), "ADD", 1, vfio))
-	refused(t, err, cnierr.NotAvailable, `"vfioPciMode" is set, and no userspace driver holds`)
+	refused(t, err, cnierr.NotAvailable, `"vfioPciMode" is set, but no userspace driver holds`)
 	n.untouched(before)
 	n.bind(1, "uio_pci_generic")
 	before, table := n.State(), n.table()

@@ -212,7 +212,7 @@ func TestADDThatFailsRestoresIGBsFunctions(t *testing.T) {
 			"no minimum":         {map[string]any{"min_tx_rate": 10}, cnierr.NotAvailable, []string{"rate: invalid argument"}},
 			"more than the link": {map[string]any{"max_tx_rate": 2000}, cnierr.NotAvailable, []string{"rate: invalid argument"}},
 			"no 802.1ad":         {map[string]any{"vlanProto": "802.1ad"}, cnierr.NotAvailable, []string{"VLAN: protocol not supported"}},
-			"MTU":                {map[string]any{"mtu": 9500}, cnierr.InvalidConfig, []string{"does not take MTU 9500"}},
+			"MTU":                {map[string]any{"mtu": 9500}, cnierr.InvalidConfig, []string{"does not accept MTU 9500"}},
 			"no address left":    {map[string]any{"ipam": oneAddress}, cnierr.IPAM, []string{"172.31.9"}},
 		} {
 			conf := maps.Clone(igbSettings)

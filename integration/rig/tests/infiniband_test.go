@@ -375,7 +375,7 @@ func TestRDMABehindAnInfiniBandInterfaceIsRefused(t *testing.T) {
 	chained := p.call("ADD", "net1", n.config(0, map[string]any{"type": "rdma", "device": nil, "prevResult": json.RawMessage(result)}))
 	chained.Plugin = "rdma"
 	_, err := n.Run(chained)
-	refused(t, err, cnierr.NotAvailable, "InfiniBand interface", "netns_mode=1", "by host-device, without")
+	refused(t, err, cnierr.NotAvailable, "InfiniBand interface", "netns_mode=1", "with host-device, without")
 	n.MustRun(p.call("DEL", "net1", config))
 	n.untouched(before)
 }

@@ -383,7 +383,7 @@ func TestSettingThatADriverLacks(t *testing.T) {
 	for bits, setting := range map[string]string{"4096": "VLAN", "2": "MAC"} { // IFLA_VF_VLAN_LIST is 12
 		knob(t, "vf_ignores", bits, func() {
 			_, err := n.Run(n.lend(n.pod("pod"), "ADD", 1, allSettings))
-			refused(t, err, cnierr.NotAvailable, setting+": the driver has another value than was set")
+			refused(t, err, cnierr.NotAvailable, setting+": the driver reports another value than the one that was set")
 			n.untouched(before)
 		})
 	}

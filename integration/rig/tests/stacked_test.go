@@ -197,7 +197,7 @@ func TestChainedRDMABehindAMacvlanOnABond(t *testing.T) {
 		n := n.in(t)
 		macvlan, chained := chain(n, rdma.Exclusive, nil)
 		_, err := n.Run(chained)
-		mustFail(t, err, cnierr.NotAvailable, "net1 only lies on bond0", "netns_mode=1")
+		mustFail(t, err, cnierr.NotAvailable, "net1 lies on bond0", "netns_mode=1")
 		n.MustRun(chained.With("DEL"))
 		n.MustRun(macvlan.With("DEL"))
 		n.untouched(before)

@@ -60,7 +60,7 @@ func TestDeviceIDChoosesTheNIC(t *testing.T) {
 		"a selector and its id":   {more: with(id(0), map[string]any{"device": nicName(0)}), rail: 0},
 		"a selector and another":  {more: with(id(1), map[string]any{"device": nicName(0)}), code: cnierr.InvalidConfig, texts: []string{nicName(0), nicPCI(0), nicPCI(1), "resourceName"}},
 		"a selector and a number": {more: map[string]any{"deviceID": "3", "pciBusID": "3"}, rail: 0},
-		"no id":                   {more: map[string]any{"device": nil}, code: cnierr.InvalidConfig, texts: []string{"no device plugin gave one", "resourceName"}},
+		"no id":                   {more: map[string]any{"device": nil}, code: cnierr.InvalidConfig, texts: []string{"no device plugin has allocated one", "resourceName"}},
 		"its rail":                {more: with(id(1), map[string]any{"rail": 1}), rail: 1},
 		"the wrong rail":          {more: with(id(1), map[string]any{"rail": 2}), code: cnierr.InvalidConfig, texts: []string{"for rail 2", nicName(1), nicPCI(1), "has rail 1"}},
 		"a rail alone":            {more: map[string]any{"device": nil, "rail": 2}, rail: 2},

@@ -145,7 +145,7 @@ var defects = []defect{
 				s.set(freeRail, "refuse_gids", "0")
 			}
 		},
-		want: map[string]string{"NIC-GIDV2": "NIC ens16np0: no GID of RoCE v2 for 10.78.0.1/16"},
+		want: map[string]string{"NIC-GIDV2": "NIC ens16np0: no RoCE v2 GID for 10.78.0.1/16"},
 	},
 	{
 		name: "pod's NIC takes no GID for an address",
@@ -154,7 +154,7 @@ var defects = []defect{
 			s.trainer.IP("addr", "add", "10.79.0.1/16", "dev", "net3")
 			return func() { s.trainer.IP("addr", "del", "10.79.0.1/16", "dev", "net3"); s.set(2, "refuse_gids", "0") }
 		},
-		want: map[string]string{"POD-GIDV2": "pod default/trainer: net3: no GID of RoCE v2 for 10.79.0.1/16"},
+		want: map[string]string{"POD-GIDV2": "pod default/trainer: net3: no RoCE v2 GID for 10.79.0.1/16"},
 	},
 	{
 		name: "NIC has the name of a pod's interface",
@@ -185,7 +185,7 @@ var defects = []defect{
 			}
 		},
 		want: map[string]string{
-			"DP-SELECT": "rail 5 ({pci: \"0000:00:10.0\"}) is no NIC of this node",
+			"DP-SELECT": "rail 5 ({pci: \"0000:00:10.0\"}) is not a NIC of this node",
 			"RAIL-GAP":  "rail 5: the node has rail 4 and rail 6", // that is the rail without a NIC
 		},
 	},
@@ -362,12 +362,12 @@ var defects = []defect{
 		want:  map[string]string{"HOST-MEMLOCK": "process containerd: its limit of locked memory is"},
 	},
 	{
-		name: "limits.conf bounds locked memory",
+		name: "limits.conf limits locked memory",
 		plant: func(s *railNode) func() {
 			put(s, "/etc/security/limits.d/90-memlock.conf", "* hard memlock 65536\n")
 			return func() { _ = os.RemoveAll("/etc/security") }
 		},
-		want: map[string]string{"HOST-LIMITSCONF": "a line bounds locked memory to 65536 KiB"},
+		want: map[string]string{"HOST-LIMITSCONF": "a line limits locked memory to 65536 KiB"},
 	},
 	{
 		name: "speed of a rail",
@@ -479,7 +479,7 @@ var exclusiveDefects = []defect{
 			s.trainer.IP("addr", "add", "10.79.0.1/16", "dev", "net3")
 			return func() { s.trainer.IP("addr", "del", "10.79.0.1/16", "dev", "net3"); s.set(2, "refuse_gids", "0") }
 		},
-		want: map[string]string{"POD-GIDV2": "pod default/trainer: net3: no GID of RoCE v2 for 10.79.0.1/16"},
+		want: map[string]string{"POD-GIDV2": "pod default/trainer: net3: no RoCE v2 GID for 10.79.0.1/16"},
 	},
 }
 

@@ -64,7 +64,7 @@ func (c *collector) hypervisor(context.Context) (bool, error) {
 	if err == nil && slices.ContainsFunc(hypervisors, func(h string) bool { return strings.HasPrefix(vendor, h) }) {
 		return true, nil
 	}
-	return false, fmt.Errorf("the machine may be virtual or not: neither its CPU (%s) nor its firmware has it", runtime.GOARCH)
+	return false, fmt.Errorf("it is unknown whether the machine is virtual: neither its CPU (%s) nor its firmware shows it", runtime.GOARCH)
 }
 
 // rdmaMode returns the mode of the running kernel, "" without an RDMA core.

@@ -219,6 +219,6 @@ func (u *Uninstaller) wait(ctx context.Context) error {
 		}
 		_ = wait.For(ctx, pollPause) // the loop checks ctx
 	}
-	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for by \"kubectl describe node\", and run it again",
+	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for with \"kubectl describe node\", and run it again",
 		max(1, left), nodes, u.Timeout)
 }

@@ -29,7 +29,7 @@ func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (neti
 	}
 	p, err := s.openPool(ctx, id, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return netip.Addr{}, none(errors.New("no address is handed out"))
+		return netip.Addr{}, none(errors.New("it has no assigned address"))
 	}
 	if err != nil {
 		return netip.Addr{}, err
@@ -44,7 +44,7 @@ func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (neti
 			return addr, nil
 		}
 	}
-	return netip.Addr{}, none(errors.New("this attachment holds no address of it"))
+	return netip.Addr{}, none(errors.New("this attachment has no address in it"))
 }
 
 // Allocation is an assigned address.
@@ -86,7 +86,7 @@ func (s *Store) Allocations(ctx context.Context, id ipam.Pool) ([]Allocation, er
 func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	for _, c := range claims {
 		if err := s.status(ctx, c); err != nil {
-			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
+			return failure.Wrap(err, failure.NotAvailable, "no address can be assigned")
 		}
 	}
 	return nil

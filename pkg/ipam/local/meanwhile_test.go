@@ -103,7 +103,7 @@ func TestHostPartThatAnotherRailChoosesMeanwhileCounts(t *testing.T) {
 	space := openTestPool(t, s, poolOf("10.0.0.0/26")).reserved.space
 	whileWaiting(t, space, hostLock, func() {
 		got, err := s.Allocate(testContext, railOwner("c1", "p1", 1), []ipam.Claim{want(onRail(t, 1), "10.1.0.41")})
-		if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), "its host part on the other rails is that of 10.1.0.40") {
+		if failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), "its addresses on the other rails have the host part of 10.1.0.40") {
 			t.Errorf("%v, %v", got, err)
 		}
 	}, func() {

@@ -138,14 +138,14 @@ func (p *pool) checkInfo() error {
 	}
 	var info poolInfo
 	if err := json.Unmarshal(data, &info); err != nil {
-		return failure.From(err, failure.BadRecord, "address pool %s is corrupt", path).Cure("remove it, if the records beside it are of that network")
+		return failure.From(err, failure.BadRecord, "address pool %s is corrupt", path).Cure("remove it if the records beside it belong to that network")
 	}
 	if info.Version > recordVersion {
 		return failure.New(failure.BadRecord, "address pool %s was written by a newer version (%d)", path, info.Version).
 			Cure("use the newer version of the plugin")
 	}
 	if info.Range != p.id.Prefix.String() || info.Space != p.id.Space {
-		return failure.New(failure.BadRecord, "address pool %s is of range %q and network_name %q, the config says %q and %q",
+		return failure.New(failure.BadRecord, "address pool %s has the range %q and the network_name %q, but the configuration has %q and %q",
 			path, info.Range, info.Space, p.id.Prefix, p.id.Space).
 			Cure("move the directory away when no pod uses its addresses")
 	}

@@ -129,7 +129,7 @@ func TestTwoInterfacesOnOneRailAreRefusedWithSameHost(t *testing.T) {
 	wantRails(t, s, "c1", "p1", 1, 0, 1)
 	second := owner("c1", "p1", "net9")
 	_, err := s.Allocate(testContext, second, []ipam.Claim{onRail(t, 1)})
-	if failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), "net9 of ns/p1 is on the rail of net1") {
+	if failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), "net9 of ns/p1 is on the same rail as net1") {
 		t.Errorf("%v", err)
 	}
 }
@@ -144,8 +144,8 @@ func TestRequestedAddressGivesTheHostPart(t *testing.T) {
 		owner ipam.Owner
 		claim ipam.Claim
 	}{
-		"ns/p1 asks for 10.3.0.41, and its host part on the other rails is that of 10.3.0.40": {railOwner("c1", "p1", 3), want(onRail(t, 3), "10.3.0.41")},
-		"10.3.0.40: its host part is taken on another rail":                                   {railOwner("c2", "p2", 3), want(onRail(t, 3), "10.3.0.40")},
+		"ns/p1 asks for 10.3.0.41, but its addresses on the other rails have the host part of 10.3.0.40": {railOwner("c1", "p1", 3), want(onRail(t, 3), "10.3.0.41")},
+		"10.3.0.40: its host part is taken on another rail":                                              {railOwner("c2", "p2", 3), want(onRail(t, 3), "10.3.0.40")},
 	} {
 		if _, err := s.Allocate(testContext, tc.owner, []ipam.Claim{tc.claim}); failure.KindOf(err) != failure.IPAM || !strings.Contains(err.Error(), what) {
 			t.Errorf("%v, want %q", err, what)

@@ -115,14 +115,14 @@ next:
 				continue
 			}
 			if other := claims[i].Want; other.IsValid() {
-				return failure.New(failure.InvalidConfig, "the requested addresses %s and %s lie in one range, of which an interface gets one address",
+				return failure.New(failure.InvalidConfig, "the requested addresses %s and %s are in the same range, from which an interface gets only one address",
 					other, want).
 					Cure("ask for one of them")
 			}
 			claims[i].Want = want
 			continue next
 		}
-		return failure.New(failure.InvalidConfig, "the requested address %s lies in no range of network %s", want, conf.Name).
+		return failure.New(failure.InvalidConfig, "the requested address %s is in no range of network %s", want, conf.Name).
 			Cure("ask for an address of a configured range")
 	}
 	return nil

@@ -72,8 +72,8 @@ func TestRequestedAddressesGoToTheirRange(t *testing.T) {
 		{"none", nil, []string{"invalid IP", "invalid IP"}, ""},
 		{"of the second", []string{"10.0.1.7"}, []string{"invalid IP", "10.0.1.7"}, ""},
 		{"of both, in any order", []string{"10.0.1.7", "10.0.0.8"}, []string{"10.0.0.8", "10.0.1.7"}, ""},
-		{"two of one", []string{"10.0.1.7", "10.0.1.8"}, nil, "lie in one range"},
-		{"of no range", []string{"10.0.2.7"}, nil, "lies in no range of network net"},
+		{"two of one", []string{"10.0.1.7", "10.0.1.8"}, nil, "are in the same range"},
+		{"of no range", []string{"10.0.2.7"}, nil, "is in no range of network net"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conf.Requested = nil

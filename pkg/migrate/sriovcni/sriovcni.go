@@ -169,7 +169,7 @@ func (k *kept) returned(u *attachment.Upstream) (*link.Link, error) {
 		l, err := interfaceIn(u.Pod, k.DeviceID)
 		if l != nil && err == nil {
 			err = failure.New(failure.NotReturned, "sriov-cni's virtual function %s is still in the pod, as %s", k.DeviceID, l.Name).
-				Cure("name it by the deviceID in the network, and open it in the node file; a DEL tries again")
+				Cure("set \"deviceID\" of the network to it, and open it in the node file; a DEL tries again")
 		}
 		if err != nil {
 			return nil, err
@@ -257,7 +257,7 @@ func load(dir string, u *attachment.Upstream, project string, k interface{ devic
 	case errors.Is(err, fs.ErrNotExist):
 		return false // the plugin did not make this attachment
 	case err == nil && !u.Node.Host().IsPCI(k.device()):
-		err = fmt.Errorf("%q is no PCI address", k.device())
+		err = fmt.Errorf("%q is not a PCI address", k.device())
 	}
 	if err != nil {
 		u.Node.Log.Warn("cannot use the file that another plugin kept", "plugin", project, "file", file(u), "err", err)

@@ -114,7 +114,7 @@ func setMetrics(tx *attachment.Tx, index int) error {
 	}
 	for _, ip := range l3.AllIPs() {
 		if err := tx.Pod.SetAddressMetric(index, &ip.Address, l3.Table); err != nil {
-			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure(`give a smaller number by "table" in "routing"`)
+			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure(`set "table" in "routing" to a smaller number`)
 		}
 	}
 	return nil
@@ -124,7 +124,7 @@ func setUp(_ context.Context, tx *attachment.Tx, index int) error {
 	err := tx.Pod.SetUp(index)
 	if errors.Is(err, unix.EADDRINUSE) { // macvlan_open
 		return failure.From(err, failure.InvalidConfig, "another macvlan on the same NIC has the MAC %s of %s", tx.Link.MAC, tx.IfName).
-			Cure("give each pod a MAC of its own, or none")
+			Cure("set another MAC for each pod, or none")
 	}
 	return failure.From(err, failure.Kernel, "set %s up", tx.IfName).Cure("see the kernel log for the driver's reason")
 }

@@ -134,7 +134,7 @@ func TestAddThatFailsForARealReasonLeavesNothing(t *testing.T) {
 		"altname taken in the pod": {
 			func(b *bench) { b.pod.IP("link", "add", "enp4s0np0", "type", "ifb") }, nil, cnierr.NameTaken, `"enp4s0np0"`,
 		},
-		"MTU refused": {nil, map[string]any{"mtu": 70000}, cnierr.InvalidConfig, "does not take MTU 70000"},
+		"MTU refused": {nil, map[string]any{"mtu": 70000}, cnierr.InvalidConfig, "does not accept MTU 70000"},
 		"route refused": {
 			nil, map[string]any{"ipam": map[string]any{
 				"type": "static", "addresses": []map[string]any{{"address": "10.1.1.2/24"}},

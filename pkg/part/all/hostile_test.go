@@ -430,7 +430,7 @@ func TestStateDirectoryThatOthersCanWriteIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, verb := range []string{"ADD", "DEL", "GC", "STATUS", "CHECK"} {
-			fails(t, b.answered(b.call(verb, b.config(nil))), cnierr.IO, "may be written by others", "chmod 0700")
+			fails(t, b.answered(b.call(verb, b.config(nil))), cnierr.IO, "other users can write to the state directory", "chmod 0700")
 		}
 		if err := os.Chmod(filepath.Join(b.state, sub), 0o700); err != nil {
 			t.Fatal(err)

@@ -253,6 +253,6 @@ func TestMacvlanWithAnMTUBelowTheMinimum(t *testing.T) {
 	b := newBench(t)
 	before := b.node.State()
 	_, err := b.node.Run(b.call("ADD", b.macvlanConfig(map[string]any{"mtu": 67})))
-	fails(t, err, cnierr.InvalidConfig, "MTU 67", `"mtu" at least 68`)
+	fails(t, err, cnierr.InvalidConfig, "MTU 67", `"mtu" to at least 68`)
 	b.untouched(before)
 }

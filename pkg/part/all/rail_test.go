@@ -171,7 +171,7 @@ func TestNICIsThatOfTheDeviceIDAndTheRail(t *testing.T) {
 		"the runtime's id before the NAD's": {more: map[string]any{"device": nil, "pciBusID": third.pci, "runtimeConfig": map[string]any{"deviceID": second.pci}}, nic: second.name},
 		"nothing": {
 			more: map[string]any{"device": nil}, code: cnierr.InvalidConfig,
-			texts: []string{"no device plugin gave one", "k8s.v1.cni.cncf.io/resourceName", "have the pod request that resource", `specify either "device"`, `"rail"`},
+			texts: []string{"no device plugin has allocated one", "k8s.v1.cni.cncf.io/resourceName", "have the pod request that resource", `specify either "device"`, `"rail"`},
 		},
 		"a shared plugin's number alone": {more: map[string]any{"device": nil, "deviceID": "3"}, code: cnierr.NICNotFound, texts: []string{`"3"`, "shared"}},
 

@@ -205,7 +205,7 @@ func TestSourceRoutingNeedsATable(t *testing.T) {
 		b.pod.IP("route", "add", "10.77.0.0/16", "dev", "lo", "table", "1003")
 		with := b.pod.State()
 		_, err = b.node.Run(b.call("ADD", b.of(plugin, map[string]any{"routing": source(1003), "ipam": static(nil, "10.1.3.17/16")})))
-		fails(t, err, cnierr.InvalidConfig, "routes in table 1003 already", `"table"`)
+		fails(t, err, cnierr.InvalidConfig, "already has routes in table 1003", `"table"`)
 		if d := b.pod.Settled(with); d != "" {
 			t.Errorf("%s: the pod is not as it was:\n%s", plugin, d)
 		}
@@ -565,7 +565,7 @@ func TestTableIsThatOfOneOfTwoADDs(t *testing.T) {
 		if step == "routing" && !tried { // the first is recorded
 			tried = true
 			_, err := b.opened.Add(context.Background(), second, other)
-			fails(t, err, cnierr.InvalidConfig, "has routes in table 1003 already, of net1", `another number by "table"`)
+			fails(t, err, cnierr.InvalidConfig, "already has routes in table 1003, of net1", `"routing" of this network to another number`)
 		}
 		return nil
 	}
@@ -611,7 +611,7 @@ func TestTableOfARecordThatDoesNotCountIsFree(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, err := b.node.Run(second); name == "counts" {
-				fails(t, err, cnierr.InvalidConfig, "has routes in table 1004 already, of net1")
+				fails(t, err, cnierr.InvalidConfig, "already has routes in table 1004, of net1")
 			} else if err != nil {
 				t.Error(err)
 			}

@@ -46,7 +46,7 @@ func (Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	}
 	path := filepath.Clean(asked)
 	if !below(deviceInfoDirs, path) {
-		return failure.New(failure.InvalidConfig, "CNIDeviceInfoFile %q is not in %s", asked, deviceInfoDirs[0]).Cure("remove it: the runtime gives it")
+		return failure.New(failure.InvalidConfig, "CNIDeviceInfoFile %q is not in %s", asked, deviceInfoDirs[0]).Cure("remove it: the runtime sets it")
 	}
 	if _, err := os.Lstat(path); err != nil {
 		tx.Record.DeviceInfo = path

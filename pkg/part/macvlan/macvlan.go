@@ -50,7 +50,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	}
 	if c.MTU > parent.MTU {
 		return failure.New(failure.InvalidConfig, "invalid MTU %d, must be [0, master MTU(%d)]", c.MTU, parent.MTU).
-			Cure("raise the master's MTU, or give a smaller one")
+			Cure(`raise the master's MTU, or set a smaller "mtu"`)
 	}
 	if !parent.IsUp() {
 		// The kernel makes it anyway, and it works once the parent is up.
@@ -155,18 +155,18 @@ func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
 			child.Master, child.MasterIndex, ns.Path).
 			Cure(`see "ip link"`)
 	case errors.Is(err, unix.EBUSY) && hasKind(ns, child.MasterIndex, "ipvlan", "ipvtap"):
-		return failure.From(err, failure.InvalidConfig, "%s: it has ipvlan children, and a NIC carries one kind or the other", what).
+		return failure.From(err, failure.InvalidConfig, "%s: it has ipvlan children, and a NIC cannot have both ipvlan and macvlan children", what).
 			Cure("end the pods that use ipvlan on it, or use another master")
 	case errors.Is(err, unix.EBUSY):
 		return failure.From(err, failure.InvalidConfig,
 			"%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what).
 			Cure("use another master, or take it out of its bridge or bond")
 	case errors.Is(err, unix.EINVAL) && p.Conf.MTU > 0 && p.Conf.MTU < minMTU:
-		return failure.From(err, failure.InvalidConfig, "%s with MTU %d", what, p.Conf.MTU).Cure(`give "mtu" at least 68 bytes, or 1280 with IPv6`)
+		return failure.From(err, failure.InvalidConfig, "%s with MTU %d", what, p.Conf.MTU).Cure(`set "mtu" to at least 68 bytes, or 1280 with IPv6`)
 	case errors.Is(err, unix.EINVAL):
 		return failure.From(err, failure.InvalidConfig, "%s", what).Cure(`check "mode" and "mac": passthru allows one child, and a MAC must be unicast`)
 	case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EADDRNOTAVAIL):
-		return failure.From(err, failure.InvalidConfig, "%s with MAC %s", what, p.Conf.MAC).Cure("give it another MAC")
+		return failure.From(err, failure.InvalidConfig, "%s with MAC %s", what, p.Conf.MAC).Cure("use another MAC")
 	}
 	return failure.From(err, failure.Kernel, "%s", what).Cure("see the kernel log")
 }

@@ -70,9 +70,9 @@ func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 		return rails.Selector(*c.Rail.Number)
 	case len(c.IDs()) > 0:
 		return s, failure.New(failure.NICNotFound, "device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0]).
-			Cure("see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; name the NIC by \"device\" or \"rail\" if the resource is shared, as the ids of its devices are numbers")
+			Cure("see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; name the NIC by \"device\" or \"rail\" if the resource is shared, because the ids of its devices are numbers")
 	}
-	return s, failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin gave one").
+	return s, failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin has allocated one").
 		Cure(`give the NAD the annotation k8s.v1.cni.cncf.io/resourceName and have the pod request that resource, ` +
 			`or specify either "device", "hwaddr", "kernelpath" or "pciBusID", or "rail"`)
 }
@@ -324,7 +324,7 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	}
 	if err == nil && p.Conf.KeepAddress && len(lent.Snapshot.Carried().Addresses) == 0 {
 		return failure.New(failure.InvalidConfig, `"keepAddress" keeps the addresses of %s, and it has none of global scope on the host`, l.Name).
-			Cure("give it an address there, or remove the key and give one by IPAM")
+			Cure("give it an address there, or remove the key and have \"ipam\" assign one")
 	}
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
 		lent.Snapshot.Programs, err = host.Netns.Programs(l)
@@ -412,7 +412,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	}
 	if p.Conf.MTU != 0 && p.Conf.MTU != tx.Link.MTU {
 		if err := tx.Pod.SetMTU(tx.Link.Index, p.Conf.MTU); err != nil {
-			return failure.From(err, failure.InvalidConfig, "%s does not take MTU %d", lent.Name, p.Conf.MTU).
+			return failure.From(err, failure.InvalidConfig, "%s does not accept MTU %d", lent.Name, p.Conf.MTU).
 				Cure("see `ip -d link show %s` for its limits (maxmtu)", lent.Name)
 		}
 		// Some drivers set less (ipoib_change_mtu).
@@ -442,10 +442,10 @@ func (p *Part) setMAC(tx *attachment.Tx) error {
 	}
 	err := tx.Pod.SetMAC(tx.Link.Index, p.MAC)
 	if err != nil {
-		return failure.From(err, failure.NotAvailable, "%s does not take the MAC %s", tx.Record.Loan.Name, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
+		return failure.From(err, failure.NotAvailable, "%s does not accept the MAC %s", tx.Record.Loan.Name, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
 	}
 	if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err == nil && !bytes.Equal(tx.Link.MAC, p.MAC) {
-		err = failure.New(failure.NotAvailable, "%s has the MAC %s, and was given %s", tx.Record.Loan.Name, tx.Link.MAC, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
+		err = failure.New(failure.NotAvailable, "%s has the MAC %s, although it was given %s", tx.Record.Loan.Name, tx.Link.MAC, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
 	}
 	return err
 }

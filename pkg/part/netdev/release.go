@@ -103,7 +103,7 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 		return !host.Bound(id.ParentDev), err
 	})
 	if !came {
-		err = failure.Wrap(ctx.Err(), failure.NotReturned, "the NIC %s was waited for too briefly", r.Loan.Snapshot.Name)
+		err = failure.Wrap(ctx.Err(), failure.NotReturned, "the wait for the NIC %s was too short", r.Loan.Snapshot.Name)
 	}
 	return l, away, err
 }

@@ -36,7 +36,7 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, e
 		if ns != tx.Node.Netns {
 			ns.Close()
 		}
-		return nil, nil, failure.From(err, failure.TryAgain, "lend %s, which the kernel has made anew", lent.Name).
+		return nil, nil, failure.From(err, failure.TryAgain, "lend %s, which the kernel has re-created", lent.Name).
 			Cure("see the kernel log for the driver's reason")
 	}
 	for _, c := range left {

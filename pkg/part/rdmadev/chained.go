@@ -147,7 +147,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*le
 	}
 	exclusive := mode == rdma.Exclusive
 	if exclusive && b.child() {
-		return nil, failure.From(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and %s only lies on %s, which stays on the host",
+		return nil, failure.From(errNotForPod, failure.NotAvailable, "RDMA is in exclusive mode, and %s lies on %s, which stays on the host",
 			tx.IfName, b.netdev.Name).
 			Cure("%s; or lend whole NICs with host-device", rdma.AtBoot(rdma.Shared))
 	}
@@ -168,7 +168,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*le
 	if move {
 		if err := losesInfiniBand(b.netdev, devices[0].Name); err != nil {
 			return nil, failure.From(errNotForPod, failure.NotAvailable, "interface %s: %v", tx.IfName, err).
-				Cure(`lend the interface and its RDMA device by host-device, without "rdma": "off" and without this plugin; or %s; `+
+				Cure(`lend the interface and its RDMA device with host-device, without "rdma": "off" and without this plugin; or %s; `+
 					`or use "rdmaIsolation" of ib-sriov-cni`, rdma.AtBoot(rdma.Shared))
 		}
 		if err := n.Host().Permit(nicOf(n, b), n.File, allow); err != nil {

@@ -47,7 +47,7 @@ func (p Moving) Confirm(tx *attachment.Tx) error {
 	if len(others) == 0 {
 		return nil
 	}
-	return failure.New(failure.NICProtected, "%s must stay on the host: another port of its HCA is lent to %s, or has a child interface of it, "+
+	return failure.New(failure.NICProtected, "%s must stay on the host: another port of its HCA is lent to %s, or has a child interface that belongs to that pod, "+
 		"and a move of the RDMA device destroys the interfaces of all ports", tx.Record.Loan.Name, others[0].Holder()).
 		Cure("end that pod; or %s", rdma.AtBoot(rdma.Shared))
 }

@@ -96,7 +96,7 @@ func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 		what += fmt.Sprintf(", and the device id %q names none", ids[0])
 	}
 	return failure.New(failure.NICNotFound, `"rdma" is required, but %s`, what).
-		Cure(`give its NIC's PCI address or auxiliary device as "deviceID"; or set "rdma": "auto" for interfaces without RDMA`)
+		Cure(`set "deviceID" to its NIC's PCI address or auxiliary device; or set "rdma": "auto" for interfaces without RDMA`)
 }
 
 // lower returns the NIC, VLAN or bond on which an interface of the pod is stacked, and

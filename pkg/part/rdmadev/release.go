@@ -95,7 +95,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		return err
 	}
 	if ctx.Err() != nil {
-		return failure.Wrap(ctx.Err(), failure.NotReturned, "the RDMA device %s was waited for too briefly", d.Name)
+		return failure.Wrap(ctx.Err(), failure.NotReturned, "the wait for the RDMA device %s was too short", d.Name)
 	}
 	if releasing.Conclusive() && deviceGone(releasing, core, d) {
 		n.Log.Warn("RDMA device no longer exists, because its driver made another one", "device", d.Name, "parentDev", d.ParentDev)

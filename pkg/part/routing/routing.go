@@ -40,7 +40,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	table, ok := p.Conf.RouteTable(tx.Rail)
 	if !ok {
 		return failure.New(failure.InvalidConfig, `"routing": the interface has no table, because its NIC has no rail`).
-			Cure(`give a number by "table" in "routing", or "rails" in the node file: "railctl rails discover" proposes them`)
+			Cure(`set "table" in "routing", or add the NIC to "rails" in the node file: "railctl rails discover" proposes them`)
 	}
 	lock, err := tx.Node.Ledger.LockTable(ctx, table)
 	if err != nil {
@@ -73,8 +73,8 @@ func free(tx *attachment.Tx, table int) error {
 	if !used {
 		return nil
 	}
-	return failure.New(failure.InvalidConfig, `"routing": the pod netns %s has routes in table %d already, of %s`, tx.Pod.Path, table, of).
-		Cure(`give this network another number by "table" in "routing"`)
+	return failure.New(failure.InvalidConfig, `"routing": the pod netns %s already has routes in table %d, of %s`, tx.Pod.Path, table, of).
+		Cure(`set "table" in "routing" of this network to another number`)
 }
 
 // Apply makes the rules, before the interface is up. The routes follow when it is.

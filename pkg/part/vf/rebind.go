@@ -94,7 +94,7 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	case have == guids{*p.want.GUID, *p.want.GUID}:
 		return nil
 	case lent.Driver != "" && !lent.RDMAAlone:
-		return failure.New(failure.InvalidConfig, `"DPDKMode" leaves the driver %s alone, and %s gets a GUID only when that driver is unbound and bound`, driver, lent.PCI).
+		return failure.New(failure.InvalidConfig, `"DPDKMode" leaves the driver %s alone, and %s gets a GUID only when that driver is rebound`, driver, lent.PCI).
 			Cure(`bind vfio-pci, or remove "DPDKMode" or the GUID`)
 	}
 	if err := checkRebind(ctx, tx, lent, driver); err != nil {
@@ -124,8 +124,8 @@ func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driv
 			Cure("remove the GUID from the pod and the network")
 	}
 	if other := host.DriverOverride(lent.PCI); other != "" && other != driver {
-		return failure.New(failure.NotAvailable, "the driver %s of %s could not be bound again: its driver_override is %s", driver, lent.PCI, other).
-			Cure("clear driver_override in its directory of sysfs")
+		return failure.New(failure.NotAvailable, "the driver %s of %s could not be rebound: its driver_override is %s", driver, lent.PCI, other).
+			Cure("clear driver_override in its sysfs directory")
 	}
 	first, err := link.OpenNetns(link.InitNetns)
 	if err != nil {
@@ -140,7 +140,7 @@ func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driv
 		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's initial one, in which a driver makes the InfiniBand interface").
 			Cure("remove the GUID from the pod and the network")
 	}
-	lock, err := lockRDMA(ctx, tx.Node) // while others are moved or made anew, their numbers are free
+	lock, err := lockRDMA(ctx, tx.Node) // while others are moved or re-created, their numbers are free
 	if err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func checkNumbers(host *nic.Host, pci string) error {
 		return nil
 	}
 	return failure.New(failure.NotAvailable, "the char devices of %s (%s), which its pod was promised, would get other numbers: %s is free", pci, strings.Join(chars, ", "), free).
-		Cure("bind the drivers of all virtual functions anew while no pod has one, so that no number is free between them; or have the GUIDs set when the functions are made")
+		Cure("rebind the drivers of all virtual functions while no pod has one, so that no number is free between them; or have the GUIDs set when the functions are made")
 }
 
 // lockWait bounds the wait for the node's lock of RDMA devices. rebindWait bounds that for what a driver makes after it
@@ -211,7 +211,7 @@ func (r rebinding) run(ctx context.Context) error {
 		return err
 	}
 	if now := r.host.CharDevices("pci", r.pci); r.promised && len(chars) > 0 && !slices.Equal(now, chars) {
-		return failure.New(failure.TryAgain, "the char devices of %s were %s, and are %s since its driver was bound again: another device was made at the same time",
+		return failure.New(failure.TryAgain, "the char devices of %s were %s, and are %s since its driver was rebound: another device was made at the same time",
 			r.pci, strings.Join(chars, ", "), strings.Join(now, ", ")).
 			Cure("delete the pod, so that the device plugin allocates it a function again")
 	}
@@ -278,7 +278,7 @@ func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.
 		return missing == "", nil
 	})
 	if wait.Ended(ctx, err) {
-		err = failure.New(failure.TryAgain, "%s has no %s %s after its driver was bound again", r.pci, missing, r.wait).Cure("see the kernel log for the driver's reason")
+		err = failure.New(failure.TryAgain, "%s has no %s %s after its driver was rebound", r.pci, missing, r.wait).Cure("see the kernel log for the driver's reason")
 	}
 	return device, err
 }
@@ -346,7 +346,7 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 			b.wait = max(releasing.Wait, sweepWait) // the next sweep finds what comes later
 		}
 		if err := b.run(ctx); err != nil {
-			return fmt.Errorf("bind its driver anew: %w", err)
+			return fmt.Errorf("rebind its driver: %w", err)
 		}
 		if have, _, err = guidsOf(host, r.Loan.PCI); err != nil {
 			return err

@@ -79,7 +79,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if p.infiniBand && of.Encap != "infiniband" {
-		return failure.New(failure.InvalidConfig, "%s is no InfiniBand function: its physical function %s is %s", lent.PCI, of.Name, of.Encap).
+		return failure.New(failure.InvalidConfig, "%s is not an InfiniBand function: its physical function %s is %s", lent.PCI, of.Name, of.Encap).
 			Cure(`use "type": "sriov"`)
 	}
 	var now []byte
@@ -114,7 +114,7 @@ func (p Part) checkDriver(host *nic.Host, lent *ledger.Loan) error {
 	if !p.userspace || nic.IsUserspaceDriver(driver) {
 		return nil
 	}
-	return failure.New(failure.NotAvailable, `"vfioPciMode" is set, and no userspace driver holds %s (its driver is %q)`, lent.PCI, driver).
+	return failure.New(failure.NotAvailable, `"vfioPciMode" is set, but no userspace driver holds %s (its driver is %q)`, lent.PCI, driver).
 		Cure(`bind vfio-pci, or remove "vfioPciMode"`)
 }
 
@@ -156,7 +156,7 @@ func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *link.FunctionSetting
 		return nil
 	}
 	return failure.New(failure.NotAvailable, "the MAC %s of %s could not be restored: its physical function has given it %s", lent.Snapshot.MAC, lent.Name, given).
-		Cure(`bind its driver anew, which gives the interface that MAC; or remove "mac" and "trust"`)
+		Cure(`rebind its driver, which gives the interface that MAC; or remove "mac" and "trust"`)
 }
 
 // wanted returns the settings that the network wants. The configuration is valid.
@@ -213,7 +213,7 @@ func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 			return l, nil
 		}
 	}
-	return nil, failure.From(link.ErrNotFound, failure.NotAvailable, "the physical function %s has no interface on the host: its virtual functions cannot be set", physical).
+	return nil, failure.From(link.ErrNotFound, failure.NotAvailable, "the physical function %s has no interface on the host: its virtual functions cannot be configured", physical).
 		Cure("load its driver, and keep its interface in the host's network namespace")
 }
 
@@ -267,7 +267,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		err = answered(ctx, func() error { differ, _, err = host.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
 	}
 	if err == nil && len(differ) > 0 {
-		err = fmt.Errorf("%s: the driver has another value than was set", strings.Join(differ, ", "))
+		err = fmt.Errorf("%s: the driver reports another value than the one that was set", strings.Join(differ, ", "))
 	}
 	if err != nil {
 		return failure.From(err, failure.NotAvailable, "virtual function %d of %s (%s)", v.Number, of.Name, v.PF).
@@ -288,7 +288,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if want := (guids{*p.want.GUID, *p.want.GUID}); have != want {
-		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was bound again, not %016x", v.Number, of.Name, have.node, have.port, want.node).
+		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was rebound, not %016x", v.Number, of.Name, have.node, have.port, want.node).
 			Cure("see the kernel log; not every driver takes a GUID")
 	}
 	noteDevice(tx.Record, have.node)

@@ -139,7 +139,7 @@ func (p *Prober) check(f *verify.Flow) error {
 	case f.Rail < 0 || f.Rail >= len(p.rails) || p.rails[f.Rail].link == nil:
 		return fmt.Errorf("there is no rail %d", f.Rail)
 	case !f.From.IsValid() || !f.To.IsValid() || f.From.Is4() != f.To.Addr().Is4():
-		return errors.New("the addresses are not of one family")
+		return errors.New("the addresses are not of the same family")
 	case f.Size < overhead(f)+headerSize || f.Size > 65535:
 		return fmt.Errorf("packets of %d bytes are not possible", f.Size)
 	case f.Count < 1 || f.Count > maxProbes || f.Interval < 1 || f.Wait < 0 || wait > maxDuration:

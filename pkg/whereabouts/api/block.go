@@ -230,12 +230,12 @@ func guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int, s
 	case now.BlockSize == size && now.SameHost == sameHost:
 		return nil
 	case now.BlockSize == 0:
-		return failure.New(failure.InvalidConfig, "the network has block_size, and IPPool %s/%s is of networks without it (%d addresses are taken)",
+		return failure.New(failure.InvalidConfig, "the network has block_size, but IPPool %s/%s belongs to networks without it (%d addresses are taken)",
 			client.Namespace(), now.Name, len(now.Entries)).
 			Cure("end their pods and delete the IPPool, or give this network another range or network_name")
 	case now.SameHost != sameHost:
 		with := map[bool]string{true: "with", false: "without"}
-		return failure.New(failure.InvalidConfig, "the network is %s sameHost, and IPPool %s/%s is of networks %s it",
+		return failure.New(failure.InvalidConfig, "this is a network %s sameHost, but IPPool %s/%s belongs to networks %s it",
 			with[sameHost], client.Namespace(), now.Name, with[now.SameHost]).
 			Cure("give all networks of this range the same sameHost, or this one another range or network_name")
 	}
@@ -243,7 +243,7 @@ func guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int, s
 	if sameHost || pool.Node == ipam.HostNode { // they share the blocks, whatever their ranges are
 		of = fmt.Sprintf("of this network_name with sameHost and ranges of the length /%d", pool.Prefix.Bits())
 	}
-	return failure.New(failure.InvalidConfig, "the network has block_size %d, and IPPool %s/%s is divided into blocks of %d",
+	return failure.New(failure.InvalidConfig, "the network has block_size %d, but IPPool %s/%s is divided into blocks of %d",
 		size, client.Namespace(), now.Name, now.BlockSize).
 		Cure("give all networks %s the same block_size, or this one another network_name", of)
 }
@@ -254,7 +254,7 @@ func (p *PoolState) Guarded() error {
 	if p.BlockSize == 0 {
 		return nil
 	}
-	return failure.New(failure.InvalidConfig, "IPPool %s/%s is divided into blocks of %d addresses, and the network has no block_size",
+	return failure.New(failure.InvalidConfig, "IPPool %s/%s is divided into blocks of %d addresses, but the network has no block_size",
 		p.Namespace, p.Name, p.BlockSize).
 		Cure("give all networks of this range the same block_size, or this one another range or network_name")
 }

@@ -79,7 +79,7 @@ func missingSlices(err error, name string) error {
 		return err
 	}
 	return failure.From(err, failure.NotAvailable, "node slices of network %s", name).
-		Cure("whereabouts' node slice controller makes it for each network with node_slice_size: is it running?")
+		Cure("whereabouts' node slice controller makes one for each network with node_slice_size: check that it runs")
 }
 
 // NodeSlices is a NodeSlicePool: the slices of a range by node.

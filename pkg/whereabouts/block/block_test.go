@@ -184,10 +184,10 @@ func TestPoolIsDividedOrUsedEntryByEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(2), []ipam.Claim{used})
-	wantError(t, err, "IPPool kube-system/used-10.0.0.0-24 is of networks without it (1 addresses are taken)", "another range or network_name")
+	wantError(t, err, "IPPool kube-system/used-10.0.0.0-24 belongs to networks without it (1 addresses are taken)", "another range or network_name")
 	n.add(pooltest.Pod(2), divided)
 	_, err = s.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{divided})
-	wantError(t, err, "is divided into blocks of 4 addresses, and the network has no block_size", "the same block_size")
+	wantError(t, err, "is divided into blocks of 4 addresses, but the network has no block_size", "the same block_size")
 	wantError(t, s.Status(pooltest.Context(t), []ipam.Claim{divided}), "divided into blocks")
 
 	larger := newNode(t, "node2")
@@ -667,7 +667,7 @@ func TestEachClaimLooksAtTheGuard(t *testing.T) {
 	for i := 1; err == nil && i <= testSize; i++ {
 		_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(i), []ipam.Claim{c})
 	}
-	wantError(t, err, "is of networks without it")
+	wantError(t, err, "belongs to networks without it")
 }
 
 func TestForeignObjectWithTheNameOfABlockIsPassedOver(t *testing.T) {

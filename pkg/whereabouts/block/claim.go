@@ -105,7 +105,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 			return err
 		}
 		if c.Want.IsValid() {
-			return failure.New(failure.IPAM, "the block %s of the requested address %s is held already", prefix, c.Want).
+			return failure.New(failure.IPAM, "the block %s of the requested address %s is already held", prefix, c.Want).
 				Cure("ask for another address, or let the pool choose; railctl ipam show says which node holds it")
 		}
 	}

@@ -56,8 +56,8 @@ func (p *pool) unconfirmed(ctx context.Context, why error) error {
 		usable = len(f.usable(f.Silent))
 	})
 	if err == nil && usable == 0 {
-		return failure.From(why, failure.TryAgain, "the server has not confirmed this node's blocks of %s for %s", p.Prefix, api.BlockUsableFor).
-			Cure("see to the cause; the next ADD asks again")
+		return failure.From(why, failure.TryAgain, "for %[2]s the server has not confirmed this node's blocks of %[1]s", p.Prefix, api.BlockUsableFor).
+			Cure("correct the cause; the next ADD asks again")
 	}
 	p.warnIf(failure.Wrap(why, failure.TryAgain, "the server does not confirm this node's blocks of %s", p.Prefix))
 	return err
@@ -92,7 +92,7 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 		return nil, changedError(name)
 	case now.Block.Claim != e.Claim:
 		p.warnIf(failure.New(failure.Mismatch, "this node no longer holds the block %s: it was freed, or another claim has it", e.Prefix).
-			Cure("delete this node's pods with addresses of it: other pods may get the same ones"))
+			Cure("delete this node's pods that have addresses of the block: other pods may get the same addresses"))
 		return nil, p.change(ctx, func(f *file) { f.drop(e.Prefix) })
 	}
 	return now, p.change(ctx, func(f *file) {

@@ -117,7 +117,7 @@ func TestPoolsOfRailsAreGuarded(t *testing.T) {
 	plain := pooltest.Claim(t, "guards", "10.1.0.0/24")
 	n.addRails("guards", 0, 0, 1)
 	_, err := n.Allocate(pooltest.Context(t), pooltest.Pod(7), []ipam.Claim{plain})
-	wantError(t, err, "the network is without sameHost", "networks with it")
+	wantError(t, err, "a network without sameHost", "networks with it")
 	state, err := api.ReadPool(pooltest.Context(t), n.client, plain.Pool.Name())
 	if err != nil || state.BlockSize != testSize || !state.SameHost || state.Guarded() == nil {
 		t.Errorf("%+v, %v", state, err)
@@ -125,7 +125,7 @@ func TestPoolsOfRailsAreGuarded(t *testing.T) {
 	divided := pooltest.Claim(t, "guards", "10.2.0.0/24")
 	n.add(pooltest.Pod(8), divided)
 	_, err = n.Allocate(pooltest.Context(t), railPod(9, 2), []ipam.Claim{onRail(t, "guards", 2, 0, 1, 2)})
-	wantError(t, err, "the network is with sameHost", "networks without it")
+	wantError(t, err, "a network with sameHost", "networks without it")
 	if failure.KindOf(err) != failure.InvalidConfig {
 		t.Errorf("kind %s", failure.KindOf(err))
 	}

@@ -237,7 +237,7 @@ func (s *Store) GC(ctx context.Context, network string, pools []ipam.Pool, valid
 func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	for _, c := range claims {
 		if err := s.poolOf(c).status(ctx, c); err != nil {
-			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
+			return failure.Wrap(err, failure.NotAvailable, "no address can be assigned")
 		}
 	}
 	return nil

@@ -72,11 +72,11 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 	case netconf.StoreLocal:
 		if c.conf.NodeSliceSize != 0 {
 			return nil, nil, failure.New(failure.InvalidConfig, "node slices need the Kubernetes store").
-				Cure("remove node_slice_size: the local store is of one node anyway")
+				Cure("remove node_slice_size: a local store belongs to one node anyway")
 		}
 		if c.conf.BlockSize != 0 {
 			return nil, nil, failure.New(failure.InvalidConfig, "blocks need the Kubernetes store").
-				Cure("remove block_size: the local store is of one node anyway")
+				Cure("remove block_size: a local store belongs to one node anyway")
 		}
 		return local.New(c.conf.StateDir), func() {}, nil
 	case netconf.StoreKubernetes:
@@ -120,7 +120,7 @@ func (c *call) foreignNetns() error {
 		return err
 	}
 	if own {
-		return failure.New(failure.InvalidNetns, "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns).Cure("give the pod's")
+		return failure.New(failure.InvalidNetns, "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns).Cure("set CNI_NETNS to the pod's network namespace")
 	}
 	return nil
 }

@@ -112,7 +112,7 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 // the name of the NodeSlicePool that holds the slices.
 func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	if len(c.conf.Ranges) != 1 {
-		return whole, "", failure.New(failure.InvalidConfig, "node_slice_size with %d ranges: a NodeSlicePool has one", len(c.conf.Ranges)).
+		return whole, "", failure.New(failure.InvalidConfig, "node_slice_size with %d ranges: a NodeSlicePool has only one range", len(c.conf.Ranges)).
 			Cure("use one network for each range")
 	}
 	node, err := nodeName(c.conf.ConfigurationPath)

@@ -105,7 +105,7 @@ func add(ctx context.Context, c *call) error {
 		return err
 	}
 	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {
-		return failure.New(failure.InvalidEnv, "no pod name: an address of the cluster belongs to a pod").
+		return failure.New(failure.InvalidEnv, "there is no pod name, and an address of a cluster pool must belong to a pod").
 			Cure(`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
 	}
 	if c.storeName() != netconf.StoreKubernetes {
@@ -120,7 +120,7 @@ func add(ctx context.Context, c *call) error {
 	err := c.assign(bounded)
 	// The end of the time may come while an ADD that failed is undone.
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil && failure.KindOf(err) != failure.IPAM {
-		err = failure.Wrap(err, failure.TryAgain, "all ADDs of a pod's sandbox together have %s for addresses", store.SandboxTime)
+		err = failure.Wrap(err, failure.TryAgain, "all ADDs of a pod's sandbox together have %s to get addresses", store.SandboxTime)
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func (c *call) assign(ctx context.Context) error {
 		return err
 	}
 	if err := c.print(c.masked(got)); err != nil {
-		err = failure.Wrap(err, failure.Internal, "cannot give the result in version %q", c.conf.CNIVersion)
+		err = failure.Wrap(err, failure.Internal, "cannot return the result in version %q", c.conf.CNIVersion)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 		defer cancel()
 		return errors.Join(err, store.Release(ctx, c.owner(), pools(claims)))
@@ -217,7 +217,7 @@ func check(ctx context.Context, c *call) error {
 	}
 	for _, a := range held {
 		if !contains(prev, a) {
-			return failure.New(failure.Mismatch, "the attachment holds %s, which prevResult does not have", a).
+			return failure.New(failure.Mismatch, "the attachment has %s, which prevResult does not list", a).
 				Cure("delete the pod, so that it is attached again")
 		}
 	}

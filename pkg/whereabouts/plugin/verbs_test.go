@@ -91,7 +91,7 @@ func TestRequestedAddressIsHonored(t *testing.T) {
 	}{
 		{`"runtimeConfig":{"ips":["10.0.0.77"]}`, "c1 holds it", 105},
 		{`"args":{"cni":{"ips":["10.0.0.1"]}}`, "it is a gateway", 105},
-		{`"args":{"cni":{"ips":["10.0.1.1"]}}`, "lies in no range", 7},
+		{`"args":{"cni":{"ips":["10.0.1.1"]}}`, "is in no range", 7},
 		{`"args":{"cni":{"ips":["10.0.0.5","10.0.0.6"]}}`, "one address", 7},
 	} {
 		_, err := run(attachment{id: "c2", ifname: "net1"}.env("ADD"), n.config(ipam, tc.ips))

@@ -85,7 +85,7 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 		}
 		if api.IsDenied(err) {
 			err = failure.From(err, failure.NotAvailable, "there is no Lease %s in %s", leaseName, l.client.Namespace()).
-				Cure("apply it as the manifests have it (Argo CD leaves Leases out: resource.exclusions)")
+				Cure("apply the one from the manifests (Argo CD excludes Leases: see resource.exclusions)")
 		}
 		return err == nil, err
 	}

@@ -101,7 +101,7 @@ func dividedPools(survey *api.Survey) ([]*Pool, error) {
 	}
 	lost := slices.DeleteFunc(slices.Clone(survey.Blocks), func(b *api.PoolState) bool { return known[b.Name] })
 	if len(lost) > 0 {
-		return views, fmt.Errorf("%s without the IPPool of their range, the first is IPPool %s: delete them when no pod uses their addresses", plural(len(lost), "block"), lost[0].Name)
+		return views, fmt.Errorf("%s without the IPPool of their range, for example IPPool %s: delete them when no pod uses their addresses", plural(len(lost), "block"), lost[0].Name)
 	}
 	return views, nil
 }
@@ -137,7 +137,7 @@ func (v *Pool) add(p *api.PoolState) {
 		v.Divided.Freed++
 	}
 	if want := blockAt(p.Prefix.Addr(), v.Divided.BlockSize); p.Prefix != want {
-		entries.Problems = append(entries.Problems, fmt.Sprintf("it has not %d addresses", v.Divided.BlockSize))
+		entries.Problems = append(entries.Problems, fmt.Sprintf("it does not have %d addresses", v.Divided.BlockSize))
 	}
 	if why := b.Problem(); why != "" {
 		entries.Problems = append(entries.Problems, why)

@@ -50,7 +50,7 @@ func TestDividedPoolsHaveTheBlocksOfTheirSpace(t *testing.T) {
 			revoked(block("fd00-1", "fd00:1::8/126", "node2", map[string]string{"1": "ns/e"})),
 		},
 	})
-	if err == nil || !strings.Contains(err.Error(), "1 block without the IPPool of their range, the first is IPPool blue-rail-cni-block-10.0.0.4-30") {
+	if err == nil || !strings.Contains(err.Error(), "1 block without the IPPool of their range, for example IPPool blue-rail-cni-block-10.0.0.4-30") {
 		t.Errorf("the block of another space: %v", err)
 	}
 	var got []string
@@ -75,7 +75,7 @@ func TestDividedPoolsHaveTheBlocksOfTheirSpace(t *testing.T) {
 		"10.0.0.32 ns/c 10.0.0.32/28 node1",
 		"10.0.0.131 ns/d 10.0.0.32/28 node1",
 		"block 10.0.0.32/28: 10.0.0.131 is not in its range",
-		"block 10.0.0.32/28: it has not 4 addresses",
+		"block 10.0.0.32/28: it does not have 4 addresses",
 		"fd00-1-fd00-1---120 fd00:1::/120: 1 of 254 used, 253 free; 64 blocks of 4, 1 claimed, 0 freed",
 		"block fd00:1::8/126 claimed node2 1 revoked: the Node is gone, or was rebooted and has not taken the block again",
 		"fd00:1::9 ns/e fd00:1::8/126 node2",

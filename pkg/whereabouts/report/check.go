@@ -261,19 +261,19 @@ func (k *checker) pair(a, b *source) {
 	case conf.BlockSize != other.BlockSize:
 		k.blockSizes(a, b)
 	case !same && conf.BlockSize != 0 && (a.SameHost != nil || b.SameHost != nil): // their blocks are not compared
-		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s, and one of them has sameHost: one address may be given twice", a.Pool.Prefix, b),
+		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s, and one of them has sameHost: one address may be assigned twice", a.Pool.Prefix, b),
 			"let no other range with block_size overlap one with sameHost, or, if they are different networks, give them network_name")
 	case same || conf.BlockSize != 0: // no two nodes hold one block
 	case !conf.Overlapping || !other.Overlapping:
-		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be given twice", a.Pool.Prefix, b),
-			"set enable_overlapping_ranges in both, or, if they are different networks, network_name")
+		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be assigned twice", a.Pool.Prefix, b),
+			"set enable_overlapping_ranges in both, or set network_name if they are different networks")
 	}
 }
 
 // blockSizes is about two ranges that overlap and differ in block_size. If they have one
 // pool that exists, it is of one of them, and the verdict of [checker.source] names the other.
 func (k *checker) blockSizes(a, b *source) {
-	const cure = "give both the same block_size, or, if they are different networks, network_name"
+	const cure = "give both the same block_size, or set network_name if they are different networks"
 	size := func(s *source) string {
 		if n := s.network.Conf.BlockSize; n != 0 {
 			return fmt.Sprintf("block_size %d", n)
@@ -282,7 +282,7 @@ func (k *checker) blockSizes(a, b *source) {
 	}
 	switch name := a.Pool.Name(); {
 	case name != b.Pool.Name():
-		k.report(LevelError, a.network.Name, fmt.Sprintf("%s (%s) overlaps %s (%s): one address may be given twice", a.Pool.Prefix, size(a), b, size(b)), cure)
+		k.report(LevelError, a.network.Name, fmt.Sprintf("%s (%s) overlaps %s (%s): one address may be assigned twice", a.Pool.Prefix, size(a), b, size(b)), cure)
 	case k.pools[name] == nil:
 		k.report(LevelError, a.network.Name, fmt.Sprintf("it has %s, and network %s with the same pool has %s: the pods of one of them get no address", size(a), b.network.Name, size(b)), cure)
 	}

@@ -93,7 +93,7 @@ func Pools(ctx context.Context, client *kube.Client) ([]*Pool, []error, error) {
 		errs = append(errs, err)
 	}
 	if n := len(survey.Loose); n > 0 {
-		errs = append(errs, fmt.Errorf("%d reservations belong to no entry, the first is %s; see railctl ipam gc --dry-run", n, survey.Loose[0].Metadata.Name))
+		errs = append(errs, fmt.Errorf("%d reservations have no entry, for example %s; see railctl ipam gc --dry-run", n, survey.Loose[0].Metadata.Name))
 	}
 	views := []*Pool{}
 	byName := map[string]*Pool{}
@@ -171,7 +171,7 @@ func newPool(p *api.PoolState) *Pool {
 		v.Free.SetInt64(0)
 	}
 	if len(p.Entries) > nearlyFull {
-		v.Problems = append(v.Problems, fmt.Sprintf("one object holds about %d addresses at the most: see block_size and node_slice_size", api.MaxEntries))
+		v.Problems = append(v.Problems, fmt.Sprintf("one object holds at most about %d addresses: see block_size and node_slice_size", api.MaxEntries))
 	}
 	return v
 }

@@ -23,7 +23,7 @@ func (s *Store) Slice(ctx context.Context, owner ipam.Owner, name, node string) 
 		return slice, err
 	}
 	if err := s.enterOwn(ctx, owner, name, node, slice); err != nil {
-		return netip.Prefix{}, failure.From(err, failure.TryAgain, "an earlier end of this attachment waits in %s for its slice", s.journal.Path).
+		return netip.Prefix{}, failure.From(err, failure.TryAgain, "the earlier DEL of this attachment waits in %s until its slice is known", s.journal.Path).
 			Cure("try again")
 	}
 	return slice, nil

@@ -261,7 +261,7 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 		}
 		addr, _, ok := state.Find(func(_ netip.Addr, e api.Entry) bool { return owner.Ends(e.Owner()) })
 		if !ok {
-			return nil, failure.New(failure.Mismatch, "this attachment holds no address of IPPool %s/%s", s.client.Namespace(), pool.Name()).
+			return nil, failure.New(failure.Mismatch, "this attachment has no address in IPPool %s/%s", s.client.Namespace(), pool.Name()).
 				Cure("delete the pod, so that it is attached again")
 		}
 		got = append(got, netip.PrefixFrom(addr, pool.Prefix.Bits()))
@@ -297,7 +297,7 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 			_, err = ipam.Choose(c.Range, state.Used())
 		}
 		if err != nil {
-			return failure.Wrap(err, failure.NotAvailable, "no address can be handed out")
+			return failure.Wrap(err, failure.NotAvailable, "no address can be assigned")
 		}
 		s.warnIfSlow(c.Pool, s.latencyOf(c.Pool))
 	}
