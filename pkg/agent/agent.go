@@ -66,7 +66,7 @@ func New(o Options) *Agent {
 	return a
 }
 
-// Add adds components. One without a Reporter gets one. Add must not be called after Run.
+// Add adds components. A component without a Reporter gets one. Add must not be called after Run.
 func (a *Agent) Add(components ...component.Component) {
 	for _, c := range components {
 		if c.Reporter == nil {
@@ -78,8 +78,8 @@ func (a *Agent) Add(components ...component.Component) {
 }
 
 // Run runs the components until ctx ends. It returns an error at once if it cannot start: if the
-// address of the metrics is malformed, if it cannot listen at that of Health, or if another agent
-// has the socket.
+// address of the metrics is malformed, if it cannot listen at the address Health, or if another
+// agent has the socket.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := checkMetrics(a.Metrics); err != nil {
 		return err

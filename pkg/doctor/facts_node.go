@@ -36,7 +36,7 @@ type Host struct {
 	Swaps Fact[[]string] `json:"swaps"`
 	// Sysctls are values of /proc/sys, by their path without that: "net/ipv4/conf/all/rp_filter".
 	Sysctls Fact[map[string]string] `json:"sysctls"`
-	// KernelLog are the lines of the kernel's log of the last day that tell of a NIC's trouble.
+	// KernelLog has the lines of the last day's kernel log that report a fault of a NIC.
 	KernelLog Fact[[]string] `json:"kernelLog"`
 }
 
@@ -63,8 +63,8 @@ type NICs struct {
 	// Others are the interfaces of the host that are no NICs: bonds, VLANs, bridges, veths.
 	Others Fact[[]HostInterface] `json:"others"`
 	GPUs   Fact[[]GPU]           `json:"gpus"`
-	// Problems are those with the node file's rails and pools: a selector that matches no NIC,
-	// for example.
+	// Problems has the problems with the node file's rails and pools: a selector that matches no
+	// NIC, for example.
 	Problems Fact[[]string] `json:"problems"`
 	// Fabric is the key "fabric" of the node file, empty without it.
 	Fabric Fact[string] `json:"fabric"`
@@ -290,7 +290,7 @@ type Kubelet struct {
 	// Capacity has what Allocatable has, with the devices that are not healthy.
 	Capacity Fact[map[string]int64] `json:"capacity"`
 	Pools    Fact[[]Pool]           `json:"pools"` // of the node file
-	// Foreign are the signs of device plugins of others that serve RDMA NICs.
+	// Foreign has the signs that a device plugin of another project serves RDMA NICs.
 	Foreign Fact[[]string] `json:"foreign"`
 	// Labels are the node's labels of Node Feature Discovery.
 	Labels Fact[map[string]string] `json:"labels"`

@@ -43,7 +43,7 @@ type Interface struct {
 	Rail    *int   `json:"rail,omitempty"`
 	Up      bool   `json:"up"`
 	Carrier bool   `json:"carrier"`
-	// RDMA are the names in the pod of the RDMA devices of its NIC.
+	// RDMA has the names that its NIC's RDMA devices have in the pod.
 	RDMA      []string `json:"rdma,omitempty"`
 	MTU       int      `json:"mtu"`
 	Addresses []string `json:"addresses,omitempty"` // with prefix lengths

@@ -7,9 +7,9 @@ import (
 )
 
 // WriteLine writes one line about the results, for programs that keep only the beginning of an
-// output, as node-problem-detector does with the message of a condition. The rules come first that
-// decide the exit code ([ExitCode], not strict): those that fail, with the evidence of the first
-// finding of each.
+// output, as node-problem-detector does with the message of a condition. The rules that decide the
+// exit code ([ExitCode], not strict) come first: those that fail, each with the evidence of its
+// first finding.
 func WriteLine(w io.Writer, results []Result) error {
 	var failed []string
 	for i := range results {

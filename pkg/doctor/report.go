@@ -136,7 +136,7 @@ func nodesOf(results []Result) []string {
 	return nodes
 }
 
-// ByRule returns the results with the status, by rule.
+// ByRule returns the results that have the status, grouped by rule.
 func ByRule(results []Result, status Status) (groups [][]*Result) {
 	at := map[string]int{}
 	for i := range results {

@@ -46,7 +46,7 @@ const (
 	IPAM Kind = "no address"
 	// BadRecord: a state file is corrupt, or was written by a newer version.
 	BadRecord Kind = "bad record"
-	// Mismatch: CHECK found the attachment other than ADD left it.
+	// Mismatch: CHECK found that the attachment differs from what ADD made.
 	Mismatch Kind = "mismatch"
 	// Kernel: the kernel refused a change of a link.
 	Kernel Kind = "refused by the kernel"

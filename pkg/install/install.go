@@ -50,7 +50,7 @@ type File struct {
 	// Yield leaves another's file at the path, if there is one.
 	Yield bool
 	// Shared is a path where packages and people put the same program: a file there
-	// is ours only by the record.
+	// is ours only if the record has it.
 	Shared bool
 }
 

@@ -67,7 +67,7 @@ func (p *Page) Bytes() *[PageBytes]byte {
 // Byte returns byte i of [Page.Bytes].
 func (p *Page) Byte(i int) byte { return byte(p.taken[i/8] >> (i % 8 * 8)) }
 
-// Set marks an address taken or free.
+// Set marks an address as taken or free.
 func (p *Page) Set(index int, taken bool) {
 	if taken {
 		p.taken[index/64] |= 1 << (index % 64)

@@ -42,7 +42,7 @@ type Claim struct {
 	Exclusive bool
 	// Rotate: the search begins after the address that this node handed out last in
 	// the pool, so that a freed address is handed out again as late as possible.
-	// Otherwise it is the lowest free one.
+	// Without Rotate, the lowest free address is assigned.
 	Rotate bool
 	// SameHost has the networks of the pools of all rails of the node, Pool's included: the
 	// address has the host part that the container has in the others, or one that is free

@@ -67,9 +67,9 @@ func (c *Client) ExecTo(ctx context.Context, namespace, pod, container string, c
 // stdin, and the program's output from now on to out. It returns when the program ends, without an
 // error, or when ctx ends. With stdinOnce in the container, the program's stdin ends with the
 // connection, also if this process is killed.
-// In ends it likewise: the protocol cannot close stdin alone, so the connection is closed. It needs
-// the right to get pods/attach, and to create it since Kubernetes 1.35. Attach does not close in
-// and out; a Read of in and a Write of out may still be under way when it returns.
+// When in ends, Attach closes the connection too, because the protocol cannot close stdin alone.
+// Attach needs the right to get pods/attach, and to create it since Kubernetes 1.35. It does not close
+// in and out; a Read of in and a Write of out may still be under way when it returns.
 func (c *Client) Attach(ctx context.Context, namespace, pod, container string, in io.Reader, out io.Writer) error {
 	q := request{
 		verb: "get", method: http.MethodGet, resource: Resource{Version: "v1", Plural: "pods", Namespace: namespace}, name: pod, sub: "attach",

@@ -17,16 +17,15 @@ import (
 // ErrMissing is wrapped by the error for an object that [Netns.Compare] does not find.
 var ErrMissing = errors.New("it was there when the NIC was lent, and is not now")
 
-// Compare compares the addresses, routes, nexthop objects and rules of a link that is home with those of its snapshot,
-// and returns a [Lost] for each that is missing. Among the routes are those that the kernel makes for the addresses.
-// Objects that are left to daemons and routers are not findings: routes of routing daemons and router advertisements,
-// addresses of VRRP and those with a lifetime.
+// Compare compares a returned link's addresses, routes (also those that the kernel makes for the addresses), nexthop
+// objects and rules with its snapshot, and returns a [Lost] for each that is missing. It does not report what daemons
+// and routers add themselves: routes of routing daemons and of router advertisements, VRRP addresses, and addresses
+// with a lifetime.
 //
-// Rules that are not restored, because the kernel keeps them, are compared only if settled says that
-// daemons have had their time: a running one may be about to add them again.
+// It compares the rules that [Netns.Restore] leaves alone, because the kernel keeps them, only if settled is true:
+// before that, a running daemon may still add them again.
 //
-// It asks only for the kinds of which the snapshot has any, and of addresses and routes only for
-// those of the link.
+// It dumps only the kinds of object that the snapshot contains, and only this link's addresses and routes.
 func (n *Netns) Compare(index int, s *Snapshot, settled bool) (missing []error, err error) {
 	present, missing, err := n.compareAddresses(index, s)
 	if err != nil {

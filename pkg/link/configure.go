@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Route is a route to add by one interface. Zero values are the kernel's
+// Route is a route to add through one interface. Zero values are the kernel's
 // defaults; without a gateway the destination is on the link.
 type Route struct {
 	Dst      *net.IPNet

@@ -22,7 +22,7 @@ const (
 // maxStats bounds the number of statistics that a driver may report.
 const maxStats = 1 << 16
 
-// Driver has an interface's facts from its driver by ethtool(8).
+// Driver has the facts that an interface's driver reports through ethtool(8).
 type Driver struct {
 	Stats map[string]uint64 // `ethtool -S`, by the driver's own names
 	Mbps  uint32            // the link's speed in megabit per second, 0 if unknown

@@ -186,7 +186,7 @@ func FunctionChanges(settings []byte, w *FunctionSettings) (before, wanted []byt
 	return nlattr.Marshal(nil, was), nlattr.Marshal(nil, is)
 }
 
-// NoGUID is the GUID that a virtual function gets back which had none: 0 is no GUID that can be set.
+// NoGUID is the GUID that a virtual function gets on its return if it had none before, because 0 cannot be set.
 const NoGUID = ^uint64(0)
 
 // IsGUID reports whether a port can have this GUID: not 0, which a new virtual function has, and not [NoGUID].

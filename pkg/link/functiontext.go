@@ -14,7 +14,7 @@ import (
 // textRSSQuery is the attribute of a virtual function that only its text has.
 const textRSSQuery = 7
 
-// FunctionSetting is a setting of a virtual function for people: "VLAN", "100 qos 5 802.1ad".
+// FunctionSetting is a virtual function's setting in the form for people: "VLAN", "100 qos 5 802.1ad".
 type FunctionSetting struct{ Name, Value string }
 
 // FunctionText returns settings in the form of [FunctionChanges], for people. It leaves out what it cannot read: a record

@@ -33,7 +33,7 @@ type IBSRIOV struct {
 		} `json:"cni"`
 	} `json:"args"`
 
-	// GUID is the node and port GUID that the pod gets, 0 to leave them as they are.
+	// GUID is set as the VF's node GUID and port GUID. 0 leaves both unchanged.
 	GUID uint64 `json:"-"`
 }
 

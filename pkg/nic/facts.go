@@ -91,10 +91,10 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 	return n
 }
 
-// CharDevices returns the paths of the char devices of a device's RDMA devices, sorted. Their
-// classes are in no namespace: sysfs shows them in each, also while the RDMA device is in
-// another (uverbs_class and umad_class have no ns_type). They are gone for the moment in
-// which it moves.
+// CharDevices returns the paths of the char devices of a device's RDMA devices, sorted. sysfs
+// shows them in every namespace, also while the RDMA device is in another one, because their
+// classes have no ns_type (uverbs_class, umad_class). They are missing while the RDMA device
+// moves.
 func (h *Host) CharDevices(bus, device string) []string {
 	var paths []string
 	for _, class := range []string{"infiniband_mad", "infiniband_verbs"} {

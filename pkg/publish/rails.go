@@ -144,8 +144,8 @@ func (r *Rails) same(other *Rails) bool {
 // object may have 256 KiB together, and each client of pods receives them.
 const maxAnnotation = 8 << 10
 
-// Compact returns the document as [RailsAnnotation] has it: with the GIDs of RoCE v2 for
-// the rail's addresses alone, without their text, with the PCI addresses of the nearest
+// Compact returns the document as [RailsAnnotation] has it: only with the RoCE v2 GIDs of
+// the rail's addresses, without their text, with the PCI addresses of the nearest
 // GPUs, and without what changes while the pod works (state, generation) or what only a
 // program in the pod needs (char devices, GUIDs). It has less than 8 KiB: if there are too
 // many rails for that, it leaves out the GPUs, then the GIDs, then all but the names.

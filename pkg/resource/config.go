@@ -32,8 +32,8 @@ type Config struct {
 	Warnings []Problem
 }
 
-// Health is how long a NIC must be down until it is unhealthy, and up until it is healthy
-// again.
+// Health is how long a NIC must be down before it counts as unhealthy, and then up before it
+// counts as healthy again.
 type Health struct{ Down, Up time.Duration }
 
 // maxHealth bounds both.

@@ -114,8 +114,8 @@ const (
 // Finding is a defect and the ends that have it.
 type Finding struct {
 	Kind Kind `json:"kind"`
-	// Ends are the ends that have the defect. If Either is set it is at one of them, or
-	// between them: the paths do not tell which.
+	// Ends are the ends that have the defect. If Either is set, the defect is at one of
+	// them or between them: the measured paths do not show where.
 	Ends     []End   `json:"ends"`
 	Either   bool    `json:"either,omitempty"`
 	Value    float64 `json:"value"` // in Unit

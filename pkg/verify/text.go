@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// Cell is an end in the matrix of nodes and rails. Its texts may be of a pod.
+// Cell is an end in the matrix of nodes and rails. Its texts may come from a pod.
 type Cell struct {
 	Sign  Sign
 	Text  string // its measurement, or its worst finding

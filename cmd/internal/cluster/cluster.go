@@ -28,8 +28,8 @@ type Flags struct {
 	// kubeconfig's files, none if there are none, and a function that reads the access
 	// from them.
 	Find func(flag string) (files []string, load func() (*kube.Access, error), err error)
-	// WithoutPlugins: the kubeconfig of the node's plugins is not used, whose rights
-	// are those of the plugins alone.
+	// WithoutPlugins: the kubeconfig of the node's plugins, which has only the
+	// plugins' rights, is not used.
 	WithoutPlugins bool
 	// Access has the other settings of the client.
 	Access kube.Config

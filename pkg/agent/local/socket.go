@@ -62,9 +62,9 @@ func askSocket(ctx context.Context, socket, path string) error {
 	return err
 }
 
-// FactsTime bounds the reading of the node's facts for a client, which must wait longer to get
-// those that were read if some sources hang. Reading takes a bit more than a second, and more
-// than six on a node whose cores are busy.
+// FactsTime limits how long the agent collects facts for a client. If some sources hang, the agent
+// then answers with the facts that it has, so a client must wait longer than FactsTime. The facts
+// usually take little more than a second, and more than six on a node whose cores are busy.
 const FactsTime = 15 * time.Second
 
 // CopyFacts asks the agent at the socket for the facts of the node, a document of package doctor,

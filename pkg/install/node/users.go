@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// Users returns the users of this node's plugins: pods with NICs of ours, pods
-// with addresses of ours by another plugin, and addresses that wait to be
+// Users returns the users of this node's plugins: pods with our NICs, pods that
+// got our addresses through another plugin, and addresses that wait to be
 // freed. An unreadable record counts as a user.
 func Users(stateDirs []string) []string {
 	var all []string

@@ -109,7 +109,7 @@ func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 }
 
 // CarrierWhile waits for the carrier while needed returns true, for at most limit. It
-// returns nil if no carrier comes in time. The wait counts into the bounds of [For].
+// returns nil if no carrier comes in time. The wait counts toward the limits of [For].
 func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, index int, needed func() (bool, error)) error {
 	noted := tx.Record.Link
 	bound, _ := boundOf(tx, netconf.LinkWait{Timeout: limit})

@@ -121,7 +121,7 @@ func among(lost []error, err error) bool {
 	})
 }
 
-// CompareLater compares the NIC of an attachment that has ended some time ago with its record once
+// CompareLater compares the NIC of an attachment that ended some time ago with its record once
 // more: udev applies its .link files to a NIC that returns, and a daemon may remove what is not
 // its own. It adds what differs to the NIC's note, and reports whether there was anything new.
 // The NIC may have been lent again since, or be gone: then nothing is compared.

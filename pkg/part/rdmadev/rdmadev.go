@@ -129,8 +129,8 @@ func (p Moving) guard(ctx context.Context, tx *attachment.Tx, devices []ledger.R
 	return nil
 }
 
-// Apply moves the RDMA devices into the pod. An InfiniBand interface is another one from then on, which the
-// part of the netdev releases even if its own Apply is not reached.
+// Apply moves the RDMA devices into the pod. The kernel then replaces an InfiniBand interface by
+// a new one, which the netdev's part releases even if that part's Apply is not reached.
 func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if tx.Record.MadeAnew() {
 		tx.Begin(netdevPart)

@@ -72,7 +72,7 @@ func guidsOf(host *nic.Host, pci string) (g guids, ok bool, err error) {
 	return g, err == nil, err
 }
 
-// planRebind notes in v which driver must be bound to the lent function anew, so that the function gets the network's GUID, and what
+// planRebind notes in v which driver must be rebound to the lent function, so that the function gets the network's GUID, and what
 // the driver makes. It notes none if the function has that GUID, or if a userspace driver holds it, which resets it when its
 // program begins.
 func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) error {
@@ -175,7 +175,7 @@ func lockRDMA(ctx context.Context, n *attachment.Node) (*statefile.Lock, error) 
 	return n.Ledger.LockRDMA(ctx)
 }
 
-// rebinding binds the driver of a virtual function anew, by which the function takes the GUIDs of its physical function's table.
+// rebinding rebinds the driver of a virtual function, so that the function takes the GUIDs of its physical function's table.
 type rebinding struct {
 	*attachment.Node
 	host        *nic.Host
@@ -188,7 +188,7 @@ type rebinding struct {
 	wait     time.Duration // for what the driver makes
 }
 
-// run binds the driver anew, and waits until the RDMA device, its char devices and its interface are on the host.
+// run rebinds the driver, and waits until the RDMA device, its char devices and its interface are on the host.
 func (r rebinding) run(ctx context.Context) error {
 	lock, err := lockRDMA(ctx, r.Node)
 	if err != nil {
@@ -323,7 +323,7 @@ func noteDevice(r *ledger.Record, node uint64) {
 	}
 }
 
-// restoreGUIDs binds the driver anew, unless the function has the recorded GUIDs.
+// restoreGUIDs rebinds the driver, unless the function has the recorded GUIDs.
 func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
 	r, n := releasing.Record, releasing.Node
 	if now := host.DriverOf(r.Loan.PCI); now != "" && now != r.VF.Driver {

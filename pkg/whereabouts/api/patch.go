@@ -25,7 +25,7 @@ func (p *PoolPatch) Remove(key string, e Entry) {
 	p.Ops = append(p.Ops, kube.PatchOp{Op: "remove", Path: keyPath(key)})
 }
 
-// Replace replaces the entry was by is.
+// Replace replaces the entry was with the entry is.
 func (p *PoolPatch) Replace(key string, was, is Entry) {
 	p.test(key, was)
 	p.Ops = append(p.Ops, kube.PatchOp{Op: "replace", Path: keyPath(key), Value: is})

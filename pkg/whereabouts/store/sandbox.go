@@ -61,7 +61,7 @@ func (s sandbox) goneError() error {
 }
 
 // Gone returns a function that returns an error once the network namespace that is now at
-// netns is gone. It returns none if there is no namespace at netns.
+// netns is gone. The function always returns nil if there is no namespace at netns.
 func Gone(netns string) func() error {
 	s := openSandbox(netns)
 	return func() error {
