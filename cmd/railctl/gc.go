@@ -18,11 +18,11 @@ func newGC(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "End the attachments whose pod is gone: return their NICs, free their addresses",
-		Long: `End the attachments of this host netns whose pod network namespace no longer
-exists: the pod was killed without a CNI DEL, or the runtime lost it. The NIC
-is returned as it was, the IPAM plugin frees the addresses, and the record is
-removed. Attachments whose addresses could not be freed earlier are ended too.
-Attachments of living pods are never touched.
+		Long: `End the attachments of this node whose pod no longer has a network namespace,
+because the pod was killed without a CNI DEL or the runtime lost track of it. gc
+returns each NIC to the host with its earlier settings, has the IPAM plugin free
+the addresses, and removes the record. It also ends attachments whose addresses
+could not be freed earlier. It never touches the attachments of living pods.
 
 Every ADD does the same before it begins. Use this command if no pod starts on the
 node, or to see why an attachment cannot be ended.

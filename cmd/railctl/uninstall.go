@@ -38,8 +38,8 @@ addresses of their pods in them.`,
 	f.StringVarP(&u.Namespace, "namespace", "n", "kube-system", "namespace of the DaemonSets")
 	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace, with --nodes-only rail-agent)")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
-	f.BoolVar(&u.Force, "force", false, "do not wait for pods; their NICs are then not restored, and their addresses not freed")
-	f.BoolVar(&u.NodesOnly, "nodes-only", false, "remove rail-cni from the nodes, but do not delete the objects (helm's hook does this)")
+	f.BoolVar(&u.Force, "force", false, "do not wait for pods; their NICs are not restored then, and their addresses are not freed")
+	f.BoolVar(&u.NodesOnly, "nodes-only", false, "remove rail-cni from the nodes, but keep the cluster's objects (Helm's pre-delete hook uses this)")
 	f.BoolVar(&u.Definitions, "crds", false, "delete whereabouts' CustomResourceDefinitions too, and with them all pools")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := access.Open("railctl/" + version)
