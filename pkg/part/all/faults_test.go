@@ -126,7 +126,7 @@ func TestAddThatFailsForARealReasonLeavesNothing(t *testing.T) {
 			cnierr.IPAM, "Could not allocate IP in range",
 		},
 		"name taken in the pod": {
-			func(b *bench) { b.pod.IP("link", "add", "net1", "type", "ifb") }, nil, cnierr.NameTaken, `interface "net1" already`,
+			func(b *bench) { b.pod.IP("link", "add", "net1", "type", "ifb") }, nil, cnierr.NameTaken, `already has an interface "net1"`,
 		},
 		"name is an altname in the pod": {
 			func(b *bench) { b.pod.IP("link", "property", "add", "dev", "lo", "altname", "net1") }, nil, cnierr.NameTaken, `"net1"`,
