@@ -67,6 +67,12 @@ func (k *peer) start() {
 		_ = os.Remove(s)
 	}
 	k.serve(kubeletSocket, func(g *grpc.Server) { api.RegisterRegistrationServer(g, k) })
+	k.serveResources()
+}
+
+// serveResources serves PodResources.
+func (k *peer) serveResources() {
+	k.t.Helper()
 	k.serve(resourcesSocket, func(g *grpc.Server) { podresources.RegisterPodResourcesListerServer(g, k) })
 }
 

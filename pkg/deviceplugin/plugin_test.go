@@ -513,6 +513,31 @@ func TestNICThatAnotherCNIPluginHasStaysInThePool(t *testing.T) {
 	n.awaitHealthy(hca, 6)
 }
 
+// The kubelet does not answer: whether a container has the NIC is not known. Without it in the
+// list the scheduler would count a device as given that is not there.
+func TestNICThatAnotherCNIPluginHasStaysWhileTheKubeletDoesNotAnswer(t *testing.T) {
+	n := newNode(t, exclusivePool)
+	n.inventory.NICs[1].Protected = "the node file does not permit it"
+	n.give("granted", map[string][]string{hca: {pciOf(0)}})
+	n.start()
+	n.run()
+	n.awaitHealthy(hca, 7)
+	n.peer.mu.Lock()
+	n.servers[1].Stop() // of PodResources
+	n.pods = nil
+	n.peer.mu.Unlock()
+	n.change(func() { n.inventory.NICs[0].Protected = "moved" })
+	n.later(time.Second)
+	if got := n.health(hca); got[pciOf(0)] != "Healthy" || len(got) != 7 {
+		t.Errorf("devices while the kubelet does not answer: %v", got)
+	}
+	n.serveResources()
+	await(t, "the NIC leaves the pool, as no container has it", func() bool {
+		n.changed.Fire()
+		return n.healthy(hca) == 6
+	})
+}
+
 func TestNICThatPassedTheKubeletIsNotOffered(t *testing.T) {
 	n := newNode(t, exclusivePool)
 	n.give("granted", map[string][]string{hca: {pciOf(0)}})

@@ -71,6 +71,10 @@ func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
 	}
 
 	id := lent.Identity()
+	id.Lower = byName(t, r.pod, "other").Index // the pod can give a peer of its own the index of the NIC's
+	if found, err := r.pod.FindAt(index, id, "net1", "ens1"); err != nil || found != nil {
+		t.Errorf("a peer in the pod that has the index of the NIC's: found %+v, %v", found, err)
+	}
 	id.Lower = 0 // it had none
 	if found, err := r.pod.FindAt(index, id, "net1", "ens1"); err != nil || found == nil {
 		t.Errorf("without the index of the peer: %+v, %v", found, err)

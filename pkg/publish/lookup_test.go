@@ -214,6 +214,31 @@ func TestDirectoryOfAPodThatEndedDoesNotComeBack(t *testing.T) {
 	}
 }
 
+// A scan that began before an ADD has not seen its record, and removes nothing that a Lookup has
+// written since.
+func TestDirectoryOfAPodThatBeganDuringAScanStays(t *testing.T) {
+	l := newLab(t)
+	k := l.keeper
+	if err := k.read(); err != nil {
+		t.Fatal(err)
+	}
+	look := k.beginRead()
+	_, r := l.pod("c1", uid, "10.3.0.17/16")
+	l.put(r)
+	if told, err := k.Lookup(t.Context(), "c1"); err != nil || told == nil {
+		t.Fatalf("got %+v, %v", told, err)
+	}
+	if err := k.drop(k.opened, uid, look); err != nil {
+		t.Fatal(err)
+	}
+	if l.rails(uid) == nil || l.published() != 1 {
+		t.Error("the directory of the pod was removed")
+	}
+	if told, err := k.Lookup(t.Context(), "c1"); err != nil || told == nil || told.Rails.Generation != 1 {
+		t.Errorf("got %+v, %v", told, err)
+	}
+}
+
 // The node file has the NICs' rails: those of the file before it are not published, even if
 // it changes while the NICs are read.
 func TestNICsAreReadAgainAfterTheNodeFile(t *testing.T) {
