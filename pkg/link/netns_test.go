@@ -573,3 +573,42 @@ func isNotGone(t *testing.T, n *testnet.Netns, path string) {
 	}
 	found.Close()
 }
+
+// A few descriptors are enough to read the list of mounts, and not for what follows.
+func TestNetnsIsNotGoneWhereFewCanBeOpened(t *testing.T) {
+	n := testnet.NewNetns(t, "pod")
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	for free := range 8 {
+		for name, path := range map[string]string{"its path": "/run/netns/" + n.Name, "no path": ""} {
+			var filled []int
+			err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 64, Max: limit.Max})
+			for err == nil {
+				var fd int
+				if fd, err = unix.Dup(0); err == nil {
+					filled = append(filled, fd)
+				}
+			}
+			for _, fd := range filled[:min(free, len(filled))] {
+				_ = unix.Close(fd)
+			}
+			exists := link.NetnsExists(n.ID, path)
+			found, findErr := link.FindNetns(n.ID, path)
+			for _, fd := range filled[min(free, len(filled)):] {
+				_ = unix.Close(fd)
+			}
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+				t.Fatal(err)
+			}
+			if !errors.Is(err, unix.EMFILE) || len(filled) < free {
+				t.Fatalf("%d descriptors filled: %v", len(filled), err)
+			}
+			if !exists || (found == nil) == (findErr == nil) {
+				t.Errorf("%d free, %s: exists: %v, found: %+v, %v", free, name, exists, found, findErr)
+			}
+			found.Close()
+		}
+	}
+}
