@@ -154,6 +154,7 @@ func TestBuildReturnsRailsOrAnError(t *testing.T) {
 	if err != nil || rails == nil {
 		t.Fatalf("got %+v, %v", rails, err)
 	}
+	list := k.list
 	k.list = func() (*inventory.NICList, error) { return nil, errors.New("no list") }
 	k.facts.Store(nil)
 	l.spoil(uid)
@@ -162,6 +163,21 @@ func TestBuildReturnsRailsOrAnError(t *testing.T) {
 	}
 	if told, err := k.Lookup(t.Context(), "c1"); err == nil || told != nil {
 		t.Errorf("Lookup: %+v, %v", told, err)
+	}
+	// The same with nothing new in the ledger: what was told before may be true no more.
+	failing := k.list
+	k.list = list
+	if told, err := k.Lookup(t.Context(), "c1"); err != nil || told == nil {
+		t.Fatalf("Lookup with the NICs: %+v, %v", told, err)
+	}
+	k.list = failing
+	k.facts.Store(nil)
+	k.allDue()
+	if rails, err := build(); err == nil || rails != nil {
+		t.Errorf("due, without the NICs: %+v, %v", rails, err)
+	}
+	if told, err := k.Lookup(t.Context(), "c1"); err == nil || told != nil {
+		t.Errorf("Lookup after a build that failed: %+v, %v", told, err)
 	}
 }
 
