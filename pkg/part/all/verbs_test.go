@@ -213,6 +213,22 @@ func TestGCOfOneNetworkLeavesTheOthers(t *testing.T) {
 	}
 }
 
+// Nodes of one machine may share a state directory, and a runtime names its own attachments only.
+func TestGCOfOneNodeLeavesTheOthersAttachments(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.node.MustRun(b.call("ADD", b.config(nil)))
+	gc := b.call("GC", b.config(map[string]any{"cni.dev/valid-attachments": []any{}}))
+	testnet.NewNetns(t, "node2").MustRun(gc)
+	if _, err := b.pod.ByName("net1"); err != nil || len(b.records()) != 1 {
+		t.Errorf("GC ended an attachment of another node: %v", err)
+	}
+	b.node.MustRun(gc)
+	if len(b.records()) != 0 {
+		t.Error("GC of the node itself left the attachment")
+	}
+}
+
 func TestGCSweepsEvenWithoutAList(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
