@@ -139,6 +139,26 @@ func TestMacvlanThatThePodHidKeepsItsAddress(t *testing.T) {
 	b.untouched(before)
 }
 
+// Another pod's macvlan on the same NIC is no reason for the NIC to hear the hidden one's MAC.
+func TestHiddenMacvlanBesideAnotherPodKeepsItsAddress(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
+	second := b.call("ADD", config)
+	second.ContainerID, second.Netns = "c2", testnet.NewNetns(t, "pod2").Path
+	b.node.MustRun(b.call("ADD", config))
+	first := b.records()[0]
+	b.node.MustRun(second)
+	within := testnet.NewNetns(t, "within")
+	b.pod.IP("link", "set", "net1", "netns", within.Name, "name", "keep")
+	within.IP("link", "set", "keep", "up")
+	n := b.open()
+	err := macvlan.Part{}.Release(t.Context(), &attachment.Releasing{Node: n, Record: first, Pod: b.pod.Netns, Home: n.Netns})
+	if !errors.Is(err, attachment.ErrNowhere) {
+		t.Errorf("its address would be free, and the pod answers for it: %v", err)
+	}
+}
+
 // A macvlan that is down does not answer.
 func TestMacvlanThatThePodHidAndSetDownIsNoObstacle(t *testing.T) {
 	t.Parallel()

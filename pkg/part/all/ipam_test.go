@@ -163,6 +163,26 @@ func TestGCWithoutAListFreesNothing(t *testing.T) {
 	}
 }
 
+// An IPAM plugin knows the pod, or the requested address, by the arguments. A DEL, a GC and a sweep have
+// none of this attachment.
+func TestIPAMPluginGetsTheArgumentsOfADDAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	log := filepath.Join(t.TempDir(), "log")
+	add := b.call("ADD", b.config(map[string]any{"ipam": map[string]any{"type": "spy"}}))
+	add.Path = b.answering("echo $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME $CNI_ARGS >>" + log +
+		"; [ $CNI_COMMAND != ADD ] || echo '" + spyResult + "'")
+	add.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=one"
+	b.node.MustRun(add)
+	del := add.With("DEL")
+	del.Args = ""
+	b.node.MustRun(del)
+	const want = " c1 net1 K8S_POD_NAMESPACE=default;K8S_POD_NAME=one\n"
+	if text, err := os.ReadFile(log); err != nil || string(text) != "ADD"+want+"DEL"+want {
+		t.Errorf("IPAM was called with %q, %v", text, err)
+	}
+}
+
 func merged(all ...map[string]any) map[string]any {
 	m := map[string]any{}
 	for _, one := range all {

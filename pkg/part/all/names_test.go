@@ -67,6 +67,35 @@ func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
 	}
 }
 
+// The link that has the name of a NIC in a pod may be another NIC, which is getting its own name
+// back: it is looked at under the lock.
+func TestNameIsFreedUnderTheLockOfNames(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	before := b.node.State()
+	b.node.MustRun(b.call("ADD", b.config(nil)))
+	occupy(t, b, nil)
+	n := b.open()
+	call, p := b.inProcess("host-device", nil)
+	lock, err := n.Ledger.LockNames(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- n.Del(context.Background(), call, p) }()
+	select {
+	case err := <-ended:
+		t.Errorf("it did not wait for the lock: %v", err)
+		ended <- err
+	case <-time.After(500 * time.Millisecond):
+	}
+	b.node.IP("link", "del", nicName)
+	if err := errors.Join(lock.Unlock(), <-ended); err != nil {
+		t.Error(err)
+	}
+	b.untouched(before)
+}
+
 // onWarning is a log handler that is called with each message.
 type onWarning func(string)
 
