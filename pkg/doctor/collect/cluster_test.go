@@ -40,7 +40,7 @@ func furnish(t *testing.T, plane *controlplane.Plane) {
 			"metadata": map[string]any{"name": "web-0", "annotations": map[string]any{
 				"k8s.v1.cni.cncf.io/network-status": `[{"name": "x"}]`, "k8s.v1.cni.cncf.io/network": "roce-net1", "k8s.v1.cni.cncf.io/policy": "x", "example.com/networks": "x",
 			}},
-			"spec":     map[string]any{"nodeName": "node-a", "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "i"}}},
+			"spec": map[string]any{"nodeName": "node-a", "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "i"}}},
 		}},
 		{http.MethodPost, "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions", "", map[string]any{
 			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
