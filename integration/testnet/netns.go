@@ -450,9 +450,10 @@ func (n *Netns) unsettled() bool {
 	}
 	addresses := n.ipv6Addresses()
 	local := map[string]bool{} // address and link's name
-	// net/ipv6/route.c, rt6_info_route: destination, its prefix length, seven more, and the link
+	// net/ipv6/route.c, rt6_info_route: destination, its prefix length, six more, flags, and the link.
+	// A route to the prefix of an address, which may be the address alone, has no RTF_LOCAL.
 	for _, f := range n.procNet("ipv6_route", 10) {
-		if f[1] == "80" {
+		if flags, err := strconv.ParseUint(f[8], 16, 32); err == nil && flags&unix.RTF_LOCAL != 0 {
 			local[f[0]+" "+f[9]] = true
 		}
 	}
