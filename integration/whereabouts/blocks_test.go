@@ -131,7 +131,7 @@ func TestBlockSizesThatCannotWorkAreRefused(t *testing.T) {
 		`{"range":"10.0.0.0/24","block_size":12}`:                                          "power of two",
 		`{"range":"10.0.0.0/24","block_size":-2}`:                                          "power of two",
 		`{"range":"10.0.0.0/24","block_size":"/28"}`:                                       "block_size",
-		`{"range":"10.0.0.0/30","block_size":16}`:                                          "more than 10.0.0.0/30 has",
+		`{"range":"10.0.0.0/30","block_size":16}`:                                          "larger than the range 10.0.0.0/30",
 		`{"range":"10.0.0.0/24","block_size":16,"node_slice_size":"/28"}`:                  "both divide the range",
 		`{"range":"10.0.0.0/24","block_size":16,"store":"local"}`:                          "blocks need the Kubernetes store",
 		`{"range":"10.0.0.0/24","block_size":16,"kubernetes":{"kubeconfig":"DIR/absent"}}`: "absent",
