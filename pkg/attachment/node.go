@@ -86,7 +86,7 @@ func Open(stateDir string, order ReleaseOrder) (*Node, error) {
 // warnUnread logs a link whose description is damaged. The unreadable part was
 // ignored.
 func warnUnread(log *slog.Logger, ns *link.Netns, l *link.Link) {
-	log.Warn("cannot read all attributes of a link", "link", l.Name, "index", l.Index, "netns", ns.Path, "err", l.Damage)
+	log.Warn("cannot read all attributes of a link", "link", l.Name, "index", l.Index, "linkNetns", ns.Path, "err", l.Damage)
 }
 
 // Close releases what Open opened.

@@ -62,8 +62,9 @@ type Configs struct {
 	// Networks are prefixes that a range of addresses must not overlap, by what uses them:
 	// "pods", "services", "nodes". A user without prefixes is one whose prefixes are not known.
 	Networks Fact[map[string][]string] `json:"networks"`
-	// Requests are the keys of the annotations by which pods ask for networks, or seem to, by
-	// the pod, "namespace/name". Pods without such an annotation are left out.
+	// Requests are, by the pod ("namespace/name"), the key of the annotation by which it asks for
+	// networks, or else the keys that resemble it. Pods without any, and those that have ended, are
+	// left out.
 	Requests Fact[map[string][]string] `json:"requests"`
 }
 

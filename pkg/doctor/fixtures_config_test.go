@@ -44,7 +44,7 @@ func healthyConfigs(f *Facts) {
 	}
 	nads = append(nads, Config{Kind: NADConfig, Name: "default/ib-net", Text: healthyIPoIB})
 	f.Configs = &Configs{Files: Known(files, "files"), NADs: Known(nads, "API server"), Networks: Known(map[string][]string{"nodes": {"192.168.7.1/32"}, "pods": {"10.244.0.0/16"}, "services": {"10.96.0.0/12"}}, "API server")}
-	f.Configs.Requests = Known(map[string][]string{"default/trainer-0": {networksKey}}, "API server")
+	f.Configs.Requests = Known(map[string][]string{"default/trainer-0": {NetworksKey}}, "API server")
 }
 
 // edit returns a change of the text of a network, and editFile that of a file.

@@ -878,8 +878,8 @@ func checkIfNames(f *Facts, r *Report) {
 	})
 }
 
-// networksKey is the annotation by which a pod asks Multus for networks.
-const networksKey = "k8s.v1.cni.cncf.io/networks"
+// NetworksKey is the annotation by which a pod asks Multus for networks.
+const NetworksKey = "k8s.v1.cni.cncf.io/networks"
 
 func checkRequests(f *Facts, r *Report) {
 	if f.Configs == nil || !f.Configs.Requests.asked() {
@@ -888,8 +888,8 @@ func checkRequests(f *Facts, r *Report) {
 	pods, _ := Read(r, "annotations of pods", f.Configs.Requests)
 	for _, pod := range slices.Sorted(maps.Keys(pods)) {
 		r.judged()
-		if !slices.Contains(pods[pod], networksKey) {
-			r.Find("pod "+pod, "it has the annotation %s, not %s", strings.Join(pods[pod], ", "), networksKey)
+		if !slices.Contains(pods[pod], NetworksKey) {
+			r.Find("pod "+pod, "it has the annotation %s, not %s", strings.Join(pods[pod], ", "), NetworksKey)
 		}
 	}
 }

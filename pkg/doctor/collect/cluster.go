@@ -69,8 +69,8 @@ func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
 	}
 	take(ctx, c, &f.Configs.NADs, c.apiSource("network-attachment-definitions"), answerTime, c.nads)
 	take(ctx, c, &f.Configs.Networks, c.apiSource("nodes, servicecidrs"), answerTime, c.networks)
-	take(ctx, c, &f.Configs.Requests, c.apiSource("pods"), answerTime, func(context.Context) (map[string][]string, error) {
-		pods, err := c.podsByAPI()
+	take(ctx, c, &f.Configs.Requests, c.apiSource("pods"), answerTime, func(ctx context.Context) (map[string][]string, error) {
+		pods, err := c.podsWhere(ctx, c.onThisNode()+","+notEnded)
 		return requests(pods), err
 	})
 }
@@ -168,24 +168,38 @@ type podObject struct {
 	Metadata kube.Meta `json:"metadata"`
 }
 
+// notEnded is the field selector of pods that have not ended.
+const notEnded = "status.phase!=Succeeded,status.phase!=Failed"
+
+func (c *collector) onThisNode() string { return "spec.nodeName=" + c.Node }
+
 // podObjects returns the metadata of the node's pods, by "namespace/name".
 func (c *collector) podObjects(ctx context.Context) (map[string]podObject, error) {
+	return c.podsWhere(ctx, c.onThisNode())
+}
+
+// podsWhere returns the metadata of the pods with these fields, by "namespace/name".
+func (c *collector) podsWhere(ctx context.Context, fields string) (map[string]podObject, error) {
 	if c.Client == nil {
 		return nil, c.NoClient
 	}
 	ctx, cancel := answered(ctx)
 	defer cancel()
+	pods, err := listPods(ctx, c.Client, fields)
+	return pods, c.refused(err)
+}
+
+func listPods(ctx context.Context, client *kube.Client, fields string) (map[string]podObject, error) {
 	found := map[string]podObject{}
-	_, err := c.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"},
-		kube.ListOptions{FieldSelector: "spec.nodeName=" + c.Node, MetadataOnly: true}, func(item []byte) error {
-			var p podObject
-			if err := json.Unmarshal(item, &p); err != nil {
-				return err
-			}
-			found[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
-			return nil
-		})
-	return found, c.refused(err)
+	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"}, kube.ListOptions{FieldSelector: fields, MetadataOnly: true}, func(item []byte) error {
+		var p podObject
+		if err := json.Unmarshal(item, &p); err != nil {
+			return err
+		}
+		found[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
+		return nil
+	})
+	return found, err
 }
 
 // networkStatus returns the annotation of Multus of a pod, "" if it has none.
@@ -226,17 +240,19 @@ func (p *podObject) networkStatus() (string, error) {
 	return "", nil
 }
 
-// requests returns the keys of the pods' annotations whose names begin like "networks", by the pod.
+// requests returns, by the pod, the key networks of its annotations, or else those that resemble it.
 // Anybody who makes pods chooses such keys, and may choose many.
 func requests(pods map[string]podObject) map[string][]string {
 	found := map[string][]string{}
 	for pod, p := range pods {
+		if _, ok := p.Metadata.Annotations[doctor.NetworksKey]; ok {
+			found[pod] = []string{doctor.NetworksKey}
+			continue
+		}
 		for _, key := range slices.Sorted(maps.Keys(p.Metadata.Annotations)) {
 			group, name, _ := strings.Cut(key, "/")
-			if !strings.HasSuffix(group, "cni.cncf.io") || !strings.HasPrefix(strings.ToLower(name), "net") || key == statusKey || key == oldStatusKey {
-				continue
-			}
-			if len(found[pod]) < maxRequests {
+			resembles := strings.HasSuffix("."+group, ".cni.cncf.io") && strings.HasPrefix(strings.ToLower(name), "net")
+			if resembles && key != statusKey && key != oldStatusKey && len(found[pod]) < maxRequests {
 				found[pod] = append(found[pod], key)
 			}
 		}

@@ -42,6 +42,11 @@ func furnish(t *testing.T, plane *controlplane.Plane) {
 			}},
 			"spec": map[string]any{"nodeName": "node-a", "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "i"}}},
 		}},
+		{http.MethodPost, "/api/v1/namespaces/default/pods", "", map[string]any{ // a pod that has ended
+			"metadata": map[string]any{"name": "job-0", "annotations": map[string]any{"k8s.v1.cni.cncf.io/network": "roce-net1"}},
+			"spec":     map[string]any{"nodeName": "node-a", "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "i"}}},
+		}},
+		{http.MethodPatch, "/api/v1/namespaces/default/pods/job-0/status", controlplane.MergePatch, map[string]any{"status": map[string]any{"phase": "Succeeded"}}},
 		{http.MethodPost, "/apis/k8s.cni.cncf.io/v1/namespaces/default/network-attachment-definitions", "", map[string]any{
 			"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
 			"metadata": map[string]any{"name": "roce-net1", "annotations": map[string]any{"k8s.v1.cni.cncf.io/resourceName": "rdma/hca_gpu"}},

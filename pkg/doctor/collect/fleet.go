@@ -173,17 +173,7 @@ func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 
 // livingPods returns the metadata of the cluster's pods that have not ended, by "namespace/name".
 func (f *fleet) livingPods(ctx context.Context) (map[string]podObject, error) {
-	pods := map[string]podObject{}
-	_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "pods"},
-		kube.ListOptions{FieldSelector: "status.phase!=Succeeded,status.phase!=Failed", MetadataOnly: true}, func(item []byte) error {
-			var p podObject
-			if err := json.Unmarshal(item, &p); err != nil {
-				return err
-			}
-			pods[p.Metadata.Namespace+"/"+p.Metadata.Name] = p
-			return nil
-		})
-	return pods, err
+	return listPods(ctx, f.Client, notEnded)
 }
 
 // newPods adds the pods that were made after the others were listed, if a lease is of one: an

@@ -143,7 +143,7 @@ func TestFactsOfAllNodes(t *testing.T) {
 			t.Errorf("%s: %+v", n.Node, c)
 		}
 		if !n.Configs.Requests.OK() || !n.Configs.Networks.OK() || !slices.Contains(n.Configs.Networks.Value["pods"], "10.244.0.0/24") {
-			t.Errorf("%s: %+v", n.Node, n.Configs.Networks)
+			t.Errorf("%s: %+v, %+v", n.Node, n.Configs.Networks, n.Configs.Requests)
 		}
 		if s := n.Pods[0].Status; s.Value != `[{"name": "x"}]` || n.Pods[1].Status.OK() || n.Pods[1].Status.Error == "" {
 			t.Errorf("%s: %+v", n.Node, n.Pods)

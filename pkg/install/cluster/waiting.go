@@ -45,12 +45,14 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]string, error) {
 }
 
 // lastEvents returns, for each node, the last Event with the reason why it is not
-// done. Older ones than the agent's pod are of an earlier uninstallation.
+// done. Older ones than the agent's pod are of an earlier uninstallation; both
+// times are the server's.
 func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]string) (map[string]string, error) {
-	last, at := map[string]string{}, maps.Clone(nodes)
+	last, at := map[string]string{}, map[string]string{}
 	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}
 	_, err := u.Client.List(ctx, events, kube.ListOptions{FieldSelector: "reason=NotUninstalled"}, func(item []byte) error {
 		var event struct {
+			Metadata               struct{ CreationTimestamp string }
 			Message, LastTimestamp string
 			InvolvedObject         struct{ Name string }
 		}
@@ -58,7 +60,7 @@ func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]string) (
 			return err
 		}
 		node := event.InvolvedObject.Name
-		if since, waits := at[node]; waits && event.LastTimestamp >= since {
+		if since, waits := nodes[node]; waits && event.Metadata.CreationTimestamp >= since && event.LastTimestamp >= at[node] {
 			last[node], at[node] = event.Message, event.LastTimestamp
 		}
 		return nil

@@ -98,7 +98,7 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 		return false, failure.From(err, failure.NotReturned, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name).
 			Cure("rename it by hand, then end the attachment again")
 	}
-	n.LogOf(of).Warn("returned NIC was renamed, because the pod had given it another name", "name", l.Name, "now", name)
+	n.LogOf(of).Warn("returned NIC was renamed, because it still had its name in the pod", "name", l.Name, "now", name)
 	return true, nil
 }
 
