@@ -107,9 +107,11 @@ func newRun(a *agentFlags) *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.agent.Metrics, "metrics", "127.0.0.1:9400", `address of /metrics, /healthz and /readyz; "off" for none`)
 	flags.StringVar(&f.agent.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
-	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster that gets Events (default: the first of $KUBECONFIG, or a pod's service account; without either, there are no Events)")
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
+		"kubeconfig of the cluster that gets Events (default: the first of $KUBECONFIG, or a pod's service account; without either, there are no Events)")
 	flags.StringVar(&f.agent.NodeName, "node", "", "the node's name in the cluster and in metrics (default: $NODE_NAME, or the host's name)")
-	flags.StringVar(&f.nodeIP, "node-ip", "", "the node's InternalIP (default: $NODE_IP); host-device lends the NIC with this address only with \"allow\": [\"uplink\"]")
+	flags.StringVar(&f.nodeIP, "node-ip", "",
+		"the node's InternalIP (default: $NODE_IP); host-device lends the NIC with this address only with \"allow\": [\"uplink\"]")
 	flags.StringArrayVar(&f.binDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
 	flags.StringVar(&f.own, "own", "", "directory with the plugins to install and to compare with (default: the directory of the agent's program)")
 	flags.BoolVar(&f.restore, "restore-binaries", false, "copy the plugins of --own into each --cni-bin whenever they are missing or replaced there")

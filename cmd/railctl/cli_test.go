@@ -73,7 +73,8 @@ func TestWrongCommandsFailWithASuggestion(t *testing.T) {
 			continue
 		}
 		args := append(strings.Fields(cmd.CommandPath())[1:], "nosuch")
-		if out, errOut, code := plainRun(args...); code != exitUsage || out != "" || !strings.Contains(errOut, `unknown command "nosuch" for "`+cmd.CommandPath()+`"`) {
+		want := `unknown command "nosuch" for "` + cmd.CommandPath() + `"`
+		if out, errOut, code := plainRun(args...); code != exitUsage || out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, out, errOut)
 		}
 	}
@@ -104,7 +105,8 @@ func TestWrongCommandsFailWithASuggestion(t *testing.T) {
 
 func TestMissingArgumentsAreNamed(t *testing.T) {
 	for args, want := range map[string]string{
-		"pod": "name a pod: railctl pod NAMESPACE/NAME", "env": "name a pod: railctl env NAMESPACE/NAME", "doctor pod": "name a pod: railctl doctor pod NAMESPACE/NAME",
+		"pod": "name a pod: railctl pod NAMESPACE/NAME", "env": "name a pod: railctl env NAMESPACE/NAME",
+		"doctor pod":   "name a pod: railctl doctor pod NAMESPACE/NAME",
 		"ipam explain": "name a network or its file: railctl ipam explain NAMESPACE/NAD | FILE", "pod a/b c/d": "it takes a pod, and has 2 arguments",
 	} {
 		if _, errOut, code := plainRun(strings.Fields(args)...); code == 0 || !strings.Contains(errOut, want) {
@@ -239,8 +241,9 @@ func TestCheckTakesFilesAndDirectories(t *testing.T) {
 	dir := t.TempDir()
 	const bridge = `{"cniVersion": "1.0.0", "name": "a", "plugins": [{"type": "bridge", "ipam": {"type": "host-local"}}, {"type": "tuning"}]}`
 	for name, text := range map[string]string{
-		"nads/roce.yaml": goodNAD, "nads/pods.yaml": "apiVersion: v1\nkind: Pod\n---\napiVersion: v1\nkind: Service\n", "nads/notes.txt": "a: [", "nads/more/bridge.conflist": bridge,
-		"typo.json": `{"cniVersion": "1.0.0", "name": "a", "type": "host-devices", "ipam": {"type": "whereabout"}}`, "empty/none.md": "",
+		"nads/roce.yaml": goodNAD, "nads/pods.yaml": "apiVersion: v1\nkind: Pod\n---\napiVersion: v1\nkind: Service\n", "nads/notes.txt": "a: [",
+		"nads/more/bridge.conflist": bridge,
+		"typo.json":                 `{"cniVersion": "1.0.0", "name": "a", "type": "host-devices", "ipam": {"type": "whereabout"}}`, "empty/none.md": "",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -257,7 +260,9 @@ func TestCheckTakesFilesAndDirectories(t *testing.T) {
 		wants []string
 	}{
 		{[]string{at("nads/roce.yaml")}, 0, []string{" ok\n"}},
-		{[]string{"-f", at("nads/roce.yaml"), at("nads/pods.yaml")}, 0, []string{"not checked: 1 file(s) without a configuration (" + at("nads/pods.yaml") + ")", "not checked: 2 object(s) of other kinds (Pod, Service)"}},
+		{[]string{"-f", at("nads/roce.yaml"), at("nads/pods.yaml")}, 0, []string{
+			"not checked: 1 file(s) without a configuration (" + at("nads/pods.yaml") + ")", "not checked: 2 object(s) of other kinds (Pod, Service)",
+		}},
 		{[]string{at("nads")}, 0, []string{"not checked: 2 plugins of others (bridge, tuning)", "not checked: 1 IPAM plugin of others (host-local)", "not checked: 2 object(s) of other kinds (Pod, Service)"}},
 		{[]string{at("typo.json")}, 0, []string{"CNI-TYPE", `did you mean "host-device"?`, `did you mean "whereabouts"?`}},
 		{[]string{at("typo.json"), "--strict"}, 1, []string{"CNI-TYPE"}},

@@ -30,6 +30,30 @@ func returnedNIC(t *testing.T, more ...string) *bench {
 	return b
 }
 
+// delAwaitsNames holds the lock of names while a DEL runs, fails the test if the DEL does not wait
+// for it, and releases it after what else happens under the lock.
+func (b *bench) delAwaitsNames(long time.Duration, under func()) {
+	b.t.Helper()
+	n := b.open()
+	call, p := b.inProcess("host-device", nil)
+	lock, err := n.Ledger.LockNames(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- n.Del(context.Background(), call, p) }()
+	select {
+	case err := <-ended:
+		b.t.Errorf("it did not wait for the lock: %v", err)
+		ended <- err
+	case <-time.After(long):
+	}
+	under()
+	if err := errors.Join(lock.Unlock(), <-ended); err != nil {
+		b.t.Error(err)
+	}
+}
+
 // A process that frees a name for its own NIC renames any other NIC that has the name
 // from a pod. It must not do so while that other NIC is getting its own name back.
 func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
@@ -40,26 +64,7 @@ func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := returnedNIC(t, more...)
-			n := b.open()
-			call, p := b.inProcess("host-device", nil)
-			lock, err := n.Ledger.LockNames(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- n.Del(context.Background(), call, p) }()
-			select {
-			case err := <-ended:
-				t.Errorf("it did not wait for the lock: %v", err)
-				ended <- err
-			case <-time.After(time.Second):
-			}
-			if err := lock.Unlock(); err != nil {
-				t.Error(err)
-			}
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
+			b.delAwaitsNames(time.Second, func() {})
 			if _, err := b.node.ByName(nicName); err != nil {
 				t.Error(err)
 			}
@@ -75,24 +80,7 @@ func TestNameIsFreedUnderTheLockOfNames(t *testing.T) {
 	before := b.node.State()
 	b.node.MustRun(b.call("ADD", b.config(nil)))
 	occupy(t, b, nil)
-	n := b.open()
-	call, p := b.inProcess("host-device", nil)
-	lock, err := n.Ledger.LockNames(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- n.Del(context.Background(), call, p) }()
-	select {
-	case err := <-ended:
-		t.Errorf("it did not wait for the lock: %v", err)
-		ended <- err
-	case <-time.After(500 * time.Millisecond):
-	}
-	b.node.IP("link", "del", nicName)
-	if err := errors.Join(lock.Unlock(), <-ended); err != nil {
-		t.Error(err)
-	}
+	b.delAwaitsNames(500*time.Millisecond, func() { b.node.IP("link", "del", nicName) })
 	b.untouched(before)
 }
 
