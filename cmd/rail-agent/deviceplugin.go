@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/deviceplugin"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/inventory/watch"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -47,7 +47,7 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 	if f.kubelet == "" {
 		return nil, nil
 	}
-	ns, err := link.CurrentNetns()
+	ns, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}

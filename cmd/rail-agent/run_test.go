@@ -17,6 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
@@ -87,7 +88,7 @@ func TestNICsThatFellHomeAreRestoredAtOnce(t *testing.T) {
 		died := time.Now()
 		pod.Kill()
 		await(t, "all NICs to be usable", 10*time.Second, func() bool {
-			links, err := l.node.Links()
+			links, err := link.Links(l.node.Netns)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,7 +140,7 @@ func TestLivingPodsAndThoseThatAPluginWorksOnAreLeftAlone(t *testing.T) {
 	}
 	_ = lock.Unlock()
 	await(t, "the record's end", 3*time.Second, func() bool { return len(l.records()) == 1 })
-	if _, err := lives.ByName("net1"); err != nil {
+	if _, err := link.ByName(lives.Netns, "net1"); err != nil {
 		t.Error(err)
 	}
 	if n, _ := a.metric("rail_cni_release_failures_total"); n != 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -109,12 +109,12 @@ func (c *ibdev2netdev) what() string {
 }
 
 // where opens the requested namespace.
-func (c *ibdev2netdev) where() (*link.Netns, error) {
+func (c *ibdev2netdev) where() (*netns.Netns, error) {
 	switch {
 	case c.netns != "":
-		return link.OpenNetns(c.netns)
+		return netns.Open(c.netns)
 	case c.holder == inventory.Holder{}:
-		return link.CurrentNetns()
+		return netns.Current()
 	}
 	return inventory.FindNetns(c.stateDir, c.holder)
 }

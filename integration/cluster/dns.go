@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 const (
@@ -27,7 +27,7 @@ const (
 // nothing else: nodes have no way out. It looks at the API server each time. It runs until stop
 // is called.
 func (c *Cluster) serveDNS() (stop func(), err error) {
-	ns, err := link.OpenNetns(namespace(c.holder.Pid(), "net"))
+	ns, err := netns.Open(namespace(c.holder.Pid(), "net"))
 	if err != nil {
 		return nil, err
 	}

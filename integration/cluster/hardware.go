@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // fallHome does for a node's rails, which are veths, what the kernel does only
@@ -20,9 +21,9 @@ import (
 // network namespace ends they return to the host, down, with their current
 // name, or as devN if that is taken. It keeps each namespace in /run/netns
 // alive until it contains no rail, and runs until the context ends.
-func (n *Node) fallHome(ctx context.Context, home *link.Netns, rails map[string]bool) {
+func (n *Node) fallHome(ctx context.Context, home *netns.Netns, rails map[string]bool) {
 	defer home.Close()
-	pods := map[string]*link.Netns{}
+	pods := map[string]*netns.Netns{}
 	defer func() {
 		for _, pod := range pods {
 			pod.Close()
@@ -39,7 +40,7 @@ func (n *Node) fallHome(ctx context.Context, home *link.Netns, rails map[string]
 			named[e.Name()] = true
 			if pods[e.Name()] == nil {
 				// It is an ordinary file before the namespace is mounted on it.
-				if pod, err := link.OpenNetns(filepath.Join(dir, e.Name())); err == nil {
+				if pod, err := netns.Open(filepath.Join(dir, e.Name())); err == nil {
 					pods[e.Name()] = pod
 				}
 			}
@@ -61,8 +62,8 @@ func (n *Node) fallHome(ctx context.Context, home *link.Netns, rails map[string]
 }
 
 // takeHome moves the rails, by their MAC addresses, out of a namespace.
-func (n *Node) takeHome(pod, home *link.Netns, rails map[string]bool) error {
-	links, err := pod.Links()
+func (n *Node) takeHome(pod, home *netns.Netns, rails map[string]bool) error {
+	links, err := link.Links(pod)
 	if err != nil {
 		return err
 	}
@@ -71,9 +72,9 @@ func (n *Node) takeHome(pod, home *link.Netns, rails map[string]bool) error {
 		if l.Kind != "veth" || !rails[l.MAC.String()] {
 			continue
 		}
-		err := pod.Move(l.Index, home, l.Name, l.Alias)
+		err := link.Move(pod, l.Index, home, l.Name, l.Alias)
 		for i := 0; errors.Is(err, unix.EEXIST) && i < 100; i++ {
-			err = pod.Move(l.Index, home, fmt.Sprintf("dev%d", i), l.Alias)
+			err = link.Move(pod, l.Index, home, fmt.Sprintf("dev%d", i), l.Alias)
 		}
 		failed = append(failed, err)
 	}
@@ -82,7 +83,7 @@ func (n *Node) takeHome(pod, home *link.Netns, rails map[string]bool) error {
 
 // inUse reports whether a process other than this one is in a network
 // namespace, or has it open.
-func inUse(id link.NetnsID) bool {
+func inUse(id netns.ID) bool {
 	own := fmt.Sprintf("/proc/%d/", os.Getpid())
 	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
 		paths, _ := filepath.Glob(pattern) // the pattern is valid
@@ -106,13 +107,13 @@ func (n *Node) logError(err error) {
 
 // startFallingHome starts [Node.fallHome] when the node's rails are there.
 func (n *Node) startFallingHome() error {
-	home, err := link.OpenNetns(n.Netns())
+	home, err := netns.Open(n.Netns())
 	if err != nil {
 		return err
 	}
 	rails := map[string]bool{}
 	for _, rail := range n.cluster.options.Rails {
-		l, err := home.ByName(rail)
+		l, err := link.ByName(home, rail)
 		if err != nil {
 			home.Close()
 			return err

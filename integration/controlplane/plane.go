@@ -28,7 +28,7 @@ import (
 	"github.com/rail-cni/rail-cni/deployments/crds"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/process"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Options describes a control plane. The zero value suits a test.
@@ -80,7 +80,7 @@ type Plane struct {
 	server   string // the same as an URL
 	inner    string // where kube-apiserver listens, in netns
 	etcdURL  string
-	netns    *link.Netns // nil = that of this process
+	netns    *netns.Netns // nil = that of this process
 	binaries struct{ etcd, apiserver, scheduler, controllers string }
 	serves   []string // paths that answer when the server is ready; set by New
 
@@ -120,7 +120,7 @@ func New(ctx context.Context, dir string, o Options) (*Plane, error) {
 	}
 	if o.Cluster != nil {
 		var err error
-		if p.netns, err = link.OpenNetns(o.Cluster.Netns); err != nil {
+		if p.netns, err = netns.Open(o.Cluster.Netns); err != nil {
 			return nil, err
 		}
 		p.reaches[&reach{plane: p, conns: map[net.Conn]bool{}}] = true // opened with the server

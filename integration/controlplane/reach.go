@@ -8,13 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // reach makes the API server's address work in another network namespace.
 type reach struct {
 	plane *Plane
-	ns    *link.Netns // nil = that of this process
+	ns    *netns.Netns // nil = that of this process
 
 	mu       sync.Mutex
 	listener net.Listener
@@ -27,7 +27,7 @@ type reach struct {
 // address refuses connections there, too. The namespace must have its loopback
 // up. It is kept alive until stop is called or the plane is closed.
 func (p *Plane) Reach(path string) (stop func(), err error) {
-	ns, err := link.OpenNetns(path)
+	ns, err := netns.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func (p *Plane) leave(r *reach) {
 }
 
 // within runs f on a thread in a namespace; nil is that of this process.
-func within(ns *link.Netns, f func() error) error {
+func within(ns *netns.Netns, f func() error) error {
 	if ns == nil {
 		return f()
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -100,7 +101,7 @@ func newLab(t *testing.T, state string, plain bool, of func(l *lab) hardware) *l
 	for nic := range modelNICs {
 		l.wires[nic] = testnet.NewNetns(t, "wire")
 		l.plug(nic)
-		card, err := l.node.ByName(l.name(nic))
+		card, err := link.ByName(l.node.Netns, l.name(nic))
 		if err != nil {
 			t.Fatal(err)
 		}

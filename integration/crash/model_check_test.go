@@ -9,6 +9,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // settleTime bounds asynchronous work, such as a carrier that returns.
@@ -31,7 +32,7 @@ func (w *world) violations() []string {
 }
 
 func (w *world) look() (found []string) {
-	links, err := w.node.Links()
+	links, err := link.Links(w.node.Netns)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func (w *world) look() (found []string) {
 		if m.renamed != "" {
 			name = m.renamed
 		}
-		if l, err := m.pod.ByName(name); err != nil || l.MAC.String() != modelMAC(m.nic) {
+		if l, err := link.ByName(m.pod.Netns.Netns, name); err != nil || l.MAC.String() != modelMAC(m.nic) {
 			found = append(found, fmt.Sprintf("%s does not have %s: %+v, %v", k, modelNIC(m.nic), l, err))
 		}
 	}
@@ -124,7 +125,7 @@ func (w *world) end() (found []string) {
 		if pod == nil {
 			continue
 		}
-		links, err := pod.Links()
+		links, err := link.Links(pod.Netns.Netns)
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -215,7 +215,7 @@ func (w *world) restartAgent(after time.Duration, signal syscall.Signal, again b
 func (w *world) kill(number int) operation {
 	pod := w.pods[number]
 	return outright("end of the netns of "+pod.id, func() string {
-		links, err := pod.Links()
+		links, err := link.Links(pod.Netns.Netns)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -230,7 +230,7 @@ func (w *world) kill(number int) operation {
 				continue
 			}
 			for err = nil; !errors.Is(err, link.ErrNotFound); time.Sleep(time.Millisecond) {
-				_, err = w.wire.ByName(modelNIC(nic) + "-sw")
+				_, err = link.ByName(w.wire.Netns, modelNIC(nic)+"-sw")
 			}
 			w.makeNIC(nic)
 		}

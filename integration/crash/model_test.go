@@ -19,6 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 const (
@@ -99,7 +100,7 @@ func (w *world) abandon() {
 			p.Delete()
 		}
 	}
-	links, err := w.node.Links()
+	links, err := link.Links(w.node.Netns)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func (w *world) abandon() {
 		if l.Name == "lo" {
 			continue
 		}
-		if err := w.node.Netns.Delete(l.Index); err != nil {
+		if err := link.Delete(w.node.Netns, l.Index); err != nil {
 			w.t.Error(err)
 		}
 	}
@@ -130,18 +131,18 @@ func (w *world) makeNIC(nic int) {
 // snapshot returns the NIC's state on the host, "" if it is not there.
 func (w *world) snapshot(nic int) string {
 	w.t.Helper()
-	l, err := w.node.ByName(modelNIC(nic))
+	l, err := link.ByName(w.node.Netns, modelNIC(nic))
 	if errors.Is(err, link.ErrNotFound) {
 		return ""
 	}
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	v, err := w.node.View(l.Index)
+	v, err := link.ReadView(w.node.Netns, l.Index)
 	if err != nil {
 		return err.Error() // it is on its way
 	}
-	s, err := w.node.Snapshot(v)
+	s, err := nicstate.Take(w.node.Netns, v)
 	if err != nil {
 		return err.Error()
 	}

@@ -70,7 +70,7 @@ func newHost(t *testing.T, plugin, verb, bin string) *host {
 // its cable's other end follows a while later.
 func (h *host) nic(name string, number int) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if _, err := h.wire.ByName(name + "-sw"); errors.Is(err, link.ErrNotFound) {
+		if _, err := link.ByName(h.wire.Netns, name+"-sw"); errors.Is(err, link.ErrNotFound) {
 			break
 		}
 	}
@@ -90,7 +90,7 @@ func (h *host) nic(name string, number int) {
 // furnish configures on the lent NIC everything that a move to a pod removes.
 func (h *host) furnish() {
 	gateway := "02:00:00:00:00:fe"
-	if l, err := h.node.ByName(nicName); err != nil {
+	if l, err := link.ByName(h.node.Netns, nicName); err != nil {
 		h.t.Fatal(err)
 	} else if l.IsIPoIB() {
 		gateway = "80:00:00:48:fe:80:00:00:00:00:00:00:02:00:00:00:00:00:00:fe"

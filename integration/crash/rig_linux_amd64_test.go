@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -215,7 +216,7 @@ func (r *rail) function(number int) string {
 // interfaceOf returns the name of the InfiniBand interface of a PCI function.
 func (r *rail) interfaceOf(pci string) string {
 	r.t.Helper()
-	links, err := r.node.Links()
+	links, err := link.Links(r.node.Netns)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -233,7 +234,7 @@ func (r *rail) interfaceOf(pci string) string {
 func (r *rail) carrier() {
 	r.t.Helper()
 	for deadline := time.Now().Add(45 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) { // a subnet manager may need its next sweep
-		links, err := r.node.Links()
+		links, err := link.Links(r.node.Netns)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -315,11 +316,11 @@ func (r *rail) settled() (lost []string) {
 // takeHome undoes lend, for a living or a dead pod.
 func (r *rail) takeHome() {
 	r.t.Helper()
-	if link.NetnsExists(r.pod.ID, r.pod.Path) {
+	if netns.Exists(r.pod.ID, r.pod.Path) {
 		r.pod.Batch(nil, "link set net1 down", "link set net1 netns "+r.node.Name+" name "+nicName)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		links, err := r.node.Links()
+		links, err := link.Links(r.node.Netns)
 		if err != nil {
 			r.t.Fatal(err)
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/examples"
 	"github.com/rail-cni/rail-cni/integration/need"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // The two forms of Multus: thin is a plugin that calls others, thick a daemon
@@ -123,7 +124,7 @@ func podsGetTheirRails(t *testing.T, l *lab) {
 			t.Fatalf("network-status of %s: %+v", s.pod, status)
 		}
 		for k, st := range status[1:] {
-			l, err := s.netns.ByName(fmt.Sprintf("net%d", k+1))
+			l, err := link.ByName(s.netns.Netns, fmt.Sprintf("net%d", k+1))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -349,7 +350,7 @@ func forgottenPodIsSwept(t *testing.T, l *lab) {
 	s.mustDel() // Multus reports success …
 	wantHeld(t, holders...)
 	for _, name := range []string{"net1", "net2"} { // … without a call of the plugins
-		if _, err := n.ByName(name); err != nil {
+		if _, err := link.ByName(n.Netns.Netns, name); err != nil {
 			t.Error("it was to be still under the pod's name:", err)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // sandbox is the container runtime's view of a pod.
@@ -122,7 +122,7 @@ func (s *sandbox) ended() {
 	s.t.Helper()
 	s.netns.Kill()
 	began := time.Now()
-	for link.NetnsExists(s.netns.ID, "") {
+	for netns.Exists(s.netns.ID, "") {
 		if time.Since(began) > 30*time.Second {
 			s.t.Fatalf("netns %s is still there", s.netns.Name)
 		}

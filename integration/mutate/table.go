@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Fate is the state of a setting when the NIC is returned.
@@ -204,7 +205,7 @@ func napi(pod *testnet.Netns, nic string, attrs ...[]byte) error {
 	if err := feature(pod, nic, gro); err != nil {
 		return err
 	}
-	l, err := pod.ByName(nic)
+	l, err := link.ByName(pod.Netns, nic)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Manager is a network manager of a host, which owns its NICs.
@@ -155,7 +156,7 @@ func NewNetworkd(h *Host, nic string) *Manager {
 		Host:   h,
 		daemon: func() *Daemon { return h.Start("lib/systemd/systemd-networkd") },
 		configured: func() bool {
-			l, err := h.ByName(nic)
+			l, err := link.ByName(h.Netns.Netns, nic)
 			if err != nil {
 				return false
 			}

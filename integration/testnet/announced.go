@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Announced listens on an interface, which may be down, until the test ends. The
@@ -23,7 +25,7 @@ func (n *Netns) Announced(name string) func() []string {
 // returns lists the texts that text has returned for the Ethernet frames, without empty ones.
 func (n *Netns) Capture(name string, text func(frame []byte) string) func() []string {
 	n.t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		n.t.Fatal(err)
 	}

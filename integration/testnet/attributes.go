@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Attribute returns a netlink attribute.
@@ -79,7 +81,7 @@ func (n *Netns) setLink(index int, attributes ...[]byte) error {
 // SetLink changes attributes of the link with this name.
 func (n *Netns) SetLink(name string, attributes ...[]byte) error {
 	n.t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // From linux/bpf.h.
@@ -81,7 +83,7 @@ func (n *Netns) loadCode(kind uint32, instructions ...[]byte) int {
 // open until the test ends, as in a living pod.
 func (n *Netns) Attach(name, hook string) {
 	n.t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -130,7 +132,7 @@ func (n *Netns) netlinkXDP(index, program, flag uint32) {
 // kernel has no tcx (before Linux 6.6).
 func (n *Netns) TCX(name string) int {
 	n.t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Attributes of a macvlan, and values of its IFLA_MACVLAN_MACADDR_MODE (linux/if_link.h).
@@ -25,7 +27,7 @@ const (
 // the time of ip(8), which also asks for the description before each.
 func (n *Netns) Damage(name string, addresses int) {
 	n.t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Generic sends one request to a generic netlink family and returns the
@@ -87,7 +88,7 @@ func (n *Netns) Sysfs(name string, f func(dir string)) {
 	mount := -1
 	n.Inside(func() {
 		var err error
-		if mount, err = link.MountSysfs(0); err != nil {
+		if mount, err = netns.MountSysfs(0); err != nil {
 			n.t.Fatal(err)
 		}
 	})
@@ -202,7 +203,7 @@ func (n *Netns) ethtoolState(b *strings.Builder, name string) {
 }
 
 func (n *Netns) napiState(b *strings.Builder, name string) {
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -22,11 +22,13 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Netns is a network namespace with a name under /run/netns.
 type Netns struct {
-	*link.Netns
+	*netns.Netns
 	Name string
 	t    testing.TB
 }
@@ -59,7 +61,7 @@ func NewNetns(t testing.TB, role string) *Netns {
 	need.Root(t)
 	name := newName(t, role)
 	addNamed(t, name)
-	opened, err := link.OpenNetns("/run/netns/" + name)
+	opened, err := netns.Open("/run/netns/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +84,7 @@ func OfProcess(t testing.TB, pid int) *Netns {
 	t.Helper()
 	name := newName(t, "of")
 	command(t, "ip", "netns", "attach", name, strconv.Itoa(pid))
-	opened, err := link.OpenNetns("/run/netns/" + name)
+	opened, err := netns.Open("/run/netns/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +96,7 @@ func OfProcess(t testing.TB, pid int) *Netns {
 func Current(t testing.TB) *Netns {
 	t.Helper()
 	need.Root(t)
-	opened, err := link.CurrentNetns()
+	opened, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +117,7 @@ func (n *Netns) Kill() {
 func (n *Netns) Delete() {
 	n.t.Helper()
 	n.Kill()
-	if !Within(awaitTime, func() bool { return !link.NetnsExists(n.ID, "") }) {
+	if !Within(awaitTime, func() bool { return !netns.Exists(n.ID, "") }) {
 		n.t.Fatalf("netns %s still exists after %v, and is held by:\n%s", n.Name, awaitTime, n.holders())
 	}
 }
@@ -407,13 +409,13 @@ func (n *Netns) ipv6Rules(b *strings.Builder) {
 func (n *Netns) sysctls() string {
 	n.t.Helper()
 	var b strings.Builder
-	links, err := n.Links()
+	links, err := link.Links(n.Netns)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	slices.SortFunc(links, func(a, b *link.Link) int { return strings.Compare(a.Name, b.Name) })
 	for _, l := range links {
-		settings, err := n.Sysctls(l.Name)
+		settings, err := sysctl.Read(n.Netns, l.Name)
 		if err != nil {
 			n.t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // Rails is nodes whose rails are cabled to a bridge for each rail. Rail k of a node is its
@@ -91,7 +93,7 @@ func instruction(code, register, offset uint16, immediate uint32) []byte {
 // egress attaches a program to what leaves by a link (tcx, Linux 6.6).
 func (n *Netns) egress(name string, program ...[]byte) (end func()) {
 	n.t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		n.t.Fatal(err)
 	}

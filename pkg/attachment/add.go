@@ -9,8 +9,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Add makes an attachment and returns its result, in JSON and in the
@@ -52,7 +52,7 @@ func (n *Node) Add(ctx context.Context, c *Call, p *Plan) (json.RawMessage, erro
 
 // begin opens the pod netns and takes the attachment's lock. The caller calls done.
 func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err error) {
-	pod, err := link.OpenNetns(c.Netns)
+	pod, err := netns.Open(c.Netns)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -125,11 +125,11 @@ func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
 
 // newRecord returns the record of an attachment before its parts have claimed
 // anything.
-func (c *Call) newRecord(pod *link.Netns, host ledger.Netns) *ledger.Record {
+func (c *Call) newRecord(pod *netns.Netns, host ledger.Netns) *ledger.Record {
 	args := netconf.ParseArgs(c.Args)
 	r := &ledger.Record{
 		Key: c.Key, Network: c.Conf.Name, Plugin: c.Conf.Type, Phase: ledger.Lending,
-		Created: time.Now().UTC(), Netns: ledger.Netns{NetnsID: pod.ID, Path: c.Netns}, HostNetns: host,
+		Created: time.Now().UTC(), Netns: ledger.Netns{ID: pod.ID, Path: c.Netns}, HostNetns: host,
 	}
 	if args.PodName != "" {
 		r.Pod = &ledger.Pod{Namespace: args.PodNamespace, Name: args.PodName, UID: args.PodUID}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // This file is for a chained plugin, which makes no interface: it adds a part to the
@@ -130,12 +130,12 @@ func (n *Node) checkChained(ctx context.Context, c *Call, p *Plan) error {
 }
 
 // openPod opens the pod netns of a DEL, nil if there is none any more.
-func openPod(path string) (*link.Netns, error) {
+func openPod(path string) (*netns.Netns, error) {
 	if path == "" {
 		return nil, nil
 	}
-	pod, err := link.OpenNetns(path)
-	if errors.Is(err, link.ErrNoNetns) {
+	pod, err := netns.Open(path)
+	if errors.Is(err, netns.ErrNoNetns) {
 		return nil, nil
 	}
 	return pod, err

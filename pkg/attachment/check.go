@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Mismatch returns the error of a CHECK that found the attachment changed.
@@ -20,7 +21,7 @@ func Mismatch(format string, args ...any) error {
 type Checking struct {
 	*Call
 	Node *Node
-	Pod  *link.Netns
+	Pod  *netns.Netns
 	// Record is nil for an attachment that upstream's plugin made before the
 	// switch-over.
 	Record *ledger.Record
@@ -63,7 +64,7 @@ func (n *Node) Check(ctx context.Context, c *Call, p *Plan) error {
 
 // checking opens what a CHECK compares. The caller calls done.
 func (n *Node) checking(c *Call) (checking *Checking, done func(), err error) {
-	pod, err := link.OpenNetns(c.Netns)
+	pod, err := netns.Open(c.Netns)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -73,10 +74,10 @@ func (n *Node) checking(c *Call) (checking *Checking, done func(), err error) {
 	case errors.Is(err, ledger.ErrNoRecord):
 		checking.Record, err = nil, nil
 	case err == nil && !checking.Record.Netns.Equal(pod.ID):
-		err = Mismatch("%s was attached to netns %s, but %s is another netns now", c.Key, checking.Record.Netns.NetnsID, c.Netns)
+		err = Mismatch("%s was attached to netns %s, but %s is another netns now", c.Key, checking.Record.Netns.ID, c.Netns)
 	}
 	if err == nil {
-		checking.Link, err = pod.ByName(c.IfName)
+		checking.Link, err = link.ByName(pod, c.IfName)
 		if errors.Is(err, link.ErrNotFound) {
 			checking.Link, err = nil, nil
 		}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Upstream has what a part needs to end an attachment without a record: that of
@@ -15,7 +15,7 @@ type Upstream struct {
 	*Call
 	Node *Node
 	// Pod is the pod netns, nil if it is gone.
-	Pod *link.Netns
+	Pod *netns.Netns
 	// Recorded is set for a chained plugin whose part was in a record.
 	Recorded bool
 }
@@ -128,7 +128,7 @@ func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) er
 }
 
 // recordedAs returns the record of another attachment that has the interface of c.
-func (n *Node) recordedAs(c *Call, pod *link.Netns) *ledger.Record {
+func (n *Node) recordedAs(c *Call, pod *netns.Netns) *ledger.Record {
 	records, errs := n.Ledger.HeldIn(pod.ID)
 	for _, err := range errs {
 		n.Log.Warn("cannot read a record; it may be of the interface", "err", err)

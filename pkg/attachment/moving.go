@@ -5,21 +5,22 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // OnTheirWay returns the attachments, of those that [Node.Stale] returned,
 // whose NIC is not found though a driver holds it: the kernel is about to move it to
 // init_net. RDMA devices do not count.
 func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
-	links, err := n.Netns.Links()
+	links, err := link.Links(n.Netns)
 	if err != nil {
 		return nil, err
 	}
 	// The kernel moves them to init_net, if that is not the host netns; a
 	// container may not open it.
-	if first, err := link.OpenNetns(link.InitNetns); err == nil {
+	if first, err := netns.Open(netns.InitPath); err == nil {
 		if !first.ID.Equal(n.Netns.ID) {
-			there, _ := first.Links() // a NIC that is not found is waited for
+			there, _ := link.Links(first) // a NIC that is not found is waited for
 			links = append(links, there...)
 		}
 		first.Close()

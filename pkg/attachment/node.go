@@ -14,8 +14,8 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -39,7 +39,7 @@ const SweepWait = 2 * time.Second
 // which attachments are released. Close it when done.
 type Node struct {
 	// Netns is the host netns.
-	Netns *link.Netns
+	Netns *netns.Netns
 	// Sys and Proc are the roots of sysfs and procfs; only tests set others
 	// than "/sys" and "/proc".
 	Sys, Proc string
@@ -66,7 +66,7 @@ type Node struct {
 // Open opens the node whose host netns is the calling thread's, with the ledger
 // at stateDir. order has the parts of all attachments that the ledger can hold.
 func Open(stateDir string, order ReleaseOrder) (*Node, error) {
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
@@ -79,14 +79,14 @@ func Open(stateDir string, order ReleaseOrder) (*Node, error) {
 		Netns: host, Sys: "/sys", Proc: "/proc", Ledger: l, order: order,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
-	host.Unread = func(l *link.Link) { warnUnread(n.Log, host, l) } // callers may change Log
+	host.Unread = func(index int, name string, err error) { warnUnread(n.Log, host, index, name, err) } // callers may change Log
 	return n, nil
 }
 
 // warnUnread logs a link whose description is damaged. The unreadable part was
 // ignored.
-func warnUnread(log *slog.Logger, ns *link.Netns, l *link.Link) {
-	log.Warn("cannot read all attributes of a link", "link", l.Name, "index", l.Index, "linkNetns", ns.Path, "err", l.Damage)
+func warnUnread(log *slog.Logger, ns *netns.Netns, index int, name string, err error) {
+	log.Warn("cannot read all attributes of a link", "link", name, "index", index, "linkNetns", ns.Path, "err", err)
 }
 
 // Close releases what Open opened.
@@ -142,10 +142,10 @@ func (n *Node) lock(ctx context.Context, k ledger.Key) (unlock func(), err error
 // machine's first process if that process is in it. That is asked only until it is known,
 // because the answer may need a visit to that netns, and each [Node.Host] asks.
 func (n *Node) HostNetns() ledger.Netns {
-	host := ledger.Netns{NetnsID: n.Netns.ID}
-	if n.first.Load() || link.NetnsAlive(host.NetnsID, link.InitNetns) {
+	host := ledger.Netns{ID: n.Netns.ID}
+	if n.first.Load() || netns.Alive(host.ID, netns.InitPath) {
 		n.first.Store(true)
-		host.Path = link.InitNetns
+		host.Path = netns.InitPath
 	}
 	return host
 }
@@ -168,14 +168,14 @@ func (n *Node) Alive(r *ledger.Record) bool {
 // homeOf opens init_net, where the kernel moved the NIC. If that cannot be opened either (a
 // runtime in a confined container), homeOf returns the caller's netns for an attachment that
 // lends nothing: nothing of it has to return. The caller calls done.
-func (n *Node) homeOf(r *ledger.Record) (home *link.Netns, done func(), err error) {
+func (n *Node) homeOf(r *ledger.Record) (home *netns.Netns, done func(), err error) {
 	if r.HostNetns.Equal(n.Netns.ID) {
 		return n.Netns, func() {}, nil
 	}
-	home, err = link.FindNetns(r.HostNetns.NetnsID, r.HostNetns.Path)
+	home, err = netns.Find(r.HostNetns.ID, r.HostNetns.Path)
 	if home == nil && err == nil {
-		home, err = link.OpenNetns(link.InitNetns)
-		if (errors.Is(err, link.ErrNoNetns) || errors.Is(err, fs.ErrPermission)) && !lendsSomething(r) {
+		home, err = netns.Open(netns.InitPath)
+		if (errors.Is(err, netns.ErrNoNetns) || errors.Is(err, fs.ErrPermission)) && !lendsSomething(r) {
 			return n.Netns, func() {}, nil
 		}
 	}
@@ -198,7 +198,7 @@ func (n *Node) AnotherHas(r *ledger.Record, has func(*ledger.Record) bool) bool 
 }
 
 // OthersIn returns the records of the other attachments in the pod netns.
-func (n *Node) OthersIn(pod *link.Netns, r *ledger.Record) []*ledger.Record {
+func (n *Node) OthersIn(pod *netns.Netns, r *ledger.Record) []*ledger.Record {
 	records, errs := n.Ledger.HeldIn(pod.ID)
 	for _, err := range errs {
 		n.Log.Warn("cannot read a record; it may be of a link in the pod", "err", err)

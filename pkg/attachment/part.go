@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Part is a part of an attachment: the NIC that moves, the macvlan, the RDMA devices
@@ -93,7 +93,7 @@ type Chained interface {
 	Off() bool
 	// InPlace reports whether everything that the record has of the part is still
 	// where Apply put it.
-	InPlace(r *ledger.Record, pod *link.Netns) bool
+	InPlace(r *ledger.Record, pod *netns.Netns) bool
 	// Forget removes the part from the record.
 	Forget(r *ledger.Record)
 }

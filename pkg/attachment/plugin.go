@@ -10,6 +10,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
@@ -118,7 +119,7 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 	}
 	n.File = file
 	if w == asks {
-		err = n.Netns.CheckKernel()
+		err = link.CheckKernel(n.Netns)
 	}
 	if err == nil {
 		err = f(n, callOf(args, conf))

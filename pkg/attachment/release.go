@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -32,10 +32,10 @@ type Releasing struct {
 	Node   *Node
 	Record *ledger.Record
 	// Pod is the pod netns, nil if it is gone.
-	Pod *link.Netns
+	Pod *netns.Netns
 	// Home is the host netns of the record, or init_net if that is gone. For an attachment that
 	// lends nothing it may be the caller's own.
-	Home *link.Netns
+	Home *netns.Netns
 	// Wait bounds the wait for what the kernel is about to return to the host.
 	Wait time.Duration
 	// Failed is set if a part before could not be released: the interface may still be in
@@ -174,13 +174,13 @@ func (n *Node) releaseParts(ctx context.Context, r *ledger.Record, bound time.Du
 }
 
 func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool, freeing *freeing) error {
-	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	pod, err := netns.Find(r.Netns.ID, r.Netns.Path)
 	if err != nil {
 		return err
 	}
 	defer pod.Close()
 	if pod != nil {
-		pod.Unread = func(l *link.Link) { warnUnread(n.LogOf(r), pod, l) }
+		pod.Unread = func(index int, name string, err error) { warnUnread(n.LogOf(r), pod, index, name, err) }
 	}
 	home, done, err := n.homeOf(r)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 // Layer3 is the interface's configuration except its name: addresses, routes,
@@ -26,7 +27,7 @@ type Layer3 struct {
 
 	// Carried is replayed as it was on the host, with the rules CarriedRules.
 	// CarriedIPs and CarriedRoutes describe it for the result.
-	Carried       *link.Snapshot
+	Carried       *nicstate.Snapshot
 	CarriedRules  []netlink.Rule
 	CarriedIPs    []*current.IPConfig
 	CarriedRoutes []*types.Route
@@ -41,7 +42,7 @@ type Layer3 struct {
 	Table int
 	Own   []link.Route
 	// InTable has the carried routes of the main table as routes of Table.
-	InTable *link.Snapshot
+	InTable *nicstate.Snapshot
 }
 
 // AllIPs returns all addresses, those from the host first.

@@ -5,12 +5,13 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/bpf"
 )
 
 // ReportReturned logs the settings of a returned NIC that are not as they were, and
 // writes a note that outlives the record, for railctl and the agent. It is not
 // an error: the NIC is on the host, and another try would not help.
-func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Changed, programs []link.Program) {
+func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Changed, programs []bpf.Program) {
 	var changed []string
 	for _, e := range lost {
 		n.LogOf(r).Warn("cannot restore a part of the NIC's configuration", "err", e)

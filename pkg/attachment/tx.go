@@ -12,13 +12,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Tx is a running ADD: the state that its parts share.
 type Tx struct {
 	*Call
 	Node   *Node
-	Pod    *link.Netns
+	Pod    *netns.Netns
 	Record *ledger.Record
 	// Parent is the link that the interface is, or is stacked on, before ADD
 	// changes anything: the NIC of the host, or the macvlan's parent. Claim of
@@ -67,7 +68,7 @@ func (tx *Tx) NoteMove(took time.Duration) {
 // NameFree fails if a link of the pod has one of the names, or has it as an
 // altname. The kernel would notice only after the move.
 func (tx *Tx) NameFree(names ...string) error {
-	taken, name, err := tx.Pod.NameTaken(names, 0)
+	taken, name, err := link.NameTaken(tx.Pod, names, 0)
 	if err != nil || taken == nil {
 		return err
 	}

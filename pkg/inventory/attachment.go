@@ -5,6 +5,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 )
 
 // Attachment is an attachment as users see it. Its JSON is that of "railctl
@@ -31,8 +33,8 @@ type Attachment struct {
 	HostNetns   string       `json:"hostNetns"`
 
 	record        *ledger.Record
-	adminDown     bool          // the interface is set down in the pod
-	hardware      link.Hardware // of the interface in the pod, if it is a lent NIC
+	adminDown     bool            // the interface is set down in the pod
+	hardware      device.Hardware // of the interface in the pod, if it is a lent NIC
 	ofEarlierBoot bool
 }
 
@@ -50,7 +52,7 @@ func describeVF(v *ledger.VF) *Function {
 		return nil
 	}
 	shown := &Function{PF: v.PF, Number: v.Number, Settings: map[string]string{}}
-	for _, s := range link.FunctionText(v.Want) {
+	for _, s := range sriov.Text(v.Want) {
 		shown.Settings[s.Name] = s.Value
 	}
 	return shown
@@ -90,7 +92,7 @@ func describe(r *ledger.Record, state string) Attachment {
 		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,
 		Plugin: r.Plugin, Network: r.Network, NIC: r.NICName(), MAC: r.MAC, MTU: r.MTU,
 		Addresses: []string{}, RDMA: describeRDMA(r.RDMA), VF: describeVF(r.VF), Created: r.Created, Phase: r.Phase, State: state,
-		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.NetnsID.String(), record: r,
+		PodNetns: r.Netns.Path, HostNetns: r.HostNetns.ID.String(), record: r,
 	}
 	a.Addresses = append(a.Addresses, r.Addresses...)
 	if r.Loan != nil {

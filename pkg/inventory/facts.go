@@ -182,7 +182,7 @@ func (m *machine) protect(list *NICList, held *held, views map[int]*link.View) {
 
 // uplinks marks the NICs by which a default route of the host leaves, or by a link on them.
 func (m *machine) uplinks(list *NICList, links []*link.Link) error {
-	routed, err := m.host.Netns.DefaultRouteLinks()
+	routed, err := link.DefaultRouteLinks(m.host.Netns)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 // withFunctions adds to a machine's sysfs what the lent NIC at 0000:3d:00.0 has: char
@@ -44,8 +46,8 @@ func withFunctions(t *testing.T) *machine {
 func attached(name, pci string, id link.Identity) *Attachment {
 	return &Attachment{Pod: "default/trainer", State: Alive, record: &ledger.Record{Phase: ledger.Lent, Loan: &ledger.Loan{
 		Name: name, PCI: pci, Identity: id,
-		Snapshot: &link.Snapshot{Name: name, AltNames: []string{"enp" + name}, MAC: "02:00:00:00:00:01", MTU: 1500},
-		Hardware: &link.Hardware{Mbps: 400000, Firmware: "28.39.1002"},
+		Snapshot: &nicstate.Snapshot{Name: name, AltNames: []string{"enp" + name}, MAC: "02:00:00:00:00:01", MTU: 1500},
+		Hardware: &device.Hardware{Mbps: 400000, Firmware: "28.39.1002"},
 	}}}
 }
 
@@ -60,7 +62,7 @@ func TestFactsOfLentFunctions(t *testing.T) {
 	vf := attached("ens1v7", "0000:3d:00.1", link.Identity{ParentDev: "0000:3d:00.1", ParentBus: "pci"})
 	sf := attached("ens1s88", "0000:3d:00.0", link.Identity{ParentDev: "mlx5_core.sf.4", ParentBus: "auxiliary"})
 	vf.record.Loan.Snapshot.MAC = strings.Repeat("00:", 19) + "01"
-	vf.hardware = link.Hardware{Mbps: 100000}
+	vf.hardware = device.Hardware{Mbps: 100000}
 	for _, a := range []*Attachment{pf, vf, sf} {
 		list.hold(a)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -44,37 +46,37 @@ func (m *mover) put(r *ledger.Record, phase ledger.Phase) {
 }
 
 // trip lends the NIC and returns it. host and pod are of the caller's own, because a
-// [link.Netns] has one user.
-func (m *mover) trip(host, pod *link.Netns) {
+// [netns.Netns] has one user.
+func (m *mover) trip(host, pod *netns.Netns) {
 	fatal := func(err error) {
 		if err != nil {
 			m.t.Error(err)
 		}
 	}
-	l, err := host.ByName("ens1")
+	l, err := link.ByName(host, "ens1")
 	fatal(err)
-	v, err := host.View(l.Index)
+	v, err := link.ReadView(host, l.Index)
 	fatal(err)
-	s, err := host.Snapshot(v)
+	s, err := nicstate.Take(host, v)
 	fatal(err)
 	r := &ledger.Record{
-		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: ledger.Netns{NetnsID: pod.ID, Path: m.pod.Path},
-		HostNetns: ledger.Netns{NetnsID: host.ID, Path: m.node.Path},
+		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: ledger.Netns{ID: pod.ID, Path: m.pod.Path},
+		HostNetns: ledger.Netns{ID: host.ID, Path: m.node.Path},
 		Loan:      &ledger.Loan{NIC: "ens1", Name: "ens1", Identity: l.Identity(), Snapshot: s},
 	}
 	m.put(r, ledger.Lending)
-	fatal(host.Move(l.Index, pod, "net1", "ens1"))
-	there, err := pod.ByName("net1")
+	fatal(link.Move(host, l.Index, pod, "net1", "ens1"))
+	there, err := link.ByName(pod, "net1")
 	fatal(err)
-	fatal(pod.SetUp(there.Index))
+	fatal(link.SetUp(pod, there.Index))
 	r.Loan.PodIndex = there.Index
 	m.put(r, ledger.Lent)
 	m.put(r, ledger.Returning)
-	fatal(pod.SetDown(there.Index))
-	fatal(pod.MoveAs(there, host, "ens1", ""))
-	back, err := host.ByName("ens1")
+	fatal(link.SetDown(pod, there.Index))
+	fatal(link.MoveAs(pod, there, host, "ens1", ""))
+	back, err := link.ByName(host, "ens1")
 	fatal(err)
-	_, err = host.Restore(back, s)
+	_, err = nicstate.Restore(host, back, s)
 	fatal(err)
 	if m.records != nil {
 		fatal(m.records.Remove(r))
@@ -85,8 +87,8 @@ func (m *mover) trip(host, pod *link.Netns) {
 // until moves the NIC until the returned function is called.
 func (m *mover) until() (stop func()) {
 	m.t.Helper()
-	open := func(path string) *link.Netns {
-		n, err := link.OpenNetns(path)
+	open := func(path string) *netns.Netns {
+		n, err := netns.Open(path)
 		if err != nil {
 			m.t.Fatal(err)
 		}
@@ -159,8 +161,8 @@ func TestAttachmentWhosePodEndsWhileItIsReadIsGone(t *testing.T) {
 	}
 	defer records.Close()
 	r := &ledger.Record{
-		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Phase: ledger.Lent, Netns: ledger.Netns{NetnsID: moves.pod.ID, Path: moves.pod.Path},
-		HostNetns: ledger.Netns{NetnsID: moves.node.ID, Path: moves.node.Path},
+		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Phase: ledger.Lent, Netns: ledger.Netns{ID: moves.pod.ID, Path: moves.pod.Path},
+		HostNetns: ledger.Netns{ID: moves.node.ID, Path: moves.node.Path},
 		RDMA:      &ledger.RDMA{Devices: []ledger.RDMADevice{{Name: "mlx5_0", ParentDev: "0000:3d:00.0", Lent: true}}},
 	}
 	if err := records.Put(r); err != nil {

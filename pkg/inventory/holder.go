@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Holder names the holder of an attachment: either a pod or a container.
@@ -26,7 +26,7 @@ func (h Holder) String() string {
 
 // FindNetns opens the network namespace of a holder that has an attachment in the
 // ledger of a state directory. It is an error if there is none, or more than one.
-func FindNetns(stateDir string, h Holder) (*link.Netns, error) {
+func FindNetns(stateDir string, h Holder) (*netns.Netns, error) {
 	if h.Pod != "" && strings.Count(h.Pod, "/") != 1 {
 		return nil, fmt.Errorf("--pod %s: write it as NAMESPACE/NAME, for example default/%s", h.Pod, h.Pod)
 	}
@@ -44,7 +44,7 @@ func FindNetns(stateDir string, h Holder) (*link.Netns, error) {
 		}
 		return nil, fmt.Errorf("%s matches several containers (%s); choose one with --container", h, strings.Join(ids, ", "))
 	}
-	ns, err := link.FindNetns(found[0].Netns.NetnsID, found[0].Netns.Path)
+	ns, err := netns.Find(found[0].Netns.ID, found[0].Netns.Path)
 	if err == nil && ns == nil {
 		err = fmt.Errorf("the netns of %s has just gone", h)
 	}
@@ -68,7 +68,7 @@ func (h Holder) records(stateDir string) ([]*ledger.Record, error) {
 		if h.Container != "" {
 			meant = strings.HasPrefix(r.ContainerID, h.Container)
 		}
-		known := slices.ContainsFunc(found, func(other *ledger.Record) bool { return other.Netns.Equal(r.Netns.NetnsID) })
+		known := slices.ContainsFunc(found, func(other *ledger.Record) bool { return other.Netns.Equal(r.Netns.ID) })
 		if meant && !known && l.Alive(r) {
 			found = append(found, r)
 		}

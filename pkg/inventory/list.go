@@ -7,7 +7,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -23,7 +23,7 @@ type List struct {
 // Collect returns the attachments in the ledger of a state directory, which must exist:
 // those of the calling thread's network namespace, or all. It needs root.
 func Collect(stateDir string, all bool) (*List, error) {
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -27,7 +28,7 @@ func (l *live) fillLink(a *Attachment, r *ledger.Record) {
 	}
 	a.Link, a.adminDown = stateOfLink(now), !now.IsUp()
 	if l.brief && r.LendsNetdev() {
-		a.hardware, _ = pod.Netns.Hardware(now.Name) // the record has it as well
+		a.hardware, _ = device.ReadHardware(pod.Netns, now.Name) // the record has it as well
 	}
 }
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -14,16 +14,16 @@ import (
 type Namespaces struct {
 	// HostNetns is that of the host, which Close leaves open. If it is nil that of the calling
 	// thread is opened.
-	HostNetns *link.Netns
+	HostNetns *netns.Netns
 
 	opened map[string]*Namespace
 }
 
 // Namespace is a network namespace.
 type Namespace struct {
-	Netns *link.Netns // nil if it could not be opened
-	Err   error       // why Netns is nil
-	Core  *rdma.Core  // nil before Devices, and without an RDMA core
+	Netns *netns.Netns // nil if it could not be opened
+	Err   error        // why Netns is nil
+	Core  *rdma.Core   // nil before Devices, and without an RDMA core
 
 	keep    bool // Close leaves it open
 	listed  bool
@@ -51,7 +51,7 @@ func (n *Namespaces) Host() *Namespace {
 		if n.HostNetns != nil {
 			return &Namespace{Netns: n.HostNetns, keep: true}, nil
 		}
-		host, err := link.CurrentNetns()
+		host, err := netns.Current()
 		return &Namespace{Netns: host}, err
 	})
 }
@@ -71,7 +71,7 @@ func (n *Namespaces) Pod(r *ledger.Record) *Namespace {
 // FindPod is Pod, and searches for the netns if its path does not lead there any more.
 func (n *Namespaces) FindPod(r *ledger.Record) *Namespace {
 	return n.open("found "+podKey(r), func() (*Namespace, error) {
-		pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+		pod, err := netns.Find(r.Netns.ID, r.Netns.Path)
 		if err == nil && pod == nil {
 			err = errPodGone
 		}
@@ -79,7 +79,7 @@ func (n *Namespaces) FindPod(r *ledger.Record) *Namespace {
 	})
 }
 
-func podKey(r *ledger.Record) string { return r.Netns.NetnsID.String() + r.Netns.Path }
+func podKey(r *ledger.Record) string { return r.Netns.ID.String() + r.Netns.Path }
 
 func (n *Namespaces) open(key string, open func() (*Namespace, error)) *Namespace {
 	if ns := n.opened[key]; ns != nil {

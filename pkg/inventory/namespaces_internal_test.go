@@ -6,13 +6,14 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 func TestNamespacesAreOpenedOnce(t *testing.T) {
 	node, pod := testnet.NewNetns(t, "node"), testnet.NewNetns(t, "pod")
 	n := &Namespaces{HostNetns: node.Netns}
 	defer n.Close()
-	r := &ledger.Record{Netns: ledger.Netns{NetnsID: pod.ID, Path: pod.Path}}
+	r := &ledger.Record{Netns: ledger.Netns{ID: pod.ID, Path: pod.Path}}
 	other := &ledger.Record{Key: ledger.Key{IfName: "net2"}, Netns: r.Netns}
 	in := n.Pod(r)
 	if in.Err != nil || !in.Netns.ID.Equal(pod.ID) {
@@ -22,7 +23,7 @@ func TestNamespacesAreOpenedOnce(t *testing.T) {
 		t.Error("a namespace was opened twice")
 	}
 	n.Close()
-	if _, err := node.Links(); err != nil {
+	if _, err := link.Links(node.Netns); err != nil {
 		t.Error("the host netns, which is the caller's, was closed")
 	}
 	if n.Pod(r) == in {
@@ -36,7 +37,7 @@ func TestOnlyFindPodSearchesForANetnsWithoutItsPath(t *testing.T) {
 	pod := testnet.NewNetns(t, "pod")
 	n := &Namespaces{}
 	defer n.Close()
-	r := &ledger.Record{Netns: ledger.Netns{NetnsID: pod.ID, Path: pod.Path + "-gone"}}
+	r := &ledger.Record{Netns: ledger.Netns{ID: pod.ID, Path: pod.Path + "-gone"}}
 	if in := n.Pod(r); !errors.Is(in.Err, errPodGone) || in.Netns != nil {
 		t.Error(in.Netns, in.Err)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
@@ -136,7 +138,7 @@ func NICs(stateDirs ...string) (*NICList, error) {
 
 // NICsBy is NICs for a long-running process, which has a reader of the node file.
 func NICsBy(nodeFile *nodefile.Reader, stateDirs ...string) (*NICList, error) {
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +170,7 @@ func (m *machine) read() (*NICList, error) {
 		return nil, err
 	}
 	list := &NICList{NICs: []NIC{}, Tree: tree, GPUs: tree.GPUs()}
-	before, err := m.host.Netns.Links()
+	before, err := link.Links(m.host.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +211,7 @@ func (m *machine) read() (*NICList, error) {
 // views reads the links of the host, and what the guardrails must know of those that can
 // be NICs, by index. The links that were there before are added, if they have left since.
 func (m *machine) views(before []*link.Link) ([]*link.Link, map[int]*link.View, error) {
-	views, err := m.host.Netns.Views(m.isNIC)
+	views, err := link.ReadViews(m.host.Netns, m.isNIC)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -219,7 +221,7 @@ func (m *machine) views(before []*link.Link) ([]*link.Link, map[int]*link.View, 
 		break
 	}
 	if len(views) == 0 {
-		links, err = m.host.Netns.Links()
+		links, err = link.Links(m.host.Netns)
 	}
 	for _, l := range before {
 		there := slices.ContainsFunc(links, func(other *link.Link) bool { return other.Index == l.Index })
@@ -243,7 +245,7 @@ func (m *machine) onHost(list *NICList, l *link.Link) NIC {
 	if l.ParentBus == "auxiliary" {
 		n.Auxiliary = l.ParentDev
 	}
-	hardware, err := m.host.Netns.Hardware(l.Name)
+	hardware, err := device.ReadHardware(m.host.Netns, l.Name)
 	if err != nil && !list.noteLeft(err) && !errors.Is(err, unix.ENODEV) { // its driver resets it
 		list.Errors = append(list.Errors, err)
 	}

@@ -14,7 +14,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/announce"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 )
 
@@ -37,7 +38,7 @@ type announcer struct {
 	reporter *component.Reporter
 	ledger   *ledger.Ledger
 	dirs     *notify.Dirs
-	host     link.NetnsID
+	host     netns.ID
 	log      *slog.Logger
 	late     map[ledger.Key]*lateLink
 }
@@ -127,7 +128,7 @@ func (a *announcer) announce(r *ledger.Record) bool {
 		}
 	}
 	log := a.log.With("containerID", r.ContainerID, "ifname", r.IfName, "pod", r.Pod.String(), "nic", r.NICName())
-	err = pod.Announce(l, mac, addresses)
+	err = announce.Addresses(pod, l, mac, addresses)
 	if errors.Is(err, unix.EPERM) {
 		log.Warn("cannot announce the addresses", "err", err, "cure", "give rail-agent the capability NET_RAW")
 		return true // no later try succeeds

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // A link can be down for days: it is looked at less and less often.
@@ -54,12 +55,12 @@ func TestAgentWithoutTheCapabilityToAnnounceSaysSoOnce(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	pod, wire := testnet.NewNetns(t, "pod"), testnet.NewNetns(t, "wire")
 	pod.NIC("net1", wire)
-	l, err := pod.ByName("net1")
+	l, err := link.ByName(pod.Netns, "net1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Phase, r.Link, r.MAC, r.Addresses = ledger.Lent, &ledger.Link{}, l.MAC.String(), []string{"10.9.0.1/24"}
-	r.Child.PodIndex, r.Netns = l.Index, ledger.Netns{NetnsID: pod.ID, Path: "/run/netns/" + pod.Name}
+	r.Child.PodIndex, r.Netns = l.Index, ledger.Netns{ID: pod.ID, Path: "/run/netns/" + pod.Name}
 	if err := k.node.Ledger.Put(r); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -29,10 +29,10 @@ func newStuckKeeper(t *testing.T) (*stateDir, *ledger.Record) {
 	}
 	t.Cleanup(all.Close)
 	k := all.dirs[0]
-	pod := ledger.Netns{NetnsID: link.NetnsID{Inode: 1}, Path: filepath.Join(t.TempDir(), "gone")}
+	pod := ledger.Netns{ID: netns.ID{Inode: 1}, Path: filepath.Join(t.TempDir(), "gone")}
 	r := &ledger.Record{
 		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Plugin: "macvlan", Child: &ledger.Child{Master: "ens1"}, Phase: ledger.Freeing, Created: time.Now().UTC(),
-		Netns: pod, HostNetns: ledger.Netns{NetnsID: k.node.Netns.ID},
+		Netns: pod, HostNetns: ledger.Netns{ID: k.node.Netns.ID},
 		IPAM: &ledger.IPAM{Type: "nowhere", Path: t.TempDir(), Config: []byte(`{"cniVersion":"1.0.0","name":"n","type":"macvlan","ipam":{"type":"nowhere"}}`)},
 	}
 	if err := k.node.Ledger.Put(r); err != nil {

@@ -10,7 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/component/componenttest"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 // TestLinksOfAnEarlierBootHaveNoMetrics has a NIC that is lent now, and one that was lent before
@@ -26,8 +27,8 @@ func TestLinksOfAnEarlierBootHaveNoMetrics(t *testing.T) {
 	for id, boot := range map[string]string{"now": "", "earlier": "another"} {
 		err := l.Put(&ledger.Record{
 			Key: ledger.Key{ContainerID: id, IfName: "net1"}, Plugin: "host-device", Phase: ledger.Lent, Created: time.Now().UTC(), BootID: boot,
-			Netns: ledger.Netns{NetnsID: link.NetnsID{Inode: 1}, Path: "/run/netns/gone"}, HostNetns: ledger.Netns{NetnsID: all.dirs[0].node.Netns.ID},
-			Loan: &ledger.Loan{NIC: id, Name: id, Snapshot: &link.Snapshot{Name: id}}, Link: &ledger.Link{Up: true, WaitedMS: 1},
+			Netns: ledger.Netns{ID: netns.ID{Inode: 1}, Path: "/run/netns/gone"}, HostNetns: ledger.Netns{ID: all.dirs[0].node.Netns.ID},
+			Loan: &ledger.Loan{NIC: id, Name: id, Snapshot: &nicstate.Snapshot{Name: id}}, Link: &ledger.Link{Up: true, WaitedMS: 1},
 		})
 		if err != nil {
 			t.Fatal(err)

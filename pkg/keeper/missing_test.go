@@ -8,15 +8,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 func TestMissingNICIsReportedOnceAndAfterTwoLooks(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	said := hear(k)
 	pod := testnet.NewNetns(t, "pod")
-	r.Netns = ledger.Netns{NetnsID: pod.ID, Path: pod.Path}
+	r.Netns = ledger.Netns{ID: pod.ID, Path: pod.Path}
 	r.Phase, r.IPAM, r.Child = ledger.Lent, nil, nil
-	r.Loan = &ledger.Loan{Name: "ens1", Snapshot: &link.Snapshot{Name: "ens1"}, Identity: link.Identity{ParentDev: "0000:3b:00.0"}}
+	r.Loan = &ledger.Loan{Name: "ens1", Snapshot: &nicstate.Snapshot{Name: "ens1"}, Identity: link.Identity{ParentDev: "0000:3b:00.0"}}
 	put := func() {
 		t.Helper()
 		if err := k.node.Ledger.Put(r); err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/component"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -50,7 +50,7 @@ type Options struct {
 type Keeper struct {
 	Options
 	*component.Reporter
-	host  *link.Netns // for subscriptions; only for pkg/notify
+	host  *netns.Netns // for subscriptions; only for pkg/notify
 	dirs  []*stateDir
 	stats *stats
 	began time.Time
@@ -61,7 +61,7 @@ type Keeper struct {
 func New(o Options) (*Keeper, error) {
 	k := &Keeper{Options: o, Reporter: component.NewReporter("keeper", o.Log, o.Notify), stats: newStats(), began: time.Now()}
 	var err error
-	if k.host, err = link.CurrentNetns(); err != nil {
+	if k.host, err = netns.Current(); err != nil {
 		return nil, err
 	}
 	for _, path := range o.StateDirs {
@@ -109,7 +109,7 @@ func (k *Keeper) run(ctx context.Context) {
 	devices = append(devices, links...)
 	all.Go(func() { notify.Netlink(ctx, k.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, k.Log, each(links)) })
 	all.Go(func() { notify.Netlink(ctx, k.host, unix.NETLINK_RDMA, rdma.NotifyGroup, k.Log, each(devices)) })
-	first, err := link.OpenNetns(link.InitNetns)
+	first, err := netns.Open(netns.InitPath)
 	if err != nil {
 		return
 	}

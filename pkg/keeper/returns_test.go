@@ -8,7 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 // TestReturnedNICIsComparedOnceAndLater ends attachments in each way that the watch can see.
@@ -21,7 +21,7 @@ func TestReturnedNICIsComparedOnceAndLater(t *testing.T) {
 		t.Helper()
 		lent := *r
 		lent.Key.ContainerID, lent.Phase, lent.IPAM, lent.Child = id, phase, nil, nil
-		lent.Loan = &ledger.Loan{NIC: "nic-" + id, Name: "ens1", Snapshot: &link.Snapshot{Name: "ens1"}}
+		lent.Loan = &ledger.Loan{NIC: "nic-" + id, Name: "ens1", Snapshot: &nicstate.Snapshot{Name: "ens1"}}
 		if err := k.node.Ledger.Put(&lent); err != nil {
 			t.Fatal(err)
 		}

@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // TestHeldLeavesOutWhatIsHeldNoMore has records of two boots, host netns and pods in every phase.
 func TestHeldLeavesOutWhatIsHeldNoMore(t *testing.T) {
 	l := open(t, testnet.OnDisk(t))
-	mine, other := full().HostNetns, Netns{NetnsID: link.NetnsID{Inode: 4026532999, Cookie: 99}, Path: "/run/netns/other"}
+	mine, other := full().HostNetns, Netns{ID: netns.ID{Inode: 4026532999, Cookie: 99}, Path: "/run/netns/other"}
 	for _, boot := range []string{"now", "earlier"} {
 		for _, host := range []string{"mine", "other"} {
 			for _, phase := range []Phase{Lending, Lent, Returning, Freeing} {
@@ -27,7 +27,7 @@ func TestHeldLeavesOutWhatIsHeldNoMore(t *testing.T) {
 					r.HostNetns = other
 				}
 				if phase == Returning {
-					r.Netns.NetnsID = link.NetnsID{Inode: 4026532191, Cookie: 18}
+					r.Netns.ID = netns.ID{Inode: 4026532191, Cookie: 18}
 				}
 				put(t, l, r)
 			}
@@ -41,21 +41,21 @@ func TestHeldLeavesOutWhatIsHeldNoMore(t *testing.T) {
 		list func() ([]*Record, []error)
 		want []string
 	}{
-		{"Held", func() ([]*Record, []error) { return l.Held(mine.NetnsID, all) }, []string{"now-mine-lending", "now-mine-lent", "now-mine-returning"}},
-		{"Held lent", func() ([]*Record, []error) { return l.Held(mine.NetnsID, lent) }, []string{"now-mine-lent"}},
+		{"Held", func() ([]*Record, []error) { return l.Held(mine.ID, all) }, []string{"now-mine-lending", "now-mine-lent", "now-mine-returning"}},
+		{"Held lent", func() ([]*Record, []error) { return l.Held(mine.ID, lent) }, []string{"now-mine-lent"}},
 		{"Held anywhere", func() ([]*Record, []error) { return l.Held(Anywhere, lent) }, []string{"now-mine-lent", "now-other-lent"}},
-		{"HeldIf", func() ([]*Record, []error) { return l.HeldIf(other.NetnsID, all) }, []string{
+		{"HeldIf", func() ([]*Record, []error) { return l.HeldIf(other.ID, all) }, []string{
 			"now-other-lending", "now-other-lent", "now-other-returning",
 		}},
-		{"HeldIn", func() ([]*Record, []error) { return l.HeldIn(link.NetnsID{Inode: 4026532191, Cookie: 18}) }, []string{"now-mine-returning", "now-other-returning"}},
+		{"HeldIn", func() ([]*Record, []error) { return l.HeldIn(netns.ID{Inode: 4026532191, Cookie: 18}) }, []string{"now-mine-returning", "now-other-returning"}},
 		{"SinceBoot", l.SinceBoot, []string{
 			"now-mine-freeing", "now-mine-lending", "now-mine-lent", "now-mine-returning",
 			"now-other-freeing", "now-other-lending", "now-other-lent", "now-other-returning",
 		}},
-		{"Cache.Held", func() ([]*Record, []error) { return cache.Held(mine.NetnsID, all) }, []string{"now-mine-lending", "now-mine-lent", "now-mine-returning"}},
+		{"Cache.Held", func() ([]*Record, []error) { return cache.Held(mine.ID, all) }, []string{"now-mine-lending", "now-mine-lent", "now-mine-returning"}},
 		{"Cache.Held again", func() ([]*Record, []error) { return cache.Held(Anywhere, lent) }, []string{"now-mine-lent", "now-other-lent"}},
-		{"Cache.HeldBy", func() ([]*Record, []error) { return cache.HeldBy("now-mine-lent", mine.NetnsID, all) }, []string{"now-mine-lent"}},
-		{"Cache.HeldBy of another", func() ([]*Record, []error) { return cache.HeldBy("now-other-lent", mine.NetnsID, all) }, nil},
+		{"Cache.HeldBy", func() ([]*Record, []error) { return cache.HeldBy("now-mine-lent", mine.ID, all) }, []string{"now-mine-lent"}},
+		{"Cache.HeldBy of another", func() ([]*Record, []error) { return cache.HeldBy("now-other-lent", mine.ID, all) }, nil},
 	} {
 		records, errs := c.list()
 		var got []string
@@ -75,8 +75,8 @@ func TestHeldLeavesOutWhatIsHeldNoMore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if l.Holds(r) != want.holds || l.OfHost(r, mine.NetnsID) != want.ofMine {
-			t.Errorf("%s: holds %v, of the host %v, want %+v", id, l.Holds(r), l.OfHost(r, mine.NetnsID), want)
+		if l.Holds(r) != want.holds || l.OfHost(r, mine.ID) != want.ofMine {
+			t.Errorf("%s: holds %v, of the host %v, want %+v", id, l.Holds(r), l.OfHost(r, mine.ID), want)
 		}
 	}
 }
@@ -92,9 +92,9 @@ func TestHeldReportsRecordsThatCannotBeRead(t *testing.T) {
 	all := func(*Record) bool { return true }
 	cache := l.NewCache()
 	for name, list := range map[string]func() ([]*Record, []error){
-		"Held":         func() ([]*Record, []error) { return l.Held(r.HostNetns.NetnsID, all) },
+		"Held":         func() ([]*Record, []error) { return l.Held(r.HostNetns.ID, all) },
 		"HeldIf":       func() ([]*Record, []error) { return l.HeldIf(Anywhere, all) },
-		"HeldIn":       func() ([]*Record, []error) { return l.HeldIn(r.Netns.NetnsID) },
+		"HeldIn":       func() ([]*Record, []error) { return l.HeldIn(r.Netns.ID) },
 		"SinceBoot":    l.SinceBoot,
 		"Cache.Held":   func() ([]*Record, []error) { return cache.Held(Anywhere, all) },
 		"Cache.HeldBy": func() ([]*Record, []error) { return cache.HeldBy(r.ContainerID, Anywhere, all) },
@@ -109,12 +109,12 @@ func TestHeldReportsRecordsThatCannotBeRead(t *testing.T) {
 // numbers.
 func TestAPodOfAnEarlierBootIsNotAlive(t *testing.T) {
 	l := open(t, testnet.OnDisk(t))
-	here, err := link.CurrentNetns()
+	here, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer here.Close()
-	r := &Record{BootID: l.bootID, Netns: Netns{NetnsID: here.ID, Path: "/proc/self/ns/net"}}
+	r := &Record{BootID: l.bootID, Netns: Netns{ID: here.ID, Path: "/proc/self/ns/net"}}
 	if !l.Alive(r) {
 		t.Error("the netns of this process does not exist")
 	}

@@ -25,6 +25,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -56,19 +58,19 @@ func onTmpfs(t *testing.T, size string) string {
 // full returns a record with every field.
 func full() *Record {
 	at := time.Date(2026, 11, 21, 20, 0, 0, 123456789, time.UTC)
-	pod := link.NetnsID{Inode: 4026532190, Cookie: 17}
+	pod := netns.ID{Inode: 4026532190, Cookie: 17}
 	return &Record{
 		Key: Key{ContainerID: "c1", IfName: "net1"}, Network: "roce-net1", Plugin: "host-device",
 		Pod: &Pod{Namespace: "default", Name: "trainer-0", UID: "1b2c"}, Phase: Lent, Created: at,
-		Netns: Netns{NetnsID: pod, Path: "/run/netns/c1"}, HostNetns: Netns{NetnsID: link.NetnsID{Inode: 4026531840, Cookie: 1}, Path: "/proc/1/ns/net"},
+		Netns: Netns{ID: pod, Path: "/run/netns/c1"}, HostNetns: Netns{ID: netns.ID{Inode: 4026531840, Cookie: 1}, Path: "/proc/1/ns/net"},
 		Loan: &Loan{
 			NIC: "pci 0000:3b:00.0 02:00:00:00:00:17", Name: "ens12np0", PCI: "0000:3b:00.0",
 			Identity: link.Identity{ParentDev: "0000:3b:00.0", ParentBus: "pci", PermMAC: "02:00:00:00:00:17", Kind: "device", MAC: "02:00:00:00:00:17", Index: 4},
-			Snapshot: &link.Snapshot{
+			Snapshot: &nicstate.Snapshot{
 				Taken: at, Index: 4, Name: "ens12np0", AltNames: []string{"enp4s0np0"}, MTU: 9000, MAC: "02:00:00:00:00:17", TxQueueLen: 1000, Up: true,
 				Flags: link.Flags{Multicast: true}, Settings: map[string]uint32{"gso_max_size": 65536},
-				Addresses: []link.Replay{{Text: "172.31.1.9/24 brd 172.31.1.255", Raw: []byte{2, 24, 128, 0, 4, 0, 0, 0}}},
-				Routes:    []link.Replay{{Text: "default via 172.31.1.1", Raw: []byte{2, 0}}},
+				Addresses: []nicstate.Replay{{Text: "172.31.1.9/24 brd 172.31.1.255", Raw: []byte{2, 24, 128, 0, 4, 0, 0, 0}}},
+				Routes:    []nicstate.Replay{{Text: "default via 172.31.1.1", Raw: []byte{2, 0}}},
 				Sysctls:   map[string]string{"ipv4/conf/arp_ignore": "1"},
 			},
 		},
@@ -84,7 +86,7 @@ func full() *Record {
 func lending(container, nic string) *Record {
 	return &Record{
 		Key: Key{ContainerID: container, IfName: "net1"}, Phase: Lending, Created: time.Now().UTC(),
-		Loan: &Loan{NIC: nic, Name: nic, Snapshot: &link.Snapshot{Name: nic}},
+		Loan: &Loan{NIC: nic, Name: nic, Snapshot: &nicstate.Snapshot{Name: nic}},
 	}
 }
 

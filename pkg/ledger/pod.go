@@ -1,18 +1,21 @@
 package ledger
 
-import "github.com/rail-cni/rail-cni/pkg/link"
+import (
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+)
 
 // OpenPod opens the pod netns of the attachment. It returns nil if the path does not lead
 // there any more, and opens no socket in a netns that is about to end.
-func (r *Record) OpenPod() *link.Netns {
-	if !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
+func (r *Record) OpenPod() *netns.Netns {
+	if !netns.Alive(r.Netns.ID, r.Netns.Path) {
 		return nil
 	}
-	pod, err := link.OpenNetns(r.Netns.Path)
+	pod, err := netns.Open(r.Netns.Path)
 	if err != nil {
 		return nil
 	}
-	if !pod.ID.Equal(r.Netns.NetnsID) {
+	if !pod.ID.Equal(r.Netns.ID) {
 		pod.Close()
 		return nil
 	}
@@ -21,7 +24,7 @@ func (r *Record) OpenPod() *link.Netns {
 
 // InterfaceIn returns the interface of the attachment in the pod netns, or nil. A pod
 // cannot change its index.
-func (r *Record) InterfaceIn(pod *link.Netns) *link.Link {
+func (r *Record) InterfaceIn(pod *netns.Netns) *link.Link {
 	index := 0
 	switch {
 	case r.LendsNetdev():
@@ -34,7 +37,7 @@ func (r *Record) InterfaceIn(pod *link.Netns) *link.Link {
 	if index == 0 {
 		return nil
 	}
-	l, err := pod.ByIndex(index)
+	l, err := link.ByIndex(pod, index)
 	if err != nil || r.Loan != nil && l.ParentDev != r.Loan.Identity.ParentDev {
 		return nil
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -88,7 +91,7 @@ func (p *Pod) String() string {
 
 // Netns is a network namespace and its last known path.
 type Netns struct {
-	link.NetnsID
+	netns.ID
 	Path string `json:"path"`
 }
 
@@ -127,10 +130,10 @@ type Loan struct {
 	PodIndex  int           `json:"podIndex,omitempty"` // its ifindex in the pod netns, 0 while unknown
 	// Above are the ifindexes of the links in the pod netns that lay on the NIC
 	// before it was lent.
-	Above    []int          `json:"above,omitzero"`
-	Snapshot *link.Snapshot `json:"snapshot,omitempty"`
+	Above    []int              `json:"above,omitzero"`
+	Snapshot *nicstate.Snapshot `json:"snapshot,omitempty"`
 	// Hardware is nil if the driver reports none, and for a NIC without a netdev.
-	Hardware *link.Hardware `json:"hardware,omitempty"`
+	Hardware *device.Hardware `json:"hardware,omitempty"`
 }
 
 // VF records the settings of the lent virtual function that the attachment changes, through the physical
@@ -138,7 +141,7 @@ type Loan struct {
 type VF struct {
 	PF     string `json:"pf"`     // PCI address
 	Number int    `json:"number"` // of the virtual function there
-	// Before and Want are what link.FunctionChanges returned at ADD.
+	// Before and Want are what sriov.Changes returned at ADD.
 	Before []byte `json:"before"`
 	Want   []byte `json:"want"`
 	// Driver is bound to the function again after each change, if the settings include GUIDs, which need this. It is ""
@@ -322,7 +325,7 @@ func Decode(data []byte) (*Record, error) {
 		return nil, failure.From(errNewer, failure.BadRecord, "a child of kind %q", r.Child.Kind).Cure("use that version, or let it end the attachment")
 	case r.LendsNetdev() && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
 		return nil, errors.New("a loan without a snapshot")
-	case !r.HostNetns.IsZero() && r.Netns.Equal(r.HostNetns.NetnsID):
+	case !r.HostNetns.IsZero() && r.Netns.Equal(r.HostNetns.ID):
 		return nil, errors.New("the host's netns is recorded as the pod's")
 	}
 	return r, nil

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -34,9 +35,9 @@ type Route struct {
 
 // AddAddress adds an address with its subnet, and with the subnet's broadcast
 // address if it is IPv4.
-func (n *Netns) AddAddress(index int, ip *net.IPNet) error {
-	err := n.ifGone(n.handle.AddrAdd(ref(index), &netlink.Addr{IPNet: ip}), index)
-	return wrap(err, "add address %s", ip)
+func AddAddress(n *netns.Netns, index int, ip *net.IPNet) error {
+	err := IfGone(n, n.Handle().AddrAdd(Ref(index), &netlink.Addr{IPNet: ip}), index)
+	return failure.Context(err, "add address %s", ip)
 }
 
 // manyAddresses is the number of addresses from which setting a link down is
@@ -46,43 +47,43 @@ const manyAddresses = 100
 
 // Silence stops the link from answering for its addresses in the quickest way:
 // it removes them, or sets the link down.
-func (n *Netns) Silence(index int) error {
-	addrs, err := n.addrs(index)
+func Silence(n *netns.Netns, index int) error {
+	addrs, err := ListAddresses(n, index)
 	if err != nil {
 		return err
 	}
 	if len(addrs) > manyAddresses {
-		return n.SetDown(index)
+		return SetDown(n, index)
 	}
-	return n.flush(index, addrs)
+	return flush(n, index, addrs)
 }
 
 // FlushAddresses removes the addresses of the link, which then answers for none
 // of them, although it is up.
-func (n *Netns) FlushAddresses(index int) error {
-	addrs, err := n.addrs(index)
+func FlushAddresses(n *netns.Netns, index int) error {
+	addrs, err := ListAddresses(n, index)
 	if err != nil {
 		return err
 	}
-	return n.flush(index, addrs)
+	return flush(n, index, addrs)
 }
 
-func (n *Netns) flush(index int, addrs []netlink.Addr) error {
+func flush(n *netns.Netns, index int, addrs []netlink.Addr) error {
 	var errs []error
 	// Backwards: with promote_secondaries, removing the first address of a
 	// subnet would make the kernel promote the next, with all routes
 	// (__inet_del_ifa).
 	for _, a := range slices.Backward(addrs) {
-		if err := n.handle.AddrDel(ref(index), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			errs = append(errs, wrap(n.ifGone(err, index), "remove address %s", a.IPNet))
+		if err := n.Handle().AddrDel(Ref(index), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			errs = append(errs, failure.Context(IfGone(n, err, index), "remove address %s", a.IPNet))
 		}
 	}
 	return errors.Join(errs...)
 }
 
 // PeerOf returns the other end of a point-to-point address of the link.
-func (n *Netns) PeerOf(index int, ip netip.Addr) (peer netip.Addr, ok bool) {
-	addrs, _ := n.addrs(index) // nothing is known of a link that is gone
+func PeerOf(n *netns.Netns, index int, ip netip.Addr) (peer netip.Addr, ok bool) {
+	addrs, _ := ListAddresses(n, index) // nothing is known of a link that is gone
 	for _, a := range addrs {
 		if a.Peer != nil && !a.Peer.IP.Equal(a.IP) && a.IP.Equal(ip.AsSlice()) {
 			peer, ok = netip.AddrFromSlice(a.Peer.IP)
@@ -96,7 +97,7 @@ func (n *Netns) PeerOf(index int, ip netip.Addr) (peer netip.Addr, ok bool) {
 // have others to the same destination by other links: in IPv4 it precedes those
 // of its metric, and IPv6 makes one multipath route of all that have a gateway
 // (ip-route(8)). An existing identical route is not an error.
-func (n *Netns) AddRoute(index int, r Route) error {
+func AddRoute(n *netns.Netns, index int, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: index, Dst: r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS,
 		Priority: r.Priority, Table: r.Table, Src: r.Src, Protocol: netlink.RouteProtocol(r.Protocol),
@@ -112,31 +113,31 @@ func (n *Netns) AddRoute(index int, r Route) error {
 	}
 	// NLM_F_EXCL, as in RouteAdd, would fail with EEXIST for any route to the
 	// destination with that metric, by any link.
-	err := n.handle.RouteAddEcmp(route)
+	err := n.Handle().RouteAddEcmp(route)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
-	return wrap(n.ifGone(err, index), "add route %s via %s", r.Dst, r.Gateway)
+	return failure.Context(IfGone(n, err, index), "add route %s via %s", r.Dst, r.Gateway)
 }
 
 // HasRoute reports whether the namespace has a route to r.Dst by the link, with
 // r's gateway, metric and table if r has them. Without a table any matches: the
 // plugin sbr moves an interface's routes to a table of its own.
-func (n *Netns) HasRoute(index int, r Route) (bool, error) {
-	tables, err := n.TablesWith(index, r)
+func HasRoute(n *netns.Netns, index int, r Route) (bool, error) {
+	tables, err := TablesWith(n, index, r)
 	return len(tables) > 0, err
 }
 
 // TablesWith returns the tables that have a route to r.Dst by the link, with r's gateway,
 // metric and table if r has them.
-func (n *Netns) TablesWith(index int, r Route) ([]int, error) {
+func TablesWith(n *netns.Netns, index int, r Route) ([]int, error) {
 	family := netlink.FAMILY_V4
 	if r.Dst.IP.To4() == nil {
 		family = netlink.FAMILY_V6
 	}
-	found, err := retryDump(func() ([]netlink.Route, error) {
+	found, err := nlsocket.RetryDump(func() ([]netlink.Route, error) {
 		// RT_TABLE_UNSPEC, 0, selects the routes of every table.
-		return n.handle.RouteListFiltered(family, &netlink.Route{Table: r.Table}, netlink.RT_FILTER_TABLE)
+		return n.Handle().RouteListFiltered(family, &netlink.Route{Table: r.Table}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list routes of netns %s: %w", n.Path, err)
@@ -183,17 +184,17 @@ const dadPoll = 10 * time.Millisecond
 // Without a carrier the kernel does not begin. A NIC that just came up has none
 // for a moment, so AwaitDAD waits for it; if ctx ends without one it returns an
 // error that wraps [ErrNoCarrier].
-func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
+func AwaitDAD(ctx context.Context, n *netns.Netns, index int) error {
 	var tentative *net.IPNet
 	err := wait.Until(ctx, dadPoll, func() (bool, error) {
 		var err error
-		tentative, err = n.Tentative(index)
+		tentative, err = Tentative(n, index)
 		return tentative == nil, err
 	})
 	if tentative == nil || err == nil {
 		return err
 	}
-	l, gone := n.ByIndex(index)
+	l, gone := ByIndex(n, index)
 	if gone != nil {
 		return gone
 	}
@@ -206,8 +207,8 @@ func (n *Netns) AwaitDAD(ctx context.Context, index int) error {
 // Tentative returns an IPv6 address of the link that is not usable yet, nil if
 // there is none. It returns an error that wraps [ErrDuplicateAddress] if another
 // host uses one of them.
-func (n *Netns) Tentative(index int) (*net.IPNet, error) {
-	addrs, err := n.addrs(index)
+func Tentative(n *netns.Netns, index int) (*net.IPNet, error) {
+	addrs, err := ListAddresses(n, index)
 	if err != nil {
 		return nil, err
 	}
@@ -228,60 +229,17 @@ func (n *Netns) Tentative(index int) (*net.IPNet, error) {
 	return tentative, nil
 }
 
-// Macvlan describes a macvlan to create.
-type Macvlan struct {
-	Master     int    // ifindex of the NIC, in the namespace that creates it
-	Name       string // in the pod netns
-	Mode       string // "bridge", "private", "vepa" or "passthru"
-	MTU        int    // bytes, 0 = the master's
-	MAC        net.HardwareAddr
-	BCQueueLen uint32
-}
-
-// macvlanModes are the names of the modes (ip-link(8), macvlan).
-var macvlanModes = map[string]uint32{
-	"bridge":   nl.MACVLAN_MODE_BRIDGE,
-	"private":  nl.MACVLAN_MODE_PRIVATE,
-	"vepa":     nl.MACVLAN_MODE_VEPA,
-	"passthru": nl.MACVLAN_MODE_PASSTHRU,
-}
-
-// modeOf returns the name of a macvlan mode by its number in rtnetlink.
-func modeOf(mode int) string {
-	for name, number := range macvlanModes {
-		if int(number) == mode {
-			return name
-		}
+// RouteTo returns the index of the link of the namespace's route to ip, 0 if
+// there is no route.
+func RouteTo(n *netns.Netns, ip netip.Addr) (int, error) {
+	routes, err := n.Handle().RouteGet(ip.AsSlice())
+	switch {
+	case errors.Is(err, unix.ENETUNREACH), errors.Is(err, unix.EHOSTUNREACH), errors.Is(err, unix.EACCES), errors.Is(err, unix.EINVAL):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("route to %s in netns %s: %w", ip, n.Path, err)
+	case len(routes) == 0:
+		return 0, nil
 	}
-	return "source" // the only other one in the kernel
-}
-
-// CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it is
-// never visible in n. It is down, and has no address. The error wraps [ErrNotFound] and
-// ENODEV if there is no master with that index.
-//
-// It does not use netlink.LinkAdd, which looks the new link up by its name in n
-// afterwards: the link is in target, and another one may have the name in n.
-func (n *Netns) CreateMacvlan(target *Netns, m Macvlan) error {
-	data := nlattr.Attrs{{Type: nl.IFLA_MACVLAN_MODE, Value: nl.Uint32Attr(macvlanModes[m.Mode])}}
-	if m.BCQueueLen > 0 {
-		data = append(data, nlattr.Attr{Type: nl.IFLA_MACVLAN_BC_QUEUE_LEN, Value: nl.Uint32Attr(m.BCQueueLen)})
-	}
-	info := nlattr.Attrs{
-		{Type: unix.IFLA_INFO_KIND, Value: nl.ZeroTerminated("macvlan")},
-		{Type: unix.IFLA_INFO_DATA, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, data)},
-	}
-	attrs := nlattr.Attrs{
-		{Type: unix.IFLA_LINK, Value: nl.Uint32Attr(uint32(m.Master))},
-		{Type: unix.IFLA_IFNAME, Value: nl.ZeroTerminated(m.Name)},
-		{Type: unix.IFLA_NET_NS_FD, Value: nl.Uint32Attr(uint32(target.fd))},
-		{Type: unix.IFLA_LINKINFO, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, info)},
-	}
-	if m.MTU > 0 {
-		attrs = append(attrs, nlattr.Attr{Type: unix.IFLA_MTU, Value: nl.Uint32Attr(uint32(m.MTU))})
-	}
-	if len(m.MAC) > 0 {
-		attrs = append(attrs, nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: m.MAC})
-	}
-	return n.ifGone(n.replay(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attrs), m.Master)
+	return routes[0].LinkIndex, nil
 }

@@ -35,22 +35,15 @@ func TestAddAddress(t *testing.T) {
 		"10.0.0.5/24": "10.0.0.5/24 brd 10.0.0.255", "10.0.1.5/32": "10.0.1.5/32 scope",
 		"10.0.2.4/31": "10.0.2.4/31 scope", "fd00::5/64": "fd00::5/64 scope",
 	} {
-		if err := r.host.AddAddress(index, cidr(t, address)); err != nil {
+		if err := link.AddAddress(r.host.Netns, index, cidr(t, address)); err != nil {
 			t.Error(err)
 		}
 		if got := r.host.IP("addr", "show", "dev", "ens1"); !strings.Contains(got, want) {
 			t.Errorf("%s: no %q in\n%s", address, want, got)
 		}
 	}
-	if err := r.host.AddAddress(index, cidr(t, "10.0.0.5/24")); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "10.0.0.5/24") {
+	if err := link.AddAddress(r.host.Netns, index, cidr(t, "10.0.0.5/24")); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "10.0.0.5/24") {
 		t.Errorf("twice: %v", err)
-	}
-}
-
-func TestDCBOfALinkWithoutIt(t *testing.T) {
-	r := newRail(t, "ens1")
-	if d, err := r.host.DCB("ens1"); d != nil || err != nil {
-		t.Errorf("%+v, %v", d, err)
 	}
 }
 
@@ -81,7 +74,7 @@ func TestAddRoute(t *testing.T) {
 			r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
 			r.host.IP("addr", "add", "fd00::5/64", "dev", "ens1")
 			has := func(route link.Route) bool {
-				ok, err := r.host.HasRoute(index, route)
+				ok, err := link.HasRoute(r.host.Netns, index, route)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -91,7 +84,7 @@ func TestAddRoute(t *testing.T) {
 				t.Fatal("the route was there before")
 			}
 			for range 2 { // an existing one is not an error
-				if err := r.host.AddRoute(index, c.route); err != nil {
+				if err := link.AddRoute(r.host.Netns, index, c.route); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -114,14 +107,14 @@ func TestAddRoute(t *testing.T) {
 					t.Errorf("it passes for one with another %s", name)
 				}
 			}
-			if ok, err := r.host.HasRoute(index+1000, c.route); ok || err != nil {
+			if ok, err := link.HasRoute(r.host.Netns, index+1000, c.route); ok || err != nil {
 				t.Errorf("by another link: %v, %v", ok, err)
 			}
 		})
 	}
 	t.Run("refused", func(t *testing.T) {
 		r := newRail(t, "ens1")
-		err := r.host.AddRoute(byName(t, r.host, "ens1").Index, link.Route{Dst: cidr(t, "10.5.0.0/16"), Gateway: net.ParseIP("10.77.0.1")})
+		err := link.AddRoute(r.host.Netns, byName(t, r.host, "ens1").Index, link.Route{Dst: cidr(t, "10.5.0.0/16"), Gateway: net.ParseIP("10.77.0.1")})
 		if err == nil || !strings.Contains(err.Error(), "10.5.0.0/16 via 10.77.0.1") {
 			t.Errorf("a gateway that cannot be reached: %v", err)
 		}
@@ -155,18 +148,18 @@ func TestAddRouteBesideOneToTheSameDestination(t *testing.T) {
 				r.host.IP("addr", "add", fmt.Sprintf("10.0.%d.5/24", i), "dev", fmt.Sprint("ens", i))
 				r.host.IP("addr", "add", fmt.Sprintf("fd00:%d::5/64", i), "dev", fmt.Sprint("ens", i))
 				index, route := way(i)
-				if ok, err := r.host.HasRoute(index, route); ok || err != nil {
+				if ok, err := link.HasRoute(r.host.Netns, index, route); ok || err != nil {
 					t.Errorf("before ens%d has it: %v, %v", i, ok, err)
 				}
 				for range 2 {
-					if err := r.host.AddRoute(index, route); err != nil {
+					if err := link.AddRoute(r.host.Netns, index, route); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
 			for i := 1; i <= 3; i++ {
 				index, route := way(i)
-				if ok, err := r.host.HasRoute(index, route); !ok || err != nil {
+				if ok, err := link.HasRoute(r.host.Netns, index, route); !ok || err != nil {
 					t.Errorf("by ens%d: %v, %v", i, ok, err)
 				}
 			}
@@ -174,20 +167,12 @@ func TestAddRouteBesideOneToTheSameDestination(t *testing.T) {
 			r.host.IP("link", "del", "ens2")
 			for i := 1; i <= 3; i += 2 {
 				index, route := way(i)
-				if ok, err := r.host.HasRoute(index, route); !ok || err != nil {
+				if ok, err := link.HasRoute(r.host.Netns, index, route); !ok || err != nil {
 					t.Errorf("after ens2 went, by ens%d: %v, %v", i, ok, err)
 				}
 			}
 		})
 	}
-}
-
-// detects makes a NIC in a pod netns on which duplicate address detection is on.
-func detects(t *testing.T) (r *rail, index int) {
-	t.Helper()
-	r = newRail(t, "ens1")
-	r.host.Sysctl("ipv6/conf/ens1/accept_dad", "1")
-	return r, byName(t, r.host, "ens1").Index
 }
 
 func TestAwaitDAD(t *testing.T) {
@@ -244,7 +229,7 @@ func TestAwaitDAD(t *testing.T) {
 			"the cable comes late", func(r *rail) {
 				r.wire.IP("link", "set", "ens1-sw", "down")
 				r.host.IP("addr", "add", address, "dev", "ens1")
-				r.later(300*time.Millisecond, func() { _ = r.wire.SetUp(byName(t, r.wire, "ens1-sw").Index) })
+				r.later(300*time.Millisecond, func() { _ = link.SetUp(r.wire.Netns, byName(t, r.wire, "ens1-sw").Index) })
 			},
 			10 * time.Second, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
@@ -282,7 +267,7 @@ func TestAwaitDAD(t *testing.T) {
 			began := time.Now() // before the deadline is set, so that a wait for it is never too short
 			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 			defer cancel()
-			err := r.host.AwaitDAD(ctx, index)
+			err := link.AwaitDAD(ctx, r.host.Netns, index)
 			took := time.Since(began)
 			tentative := r.host.IP("-6", "addr", "show", "dev", "ens1", "scope", "global", "tentative")
 			if bad := c.check(err, tentative); bad != "" {
@@ -296,112 +281,13 @@ func TestAwaitDAD(t *testing.T) {
 	t.Run("the link is gone", func(t *testing.T) {
 		r, index := detects(t)
 		r.host.IP("addr", "add", address, "dev", "ens1")
-		r.later(100*time.Millisecond, func() { _ = r.wire.Netns.Delete(byName(t, r.wire, "ens1-sw").Index) })
+		r.later(100*time.Millisecond, func() { _ = link.Delete(r.wire.Netns, byName(t, r.wire, "ens1-sw").Index) })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := r.host.AwaitDAD(ctx, index); err != nil && !errors.Is(err, link.ErrNotFound) {
+		if err := link.AwaitDAD(ctx, r.host.Netns, index); err != nil && !errors.Is(err, link.ErrNotFound) {
 			t.Errorf("error %v", err)
 		}
 	})
-}
-
-func TestCreateMacvlan(t *testing.T) {
-	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0x17}
-	for _, c := range []struct {
-		name  string
-		given func(r *rail)
-		m     link.Macvlan
-		shown []string
-		err   error
-	}{
-		{"plain", nil, link.Macvlan{Name: "net1", Mode: "bridge"}, []string{"mtu 9000", "macvlan mode bridge", "state DOWN"}, nil},
-		{
-			"with everything", nil,
-			link.Macvlan{Name: "net1", Mode: "vepa", MTU: 1400, MAC: mac, BCQueueLen: 77},
-			[]string{"mtu 1400", "mode vepa", "02:00:00:00:00:17", "bcqueuelen 77"},
-			nil,
-		},
-		{"private", nil, link.Macvlan{Name: "net1", Mode: "private"}, []string{"mode private"}, nil},
-		{"passthru", nil, link.Macvlan{Name: "net1", Mode: "passthru"}, []string{"mode passthru"}, nil},
-		{
-			"its name exists on the host", func(r *rail) { r.host.IP("link", "add", "net1", "type", "ifb") },
-			link.Macvlan{Name: "net1", Mode: "bridge"},
-			[]string{"macvlan mode bridge"},
-			nil,
-		},
-		{
-			"its name exists in the pod", func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") },
-			link.Macvlan{Name: "net1", Mode: "bridge"},
-			nil, unix.EEXIST,
-		},
-		{
-			"its name is an altname in the pod", func(r *rail) {
-				r.pod.IP("link", "add", "other", "type", "ifb")
-				r.pod.IP("link", "property", "add", "dev", "other", "altname", "net1")
-			},
-			link.Macvlan{Name: "net1", Mode: "bridge"},
-			nil, unix.EEXIST,
-		},
-		{"MTU too large", nil, link.Macvlan{Name: "net1", Mode: "bridge", MTU: 9001}, nil, unix.EINVAL},
-		{"a group's MAC", nil, link.Macvlan{Name: "net1", Mode: "bridge", MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}}, nil, unix.EADDRNOTAVAIL},
-		{
-			"the NIC is a bridge's port", func(r *rail) {
-				r.host.IP("link", "add", "br0", "type", "bridge")
-				r.host.IP("link", "set", "ens1", "master", "br0")
-			},
-			link.Macvlan{Name: "net1", Mode: "bridge"},
-			nil, unix.EBUSY,
-		},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			r := newRail(t, "ens1")
-			if c.given != nil {
-				c.given(r)
-			}
-			host, pod := fmt.Sprint(names(t, r.host)), fmt.Sprint(names(t, r.pod))
-			m := c.m
-			m.Master = byName(t, r.host, "ens1").Index
-			heard := listen(t, r.host)
-			err := r.host.CreateMacvlan(r.pod.Netns, m)
-			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
-				t.Errorf("error %v, want %v", err, c.err)
-			}
-			for _, name := range heard() {
-				if name != "ens1" {
-					t.Errorf("listeners on the host heard of %s", name)
-				}
-			}
-			r.host.IP("link", "del", "last-word")
-			if now := fmt.Sprint(names(t, r.host)); now != host {
-				t.Errorf("the host has %s, had %s", now, host)
-			}
-			if c.err != nil {
-				if now := fmt.Sprint(names(t, r.pod)); now != pod {
-					t.Errorf("the pod has %s, had %s", now, pod)
-				}
-				return
-			}
-			shown := r.pod.IP("-d", "link", "show", "net1")
-			for _, want := range c.shown {
-				if !strings.Contains(shown, want) {
-					t.Errorf("no %q in\n%s", want, shown)
-				}
-			}
-			for range 2 { // a missing one is not an error
-				if err := r.pod.Netns.Delete(byNameOr(r.pod, "net1")); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
-}
-
-func byNameOr(n *testnet.Netns, name string) int {
-	l, err := n.ByName(name)
-	if err != nil {
-		return 4711
-	}
-	return l.Index
 }
 
 func TestRulesOfAnAddressAndItsTables(t *testing.T) {
@@ -417,12 +303,12 @@ func TestRulesOfAnAddressAndItsTables(t *testing.T) {
 		n.IP(append([]string{"rule", "add"}, args...)...)
 	}
 	n.IP("-6", "rule", "add", "from", "fd00::5", "table", "100", "pref", "506")
-	rules, err := n.Rules([]*net.IPNet{cidr(t, "10.0.0.5/24"), cidr(t, "fd00::5/64")}, []int{100})
+	rules, err := link.Rules(n.Netns, []*net.IPNet{cidr(t, "10.0.0.5/24"), cidr(t, "fd00::5/64")}, []int{100})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // existing ones are left
-		if err := pod.AddRules(rules); err != nil {
+		if err := link.AddRules(pod.Netns, rules); err != nil {
 			t.Fatal(err)
 		}
 	}

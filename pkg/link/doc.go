@@ -1,19 +1,28 @@
-// Package link reads and changes network interfaces over rtnetlink and
-// /proc/sys: namespaces, the move of a link between them, snapshots and their
-// restoration, addresses, routes and macvlans.
+// Package link finds, moves, creates and deletes network interfaces, with their addresses, routes and policy rules, over
+// rtnetlink. It returns what the kernel has at the time of the call, and remembers nothing: what a NIC had before
+// a pod got it is in pkg/nicstate.
 //
-// All rtnetlink requests of the project go through this package: it repeats a
-// dump that the kernel interrupted (the linter forbids the raw calls
-// elsewhere), and each request goes through a socket that was opened in its
-// namespace, so callers need not care about threads.
+//   - query.go, parse.go, parent.go, view.go: what a namespace has.
+//   - identity.go: the same link again, renamed and moved.
+//   - move.go, altnames.go, flags.go: changes of a link.
+//   - macvlan.go, ipoib.go: links that are made for a pod.
+//   - configure.go, policy.go: addresses, routes, rules.
+//   - notfound.go: whether an error means that the link has left.
+//
+// What needs another interface of the kernel has a package below: announce (ARP and NDP), bpf (programs), device (driver and
+// queues), routes (raw routes and nexthops), sockdiag (TCP connections), sriov (virtual functions), sysctl and
+// vrrp. Of these only routes is imported here; the others import this package.
+//
+// All rtnetlink requests of the project are made by these packages and pkg/nicstate: a dump that the kernel interrupted is
+// repeated (the linter forbids the raw calls elsewhere).
 //
 // It does not know CNI.
 //
-// To move a NIC to a pod (see the examples for the way back):
+// To move a NIC to a pod (see pkg/nicstate for the way back):
 //
-//	l, err := host.ByName("ens12np0")
+//	l, err := link.ByName(host, "ens12np0")
 //	if err != nil {
 //		return err
 //	}
-//	err = host.Move(l.Index, pod, "net1", l.Name)
+//	err = link.Move(host, l.Index, pod, "net1", l.Name)
 package link

@@ -3,28 +3,12 @@ package link
 import (
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
-
-// For tests of the ways to a namespace that FindNetns tries only if a quicker
-// one fails.
-var (
-	Scan         = scan
-	ScanUntil    = scanUntil
-	OpenByHandle = openByHandle
-	MountsOf     = mountsOf
-)
-
-// UseHandles makes NetnsExists use file handles of namespaces first, or never,
-// until t ends.
-func UseHandles(t testing.TB, yes bool) {
-	before := noHandles.Swap(!yes)
-	t.Cleanup(func() { noHandles.Store(before) })
-}
 
 // LinksOneByOne is the fallback of Links for links that the kernel cannot list.
-func LinksOneByOne(n *Netns) (links []*Link, err error) {
-	err = n.linksOneByOne(func(l *Link) { links = append(links, l) })
+func LinksOneByOne(n *netns.Netns) (links []*Link, err error) {
+	err = linksOneByOne(n, func(l *Link) { links = append(links, l) })
 	return links, err
 }
 
@@ -43,45 +27,18 @@ func ParentsInSysfs(t testing.TB) {
 }
 
 // AddParents forgets the parents of these links, and sets them anew.
-func AddParents(n *Netns, links ...*Link) error {
+func AddParents(n *netns.Netns, links ...*Link) error {
 	for _, l := range links {
 		l.ParentDev, l.ParentBus = "", ""
 	}
-	return n.addParents(links...)
+	return addParents(n, links...)
 }
 
 // ReportsParents reports whether the kernel reports the parents of links.
-var ReportsParents = (*Netns).reportsParents
+var ReportsParents = reportsParents
 
-// PortOf returns the address of the namespace's netlink socket.
-func PortOf(n *Netns) uint32 {
-	pid, err := n.sockets[unix.NETLINK_ROUTE].Socket.GetPid()
-	if err != nil {
-		panic(err)
-	}
-	return pid
-}
+// PermanentMACs is a part of [CheckKernel].
+var PermanentMACs = permanentMACs
 
-// PermanentMACs and Release are parts of [Netns.CheckKernel].
-var (
-	PermanentMACs = (*Netns).permanentMACs
-	Release       = release
-)
-
-// GenericHeader is the header of a request of generic netlink.
-var GenericHeader = genericHeader
-
-// Conf returns the sysctls of a link that its description has.
-func Conf(n *Netns, name string) (map[string]string, error) {
-	l, err := n.ByName(name)
-	if err != nil {
-		return nil, err
-	}
-	return conf(l.attrs), nil
-}
-
-// IfGone and IfNameGone find out whether an error means that a link has left.
-var (
-	IfGone     = (*Netns).ifGone
-	IfNameGone = (*Netns).ifNameGone
-)
+// Release returns the name and release of the running kernel.
+var Release = release

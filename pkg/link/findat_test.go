@@ -5,6 +5,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // A NIC has left the pod's netns, and the kernel assigned its index there to
@@ -12,12 +13,12 @@ import (
 func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 	ns := testnet.NewNetns(t, "pod")
 	ns.IP("link", "add", "net1", "type", "ifb")
-	n, err := link.OpenNetns("/run/netns/" + ns.Name)
+	n, err := netns.Open("/run/netns/" + ns.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	l, err := n.ByName("net1")
+	l, err := link.ByName(n, "net1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,7 @@ func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			id := virtual
 			c.change(&id)
-			found, err := n.FindAt(l.Index, id, "net1")
+			found, err := link.FindAt(n, l.Index, id, "net1")
 			if err != nil || (found != nil) != c.want {
 				t.Errorf("found %+v, %v; it is the NIC: %v", found, err, c.want)
 			}
@@ -49,34 +50,34 @@ func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
 	hidden := testnet.NewNetns(t, "hidden")
 	r.pod.IP("link", "add", "filler", "type", "ifb") // has the index that the NIC had on the host
 	lent := byName(t, r.host, "ens1")
-	if err := r.host.Move(lent.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+	if err := link.Move(r.host.Netns, lent.Index, r.pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
 	}
 	index := byName(t, r.pod, "net1").Index
-	if found, err := r.pod.FindAt(index, lent.Identity(), "net1", "ens1"); err != nil || found == nil {
+	if found, err := link.FindAt(r.pod.Netns, index, lent.Identity(), "net1", "ens1"); err != nil || found == nil {
 		t.Fatalf("the NIC itself: %v, %v", found, err)
 	}
 	moved := lent.Identity()
 	moved.Lower++ // as if its peer had moved, and got another index
-	if found, err := r.pod.FindAt(index, moved, "net1", "ens1"); err != nil || found == nil {
+	if found, err := link.FindAt(r.pod.Netns, index, moved, "net1", "ens1"); err != nil || found == nil {
 		t.Fatalf("the NIC itself, its peer has moved: %v, %v", found, err)
 	}
-	if err := r.pod.Move(index, hidden.Netns, "net1", ""); err != nil {
+	if err := link.Move(r.pod.Netns, index, hidden.Netns, "net1", ""); err != nil {
 		t.Fatal(err)
 	}
 	r.pod.IP("link", "add", "net1", "address", lent.MAC.String(), "type", "veth", "peer", "name", "other")
 	r.pod.IP("link", "set", "net1", "alias", "ens1")
-	if found, err := r.pod.FindAt(index, lent.Identity(), "net1", "ens1"); err != nil || found != nil {
+	if found, err := link.FindAt(r.pod.Netns, index, lent.Identity(), "net1", "ens1"); err != nil || found != nil {
 		t.Errorf("found %+v, %v", found, err)
 	}
 
 	id := lent.Identity()
 	id.Lower = byName(t, r.pod, "other").Index // the pod can give a peer of its own the index of the NIC's
-	if found, err := r.pod.FindAt(index, id, "net1", "ens1"); err != nil || found != nil {
+	if found, err := link.FindAt(r.pod.Netns, index, id, "net1", "ens1"); err != nil || found != nil {
 		t.Errorf("a peer in the pod that has the index of the NIC's: found %+v, %v", found, err)
 	}
 	id.Lower = 0 // it had none
-	if found, err := r.pod.FindAt(index, id, "net1", "ens1"); err != nil || found == nil {
+	if found, err := link.FindAt(r.pod.Netns, index, id, "net1", "ens1"); err != nil || found == nil {
 		t.Errorf("without the index of the peer: %+v, %v", found, err)
 	}
 }

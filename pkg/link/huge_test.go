@@ -13,6 +13,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 // manyAltnames returns as many of the longest altnames as the kernel accepts
@@ -40,19 +42,19 @@ func TestLinksAreReadWhateverTheirSize(t *testing.T) {
 	n.IP("link", "add", "last", "type", "ifb")
 	altnames := manyAltnames(490)
 	addAltnames(n, "big", altnames)
-	big, err := n.ByName("big")
+	big, err := link.ByName(n.Netns, "big")
 	if err != nil {
 		t.Fatal(err)
 	}
-	byAltname, err := n.ByName(altnames[489])
+	byAltname, err := link.ByName(n.Netns, altnames[489])
 	if err != nil {
 		t.Fatal(err)
 	}
-	byIndex, err := n.ByIndex(big.Index)
+	byIndex, err := link.ByIndex(n.Netns, big.Index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	links, err := n.Links()
+	links, err := link.Links(n.Netns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,10 +73,10 @@ func TestLinksAreReadWhateverTheirSize(t *testing.T) {
 			t.Errorf("by %s: %s (%s), %d altnames, damage %v", how, l.Name, l.Kind, len(l.AltNames), l.Damage)
 		}
 	}
-	if s, err := n.Snapshot(view(t, n, big)); err != nil || len(s.Settings) == 0 {
+	if s, err := nicstate.Take(n.Netns, view(t, n, big)); err != nil || len(s.Settings) == 0 {
 		t.Errorf("its snapshot: %v, %v", s, err)
 	}
-	if err := n.KeepAltNames(big, altnames[5:7]); err != nil {
+	if err := link.KeepAltNames(n.Netns, big, altnames[5:7]); err != nil {
 		t.Error(err)
 	}
 	if l := byName(t, n, "big"); !slices.Equal(l.AltNames, altnames[5:7]) {
@@ -102,10 +104,10 @@ func testDamagedLink(t *testing.T, addresses int) {
 	n.IP("link", "add", "link", "nic", "name", "odd", "address", "02:00:00:00:00:07", "type", "macvlan", "mode", "source")
 	n.IP("link", "add", "last", "type", "ifb")
 	n.Damage("odd", addresses)
-	var unread []*link.Link
-	n.Unread = func(l *link.Link) { unread = append(unread, l) }
+	var unread []string
+	n.Unread = func(_ int, name string, _ error) { unread = append(unread, name) }
 	for range 2 {
-		links, err := n.Links()
+		links, err := link.Links(n.Netns)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -118,17 +120,17 @@ func testDamagedLink(t *testing.T, addresses int) {
 			t.Fatalf("links %q, want %q", names, want)
 		}
 	}
-	if len(unread) != 1 || unread[0].Name != "odd" {
+	if len(unread) != 1 || unread[0] != "odd" {
 		t.Errorf("told of %v, want the damaged link, once", unread)
 	}
-	odd, err := n.ByName("odd")
+	odd, err := link.ByName(n.Netns, "odd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if odd.Damage == nil || odd.Kind != "macvlan" || odd.MAC.String() != "02:00:00:00:00:07" {
 		t.Errorf("%+v", odd)
 	}
-	if err := n.Netns.Delete(odd.Index); err != nil {
+	if err := link.Delete(n.Netns, odd.Index); err != nil {
 		t.Error(err)
 	}
 }
@@ -140,7 +142,7 @@ func TestLinksOneByOneAreTheSame(t *testing.T) {
 	n.IP("link", "add", "link", "nic", "name", "mv", "type", "macvlan", "mode", "private")
 	n.IP("link", "add", "last", "type", "ifb")
 	addAltnames(n, "last", manyAltnames(490))
-	want, err := n.Links()
+	want, err := link.Links(n.Netns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +183,7 @@ func TestLinksAreReadAsTheLibraryDoes(t *testing.T) {
 	n.IP("link", "set", "far", "master", "br0")
 	n.IP("link", "set", "nic", "up")
 	n.IP("link", "property", "add", "dev", "nic", "altname", "other", "altname", "another-name-of-the-nic")
-	got, err := n.Links()
+	got, err := link.Links(n.Netns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,13 +236,13 @@ func TestMessagesOfOthersAreNoAnswer(t *testing.T) {
 		}
 		defer unix.Close(fd)
 		for range 3 {
-			err := unix.Sendto(fd, others, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: link.PortOf(n.Netns)})
+			err := unix.Sendto(fd, others, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: portOf(n.Netns)})
 			if !errors.Is(err, unix.ECONNREFUSED) {
 				t.Errorf("the socket takes messages of others: %v", err)
 			}
 		}
 	})
-	if l, err := n.ByName("lo"); err != nil || l.Name != "lo" {
+	if l, err := link.ByName(n.Netns, "lo"); err != nil || l.Name != "lo" {
 		t.Errorf("%+v, %v", l, err)
 	}
 }
@@ -250,7 +252,7 @@ func BenchmarkByName(b *testing.B) {
 	n.IP("link", "add", "nic", "address", "02:00:00:00:00:01", "type", "veth", "peer", "name", "far")
 	b.Run("ours", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := n.ByName("nic"); err != nil {
+			if _, err := link.ByName(n.Netns, "nic"); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -278,12 +280,12 @@ func TestSomeLinksAreTheFirstAndTheWantedWithoutAltnames(t *testing.T) {
 		n.IP("link", "add", fmt.Sprint("if", i), "type", "ifb")
 	}
 	addAltnames(n, "if0", manyAltnames(490))
-	all, err := n.Links()
+	all, err := link.Links(n.Netns)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wanted := all[len(all)-1].Index
-	some, err := n.SomeLinks(3, func(index int) bool { return index == wanted })
+	some, err := link.SomeLinks(n.Netns, 3, func(index int) bool { return index == wanted })
 	if err != nil || len(some) != 4 || some[3].Index != wanted || some[3].Name != "if7" {
 		t.Fatalf("%d links, %v", len(some), err)
 	}
@@ -292,4 +294,17 @@ func TestSomeLinksAreTheFirstAndTheWantedWithoutAltnames(t *testing.T) {
 			t.Errorf("%s: %d altnames, %v", l.Name, len(l.AltNames), l.Damage)
 		}
 	}
+}
+
+// portOf returns the address of the namespace's netlink socket.
+func portOf(n *netns.Netns) uint32 {
+	s, err := n.Socket(unix.NETLINK_ROUTE)
+	if err != nil {
+		panic(err)
+	}
+	port, err := s.Socket.GetPid()
+	if err != nil {
+		panic(err)
+	}
+	return port
 }

@@ -3,14 +3,13 @@ package link
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"net"
 	"slices"
-	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -39,8 +38,8 @@ type IPoIB struct {
 // Connected reports whether the interface is in connected mode rather than datagram mode.
 func (i *IPoIB) Connected() bool { return i.Mode != 0 }
 
-// ipoibOf returns the settings in the description of a link, nil for one of another kind.
-func ipoibOf(attrs nlattr.Attrs) *IPoIB {
+// IPoIBOf returns the settings in the description of a link, nil for one of another kind.
+func IPoIBOf(attrs nlattr.Attrs) *IPoIB {
 	info, err := attrs.Nested(unix.IFLA_LINKINFO)
 	if err != nil || info.Text(unix.IFLA_INFO_KIND) != KindIPoIB {
 		return nil
@@ -62,47 +61,6 @@ func parseIPoIB(data nlattr.Attrs) *IPoIB {
 	return &IPoIB{PKey: read(nl.IFLA_IPOIB_PKEY), Mode: read(nl.IFLA_IPOIB_MODE), Umcast: read(nl.IFLA_IPOIB_UMCAST)}
 }
 
-// restoreIPoIB sets the mode and umcast of l where they differ from attrs. It reports whether it has changed the
-// link: a change of the mode sets the MTU.
-//
-// It writes the files in sysfs, because a change of the mode by netlink can leave two tasks with the RTNL:
-// ipoib_set_mode releases it and may not get it again, and ipoib_changelink does not tell its caller (Linux 6.12).
-// A child that was made by netlink has no such files.
-func (n *Netns) restoreIPoIB(l *Link, attrs nlattr.Attrs, s *Snapshot) (changed bool, err error) {
-	have, want := ipoibOf(attrs), s.IPoIB
-	if want == nil || have == nil || have.Mode == want.Mode && have.Umcast == want.Umcast {
-		return false, nil
-	}
-	if l.isIPoIBChild() {
-		return true, n.setIPoIB(l.Index, want)
-	}
-	dir, err := n.openSysfs(l.Index)
-	if err != nil {
-		return false, err
-	}
-	defer unix.Close(dir)
-	if have.Mode != want.Mode {
-		err = writeAt(dir, "mode", map[bool]string{false: "datagram\n", true: "connected\n"}[want.Connected()])
-	}
-	if have.Umcast != want.Umcast {
-		err = errors.Join(err, writeAt(dir, "umcast", strconv.Itoa(int(want.Umcast))+"\n"))
-	}
-	return true, err
-}
-
-// setIPoIB sets the mode and umcast of a child.
-func (n *Netns) setIPoIB(index int, want *IPoIB) error {
-	data := nlattr.Attrs{
-		{Type: nl.IFLA_IPOIB_MODE, Value: binary.NativeEndian.AppendUint16(nil, want.Mode)},
-		{Type: nl.IFLA_IPOIB_UMCAST, Value: binary.NativeEndian.AppendUint16(nil, want.Umcast)},
-	}
-	info := nlattr.Attrs{
-		{Type: unix.IFLA_INFO_KIND, Value: []byte(KindIPoIB + "\x00")},
-		{Type: unix.IFLA_INFO_DATA, Value: nlattr.Marshal(nil, data)},
-	}
-	return n.setLink(index, nlattr.Attr{Type: unix.IFLA_LINKINFO, Value: nlattr.Marshal(nil, info)})
-}
-
 // HasMAC reports whether mac is the link's address. An InfiniBand interface of a port also has every address with
 // its GUID: the queue pair changes when the kernel re-creates the interface.
 func (l *Link) HasMAC(mac net.HardwareAddr) bool {
@@ -117,23 +75,15 @@ func (l *Link) PortGUID() uint64 {
 	if !l.IsIPoIB() {
 		return 0
 	}
-	return guidIn(l.PermMAC)
+	return GUIDIn(l.PermMAC)
 }
 
-// guidIn returns the GUID in the address of an InfiniBand interface, 0 for another address.
-func guidIn(mac net.HardwareAddr) uint64 {
+// GUIDIn returns the GUID in the address of an InfiniBand interface, 0 for another address.
+func GUIDIn(mac net.HardwareAddr) uint64 {
 	if len(mac) != IPoIBAddress {
 		return 0
 	}
 	return binary.BigEndian.Uint64(mac[ipoibGUID:])
-}
-
-// PortGUID returns the GUID of the port of the InfiniBand interface, 0 for another link.
-func (s *Snapshot) PortGUID() uint64 {
-	if s.IPoIB == nil {
-		return 0
-	}
-	return guidIn(parseMAC(s.MAC))
 }
 
 // QueuePair returns the number of the queue pair in the address of an InfiniBand interface:
@@ -145,56 +95,64 @@ func (l *Link) QueuePair() uint32 {
 	return binary.BigEndian.Uint32(l.MAC) & 0xffffff
 }
 
-// isChildOf reports whether l is an IPoIB child of the interface with this index, which may be in
+// IsChildOf reports whether l is an IPoIB child of the interface with this index, which may be in
 // another namespace: the kernel reports its index, and not that it is away, and leaves it out if l
 // has the same.
-func (l *Link) isChildOf(index int) bool {
-	return l.isIPoIBChild() && (l.Lower == index || l.Lower == 0 && l.Index == index)
+func (l *Link) IsChildOf(index int) bool {
+	return l.IsIPoIBChild() && (l.Lower == index || l.Lower == 0 && l.Index == index)
 }
 
 // IsIPoIB reports whether l is the InfiniBand interface of a port, and no child of one.
 func (l *Link) IsIPoIB() bool { return l.Kind == KindIPoIB && l.HasParent() }
 
-// addressLike returns the address have of an InfiniBand interface with the GUID of want: nobody can change the
+// AddressLike returns the address have of an InfiniBand interface with the GUID of want: nobody can change the
 // bytes before it (ipoib_set_mac).
-func addressLike(have, want net.HardwareAddr) net.HardwareAddr {
+func AddressLike(have, want net.HardwareAddr) net.HardwareAddr {
 	if len(have) != IPoIBAddress || len(want) != IPoIBAddress {
 		return want
 	}
 	return slices.Concat(have[:ipoibGUID], want[ipoibGUID:])
 }
 
-func (l *Link) isIPoIBChild() bool { return l.Kind == KindIPoIB && !l.HasParent() }
+// IsIPoIBChild reports whether l is the child of an InfiniBand interface.
+func (l *Link) IsIPoIBChild() bool { return l.Kind == KindIPoIB && !l.HasParent() }
 
-// snapshotIPoIB returns the settings of an InfiniBand interface, and its children beside it.
-func snapshotIPoIB(attrs nlattr.Attrs, v *View) *IPoIB {
-	s := ipoibOf(attrs)
-	if s == nil {
-		return nil
-	}
-	for _, l := range v.Links {
-		if l.isIPoIBChild() && l.Lower == v.Link.Index {
-			s.Children = append(s.Children, l.QueuePair())
-		}
-	}
-	return s
+// IPoIBChild describes a child of an InfiniBand interface to create.
+type IPoIBChild struct {
+	Parent int    // ifindex of the interface of the port, in the same namespace
+	Name   string // its name in that namespace
+	PKey   uint16 // the kernel sets the bit of full membership
+	Umcast bool   // it ignores multicast groups that programs join directly
 }
 
-// StrayChildren returns the IPoIB children of the interface with this index, which is in n, that
-// are none of the host's, whose queue pairs the snapshots have: the kernel brings those that a pod
-// made to init_net when the pod's namespace ends (default_device_exit_net; Linux 5.13 and later).
-// hosts are the snapshots of all interfaces that are lent, because a child of another one may have
-// the same number for its parent, in a pod.
-func (n *Netns) StrayChildren(index int, s *Snapshot, hosts []*Snapshot) ([]*Link, error) {
-	if s.IPoIB == nil {
-		return nil, nil
+// CreateIPoIBChild makes a child, in datagram mode, in the namespace of its parent and leaves it down. It cannot be made in the pod:
+// a driver looks for the parent in the child's namespace (mlx5i_pkey_dev_init). The error wraps [ErrNotFound] and
+// ENODEV if there is no parent with that index.
+func CreateIPoIBChild(n *netns.Netns, c IPoIBChild) error {
+	u16 := func(kind, v uint16) nlattr.Attr {
+		return nlattr.Attr{Type: kind, Value: binary.NativeEndian.AppendUint16(nil, v)}
 	}
-	own := slices.Clone(s.IPoIB.Children)
-	for _, h := range hosts {
-		if h.IPoIB != nil {
-			own = append(own, h.IPoIB.Children...)
-		}
+	data := nlattr.Attrs{u16(nl.IFLA_IPOIB_PKEY, c.PKey)}
+	if c.Umcast {
+		data = append(data, u16(nl.IFLA_IPOIB_UMCAST, 1))
 	}
-	links, err := n.Links()
-	return slices.DeleteFunc(links, func(l *Link) bool { return !l.isChildOf(index) || slices.Contains(own, l.QueuePair()) }), err
+	info := nlattr.Attrs{
+		{Type: unix.IFLA_INFO_KIND, Value: nl.ZeroTerminated(KindIPoIB)},
+		{Type: unix.IFLA_INFO_DATA, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, data)},
+	}
+	attrs := nlattr.Attrs{
+		{Type: unix.IFLA_LINK, Value: nl.Uint32Attr(uint32(c.Parent))},
+		{Type: unix.IFLA_IFNAME, Value: nl.ZeroTerminated(c.Name)},
+		{Type: unix.IFLA_LINKINFO, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, info)},
+	}
+	return IfGone(n, n.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attrs), c.Parent)
+}
+
+// RandomAddrGen makes the kernel choose a random link-local address when the link is set up
+// (IN6_ADDR_GEN_MODE_RANDOM). Otherwise all children of a port, which share its GUID, get the same one.
+func RandomAddrGen(n *netns.Netns, index int) error {
+	const random = 3
+	mode := nlattr.Attrs{{Type: unix.IFLA_INET6_ADDR_GEN_MODE, Value: []byte{random}}}
+	families := nlattr.Attrs{{Type: unix.AF_INET6, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, mode)}}
+	return Set(n, index, nlattr.Attr{Type: unix.IFLA_AF_SPEC, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, families)})
 }

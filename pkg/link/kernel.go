@@ -9,20 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // OldestKernel is the oldest kernel that the tests boot, and the first long-term kernel
-// with all that [Netns.CheckKernel] looks for.
+// with all that [CheckKernel] looks for.
 const OldestKernel = "Linux 5.10"
 
 // CheckKernel returns an error of kind NotAvailable if the running kernel lacks a
 // feature without which a NIC cannot be lent and returned as promised. It looks for the
 // features: the version in a vendor's release ("4.18.0-553.el8_10.x86_64") does not
 // tell which of them were added. If it cannot find out, the kernel is accepted.
-func (n *Netns) CheckKernel() error {
+func CheckKernel(n *netns.Netns) error {
 	err := mountAPI()
-	if err == nil && !atLeast(5, 14) {
-		err = n.permanentMACs(unix.IFLA_PERM_ADDRESS)
+	if err == nil && !KernelAtLeast(5, 14) {
+		err = permanentMACs(n, unix.IFLA_PERM_ADDRESS)
 	}
 	if err == nil {
 		return nil
@@ -51,18 +52,18 @@ func mountAPI() error {
 // It is asked only of kernels before 5.14, whose policy is known: a later kernel that
 // no longer refuses the request must not pass for an old one. A vendor's kernel with a
 // lower number is asked as well, and has the answer of its features.
-func (n *Netns) permanentMACs(attribute int) error {
-	refused, err := n.refuses(attribute, make([]byte, 6))
+func permanentMACs(n *netns.Netns, attribute int) error {
+	refused, err := refuses(n, attribute, make([]byte, 6))
 	if err != nil || refused {
 		return nil
 	}
 	return errors.New("it does not report the permanent MAC of a NIC (IFLA_PERM_ADDRESS)")
 }
 
-// atLeast reports whether the release of the running kernel is this version or a later one.
+// KernelAtLeast reports whether the release of the running kernel is this version or a later one.
 // It returns false for a vendor's older kernel that has the features of that version, and
 // for a release that is not a version.
-func atLeast(major, minor int) bool {
+func KernelAtLeast(major, minor int) bool {
 	v := version()
 	return v.major > major || v.major == major && v.minor >= minor
 }

@@ -15,11 +15,11 @@ import (
 
 func TestKernelIsJudgedByItsFeatures(t *testing.T) {
 	n := testnet.NewNetns(t, "node")
-	if err := n.CheckKernel(); err != nil {
+	if err := link.CheckKernel(n.Netns); err != nil {
 		t.Errorf("the kernel of this test: %v", err)
 	}
 	var err error
-	without.Fsopen(t, func() { err = n.CheckKernel() })
+	without.Fsopen(t, func() { err = link.CheckKernel(n.Netns) })
 	if err == nil || failure.KindOf(err) != failure.NotAvailable || !errors.Is(err, unix.ENOSYS) {
 		t.Fatalf("without fsopen: %v", err)
 	}

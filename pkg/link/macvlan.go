@@ -3,23 +3,83 @@ package link
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"math/rand/v2"
 	"net"
-	"os"
-	"runtime"
 	"sync"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
+
+// Macvlan describes a macvlan to create.
+type Macvlan struct {
+	Master     int    // ifindex of the NIC, in the namespace that creates it
+	Name       string // in the pod netns
+	Mode       string // "bridge", "private", "vepa" or "passthru"
+	MTU        int    // bytes, 0 = the master's
+	MAC        net.HardwareAddr
+	BCQueueLen uint32
+}
+
+// macvlanModes are the names of the modes (ip-link(8), macvlan).
+var macvlanModes = map[string]uint32{
+	"bridge":   nl.MACVLAN_MODE_BRIDGE,
+	"private":  nl.MACVLAN_MODE_PRIVATE,
+	"vepa":     nl.MACVLAN_MODE_VEPA,
+	"passthru": nl.MACVLAN_MODE_PASSTHRU,
+}
+
+// modeOf returns the name of a macvlan mode by its number in rtnetlink.
+func modeOf(mode int) string {
+	for name, number := range macvlanModes {
+		if int(number) == mode {
+			return name
+		}
+	}
+	return "source" // the only other one in the kernel
+}
+
+// CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it is
+// never visible in n. It is down, and has no address. The error wraps [ErrNotFound] and
+// ENODEV if there is no master with that index.
+//
+// It does not use netlink.LinkAdd, which looks the new link up by its name in n
+// afterwards: the link is in target, and another one may have the name in n.
+func CreateMacvlan(n, target *netns.Netns, m Macvlan) error {
+	data := nlattr.Attrs{{Type: nl.IFLA_MACVLAN_MODE, Value: nl.Uint32Attr(macvlanModes[m.Mode])}}
+	if m.BCQueueLen > 0 {
+		data = append(data, nlattr.Attr{Type: nl.IFLA_MACVLAN_BC_QUEUE_LEN, Value: nl.Uint32Attr(m.BCQueueLen)})
+	}
+	info := nlattr.Attrs{
+		{Type: unix.IFLA_INFO_KIND, Value: nl.ZeroTerminated("macvlan")},
+		{Type: unix.IFLA_INFO_DATA, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, data)},
+	}
+	attrs := nlattr.Attrs{
+		{Type: unix.IFLA_LINK, Value: nl.Uint32Attr(uint32(m.Master))},
+		{Type: unix.IFLA_IFNAME, Value: nl.ZeroTerminated(m.Name)},
+		{Type: unix.IFLA_NET_NS_FD, Value: nl.Uint32Attr(uint32(target.FD()))},
+		{Type: unix.IFLA_LINKINFO, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, info)},
+	}
+	if m.MTU > 0 {
+		attrs = append(attrs, nlattr.Attr{Type: unix.IFLA_MTU, Value: nl.Uint32Attr(uint32(m.MTU))})
+	}
+	if len(m.MAC) > 0 {
+		attrs = append(attrs, nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: m.MAC})
+	}
+	return IfGone(n, n.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attrs), m.Master)
+}
 
 // Probe asks the kernel about macvlans in namespaces that cannot be searched, because they
 // have no path. The zero value is ready to use. It makes a netns of its own when it first
 // needs one; Close ends that.
 type Probe struct {
 	once sync.Once
-	ns   *Netns
+	ns   *netns.Netns
 	err  error
 }
 
@@ -30,27 +90,27 @@ func (p *Probe) Close() { p.ns.Close() }
 // index, in any namespace. It makes a macvlan of the same MAC: the kernel sets that up
 // only if no other is up (macvlan_addr_busy). While it runs, setting up another macvlan
 // with this MAC fails: the caller makes sure that no attachment has the MAC, and asks
-// [Netns.Accepts] first. Where the probe cannot have a netns of its own, for example
+// [Accepts] first. Where the probe cannot have a netns of its own, for example
 // because /proc/sys is read-only, MacvlanIsUp returns true.
-func (p *Probe) MacvlanIsUp(n *Netns, index int, mac net.HardwareAddr) (bool, error) {
-	p.once.Do(func() { p.ns, p.err = newNetns() })
+func (p *Probe) MacvlanIsUp(n *netns.Netns, index int, mac net.HardwareAddr) (bool, error) {
+	p.once.Do(func() { p.ns, p.err = netns.New() })
 	if p.err != nil {
 		return true, nil //nolint:nilerr // see above
 	}
 	name := fmt.Sprintf("probe%08x", rand.Uint32()) // not that of a link of n: kernels before 6.2 refuse it
-	err := n.CreateMacvlan(p.ns, Macvlan{Name: name, Master: index, Mode: "bridge", MAC: mac})
+	err := CreateMacvlan(n, p.ns, Macvlan{Name: name, Master: index, Mode: "bridge", MAC: mac})
 	if errors.Is(err, unix.EBUSY) {
 		return false, nil // the link belongs to an ipvlan, a bridge or a bond, so it has no macvlans
 	}
 	if err != nil {
 		return false, fmt.Errorf("make a macvlan %s on link %d of netns %s, to see whether another is up: %w", mac, index, n.Path, err)
 	}
-	l, err := p.ns.ByName(name)
+	l, err := ByName(p.ns, name)
 	if err != nil {
 		return false, err
 	}
-	err = p.ns.SetUp(l.Index)
-	deleted := p.ns.Delete(l.Index)
+	err = SetUp(p.ns, l.Index)
+	deleted := Delete(p.ns, l.Index)
 	if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EBUSY) {
 		return true, deleted
 	}
@@ -65,43 +125,21 @@ const onePiece = 50
 // (macvlan_open). But a pod with a macvlan can add any address (SIOCADDMULTI, PACKET_MR_UNICAST): see
 // [Probe.MacvlanIsUp]. If the lists are so long that the kernel sends them in pieces, between which they can change,
 // Accepts returns true.
-func (n *Netns) Accepts(index int, mac net.HardwareAddr) (bool, error) {
-	entries, err := retryDump(func() ([]netlink.Neigh, error) { return n.handle.NeighList(index, unix.AF_BRIDGE) })
+func Accepts(n *netns.Netns, index int, mac net.HardwareAddr) (bool, error) {
+	entries, err := nlsocket.RetryDump(func() ([]netlink.Neigh, error) { return n.Handle().NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {
 		return false, fmt.Errorf("list addresses that link %d of netns %s accepts: %w", index, n.Path, err)
 	}
 	if len(entries) == 0 {
-		return false, n.stillThere(index)
+		return false, StillThere(n, index)
 	}
 	if len(entries) > onePiece {
 		return true, nil
 	}
 	for _, e := range entries {
-		if e.Flags&netlink.NTF_SELF != 0 && macText(e.HardwareAddr) == mac.String() {
+		if e.Flags&netlink.NTF_SELF != 0 && MACText(e.HardwareAddr) == mac.String() {
 			return true, nil
 		}
 	}
 	return false, nil
-}
-
-// newNetns makes a network namespace without a path, which ends with the last file that
-// is open on it. Its links have no IPv6, so they send nothing when they are set up.
-func newNetns() (n *Netns, err error) {
-	var all sync.WaitGroup
-	all.Go(func() {
-		runtime.LockOSThread() // and never unlocks it: the thread ends with this function
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			err = fmt.Errorf("make a network namespace: %w", err)
-			return
-		}
-		err = os.WriteFile("/proc/sys/net/ipv6/conf/default/disable_ipv6", []byte("1"), 0)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil // the kernel has no IPv6
-		}
-		if err == nil {
-			n, err = CurrentNetns()
-		}
-	})
-	all.Wait()
-	return n, err
 }

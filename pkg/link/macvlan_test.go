@@ -1,7 +1,10 @@
 package link_test
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"unsafe"
@@ -11,6 +14,105 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
+
+func TestCreateMacvlan(t *testing.T) {
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0x17}
+	for _, c := range []struct {
+		name  string
+		given func(r *rail)
+		m     link.Macvlan
+		shown []string
+		err   error
+	}{
+		{"plain", nil, link.Macvlan{Name: "net1", Mode: "bridge"}, []string{"mtu 9000", "macvlan mode bridge", "state DOWN"}, nil},
+		{
+			"with everything", nil,
+			link.Macvlan{Name: "net1", Mode: "vepa", MTU: 1400, MAC: mac, BCQueueLen: 77},
+			[]string{"mtu 1400", "mode vepa", "02:00:00:00:00:17", "bcqueuelen 77"},
+			nil,
+		},
+		{"private", nil, link.Macvlan{Name: "net1", Mode: "private"}, []string{"mode private"}, nil},
+		{"passthru", nil, link.Macvlan{Name: "net1", Mode: "passthru"}, []string{"mode passthru"}, nil},
+		{
+			"its name exists on the host", func(r *rail) { r.host.IP("link", "add", "net1", "type", "ifb") },
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			[]string{"macvlan mode bridge"},
+			nil,
+		},
+		{
+			"its name exists in the pod", func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") },
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			nil, unix.EEXIST,
+		},
+		{
+			"its name is an altname in the pod", func(r *rail) {
+				r.pod.IP("link", "add", "other", "type", "ifb")
+				r.pod.IP("link", "property", "add", "dev", "other", "altname", "net1")
+			},
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			nil, unix.EEXIST,
+		},
+		{"MTU too large", nil, link.Macvlan{Name: "net1", Mode: "bridge", MTU: 9001}, nil, unix.EINVAL},
+		{"a group's MAC", nil, link.Macvlan{Name: "net1", Mode: "bridge", MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}}, nil, unix.EADDRNOTAVAIL},
+		{
+			"the NIC is a bridge's port", func(r *rail) {
+				r.host.IP("link", "add", "br0", "type", "bridge")
+				r.host.IP("link", "set", "ens1", "master", "br0")
+			},
+			link.Macvlan{Name: "net1", Mode: "bridge"},
+			nil, unix.EBUSY,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRail(t, "ens1")
+			if c.given != nil {
+				c.given(r)
+			}
+			host, pod := fmt.Sprint(names(t, r.host)), fmt.Sprint(names(t, r.pod))
+			m := c.m
+			m.Master = byName(t, r.host, "ens1").Index
+			heard := listen(t, r.host)
+			err := link.CreateMacvlan(r.host.Netns, r.pod.Netns, m)
+			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+				t.Errorf("error %v, want %v", err, c.err)
+			}
+			for _, name := range heard() {
+				if name != "ens1" {
+					t.Errorf("listeners on the host heard of %s", name)
+				}
+			}
+			r.host.IP("link", "del", "last-word")
+			if now := fmt.Sprint(names(t, r.host)); now != host {
+				t.Errorf("the host has %s, had %s", now, host)
+			}
+			if c.err != nil {
+				if now := fmt.Sprint(names(t, r.pod)); now != pod {
+					t.Errorf("the pod has %s, had %s", now, pod)
+				}
+				return
+			}
+			shown := r.pod.IP("-d", "link", "show", "net1")
+			for _, want := range c.shown {
+				if !strings.Contains(shown, want) {
+					t.Errorf("no %q in\n%s", want, shown)
+				}
+			}
+			for range 2 { // a missing one is not an error
+				if err := link.Delete(r.pod.Netns, byNameOr(r.pod, "net1")); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func byNameOr(n *testnet.Netns, name string) int {
+	l, err := link.ByName(n.Netns, name)
+	if err != nil {
+		return 4711
+	}
+	return l.Index
+}
 
 // twoMacvlans makes a NIC with a macvlan in each of two pods; the first is up.
 func twoMacvlans(t *testing.T) (host *testnet.Netns, index int, pods [2]*testnet.Netns) {
@@ -65,7 +167,7 @@ func TestOnlyAMacvlanThatIsUpCounts(t *testing.T) {
 	up(true, "a macvlan has it")
 	pods[1].IP("link", "set", "net1", "down")
 	up(false, "the macvlan is down")
-	if links, err := host.Links(); err != nil || len(links) != 2 {
+	if links, err := link.Links(host.Netns); err != nil || len(links) != 2 {
 		t.Errorf("the host has %v, %v", links, err)
 	}
 }

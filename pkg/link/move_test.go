@@ -9,57 +9,17 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netns"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
-
-// rail is a host netns with one NIC in it, its switch, and a pod netns.
-type rail struct {
-	host, wire, pod *testnet.Netns
-	t               *testing.T
-}
-
-func newRail(t *testing.T, nic string) *rail {
-	t.Helper()
-	r := &rail{host: testnet.NewNetns(t, "host"), wire: testnet.NewNetns(t, "wire"), pod: testnet.NewNetns(t, "pod"), t: t}
-	r.host.NIC(nic, r.wire)
-	return r
-}
-
-// later calls do after a while, and before the test closes its namespaces.
-func (r *rail) later(after time.Duration, do func()) {
-	over := make(chan struct{})
-	time.AfterFunc(after, func() {
-		defer close(over)
-		do()
-	})
-	r.t.Cleanup(func() { <-over })
-}
-
-func byName(t *testing.T, n *testnet.Netns, name string) *link.Link {
-	t.Helper()
-	l, err := n.ByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
-func view(t *testing.T, n *testnet.Netns, l *link.Link) *link.View {
-	t.Helper()
-	v, err := n.View(l.Index)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
 
 func names(t *testing.T, n *testnet.Netns) []string {
 	t.Helper()
-	links, err := n.Links()
+	links, err := link.Links(n.Netns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +39,7 @@ func TestMoveRenamesAndKeepsWhatIsTheLinksOwn(t *testing.T) {
 	r.host.IP("link", "property", "add", "dev", "ens1", "altname", "enp4s0np0")
 	before := byName(t, r.host, "ens1")
 
-	if err := r.host.Move(before.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+	if err := link.Move(r.host.Netns, before.Index, r.pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
 	}
 	if left := names(t, r.host); len(left) != 0 {
@@ -116,19 +76,19 @@ func TestRefusedMove(t *testing.T) {
 		r.pod.IP("link", "add", "other", "type", "ifb")
 		r.pod.IP("link", "property", "add", "dev", "other", "altname", "enp4s0np0")
 	}
-	move := func(from *link.Netns, l *link.Link, to *link.Netns, name, alias string) error {
-		return from.Move(l.Index, to, name, alias)
+	move := func(from *netns.Netns, l *link.Link, to *netns.Netns, name, alias string) error {
+		return link.Move(from, l.Index, to, name, alias)
 	}
 	for _, c := range []struct {
 		name  string
 		given func(r *rail)
-		move  func(from *link.Netns, l *link.Link, to *link.Netns, name, alias string) error
+		move  func(from *netns.Netns, l *link.Link, to *netns.Netns, name, alias string) error
 		inPod bool
 	}{
 		{"name", taken, move, true},
 		{"altname", takenAlt, move, false},
-		{"name, renamed first", taken, (*link.Netns).MoveAs, false},
-		{"altname, renamed first", takenAlt, (*link.Netns).MoveAs, false},
+		{"name, renamed first", taken, link.MoveAs, false},
+		{"altname, renamed first", takenAlt, link.MoveAs, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRail(t, "ens1")
@@ -142,14 +102,14 @@ func TestRefusedMove(t *testing.T) {
 			if c.inPod {
 				where, not = r.pod, r.host
 			}
-			found, err := where.Find(l.Identity(), "ens1")
+			found, err := link.Find(where.Netns, l.Identity(), "ens1")
 			if err != nil || found == nil {
 				t.Fatalf("host has %q, pod has %q: found %v, %v", names(t, r.host), names(t, r.pod), found, err)
 			}
 			if found.Name != "ens1" || found.IsUp() == c.inPod {
 				t.Errorf("it is %q, up %v", found.Name, found.IsUp())
 			}
-			if there, err := not.Find(l.Identity(), "ens1"); there != nil || err != nil {
+			if there, err := link.Find(not.Netns, l.Identity(), "ens1"); there != nil || err != nil {
 				t.Errorf("and it is on the other side too: %+v, %v", there, err)
 			}
 		})
@@ -159,11 +119,11 @@ func TestRefusedMove(t *testing.T) {
 func TestMoveAsShowsTheTargetOnlyTheNewName(t *testing.T) {
 	r := newRail(t, "ens1")
 	l := byName(t, r.host, "ens1")
-	if err := r.host.Move(l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+	if err := link.Move(r.host.Netns, l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
 	}
 	heard := listen(t, r.host)
-	if err := r.pod.MoveAs(l, r.host.Netns, "ens1", ""); err != nil {
+	if err := link.MoveAs(r.pod.Netns, l, r.host.Netns, "ens1", ""); err != nil {
 		t.Fatal(err)
 	}
 	if got := heard(); len(got) == 0 || slices.ContainsFunc(got, func(s string) bool { return s != "ens1" }) {
@@ -178,7 +138,7 @@ func TestMoveAsShowsTheTargetOnlyTheNewName(t *testing.T) {
 // now on; heard returns those until its call.
 func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
 	t.Helper()
-	ns, err := netns.GetFromPath("/run/netns/" + n.Name)
+	ns, err := vnetns.GetFromPath("/run/netns/" + n.Name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +166,7 @@ func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
 func TestMoveToANamespaceThatIsTheSame(t *testing.T) {
 	r := newRail(t, "ens1")
 	l := byName(t, r.host, "ens1")
-	if err := r.host.MoveAs(l, r.host.Netns, "ens1", "x"); err != nil {
+	if err := link.MoveAs(r.host.Netns, l, r.host.Netns, "ens1", "x"); err != nil {
 		t.Fatal(err)
 	}
 	if got := byName(t, r.host, "ens1"); !got.IsUp() || got.Alias != "x" {
@@ -218,8 +178,8 @@ func TestMoveOfALinkThatIsGone(t *testing.T) {
 	r := newRail(t, "ens1")
 	gone := &link.Link{Index: 4711, Name: "ens1"}
 	for name, err := range map[string]error{
-		"Move":   r.host.Move(gone.Index, r.pod.Netns, "net1", ""),
-		"MoveAs": r.host.MoveAs(gone, r.pod.Netns, "net1", ""),
+		"Move":   link.Move(r.host.Netns, gone.Index, r.pod.Netns, "net1", ""),
+		"MoveAs": link.MoveAs(r.host.Netns, gone, r.pod.Netns, "net1", ""),
 	} {
 		if !errors.Is(err, unix.ENODEV) {
 			t.Errorf("%s: %v", name, err)
@@ -264,11 +224,11 @@ func TestFindKnowsALinkWithoutAParentByTwoOfThree(t *testing.T) {
 			r := newRail(t, "ens1")
 			r.host.IP("link", "set", "ens1", "address", mac)
 			l := byName(t, r.host, "ens1")
-			if err := r.host.Move(l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+			if err := link.Move(r.host.Netns, l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
 				t.Fatal(err)
 			}
 			c.given(r.pod)
-			got, err := r.pod.Find(l.Identity(), "net1", "ens1")
+			got, err := link.Find(r.pod.Netns, l.Identity(), "net1", "ens1")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,17 +266,17 @@ func TestWhatTheKernelDoesNotMove(t *testing.T) {
 	n.Batch(nil, "link add br0 type bridge", "link add v0 up type veth peer name v1", "addr add 10.0.0.1/24 dev v0")
 	before := n.State()
 	for name, movable := range map[string]bool{"lo": false, "br0": false, "v0": true} {
-		l, err := n.ByName(name)
+		l, err := link.ByName(n.Netns, name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := n.Movable(l); (err == nil) != movable || err != nil && !errors.Is(err, unix.EINVAL) {
+		if err := link.Movable(n.Netns, l); (err == nil) != movable || err != nil && !errors.Is(err, unix.EINVAL) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if movable {
 			continue
 		}
-		err = n.Move(l.Index, other.Netns, "x", "")
+		err = link.Move(n.Netns, l.Index, other.Netns, "x", "")
 		if !errors.Is(err, unix.EINVAL) || l.Immutable && !strings.Contains(err.Error(), "immutable") {
 			t.Errorf("the move of %s does not tell the kernel's reason: %v", name, err)
 		}
@@ -331,7 +291,7 @@ func TestLinksAreDeletedTogether(t *testing.T) {
 	n.Batch(nil, "link add i0 type ifb", "link add i1 type ifb", "link add other type ifb")
 	named := func(names ...string) (links []*link.Link) {
 		for _, name := range names {
-			l, err := n.ByName(name)
+			l, err := link.ByName(n.Netns, name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -340,14 +300,14 @@ func TestLinksAreDeletedTogether(t *testing.T) {
 		return links
 	}
 	// The kernel refuses the loopback, like a NIC, and deletes none.
-	if left, err := n.DeleteTogether(named("i0", "i1", "lo"), time.Minute); len(left) != 3 || err != nil {
+	if left, err := link.DeleteTogether(n.Netns, named("i0", "i1", "lo"), time.Minute); len(left) != 3 || err != nil {
 		t.Errorf("%d of 3 are left (%v)", len(left), err)
 	}
 	gone := &link.Link{Index: 4711, Kind: "ifb"}
-	if left, err := n.DeleteTogether(append(named("i0", "i1"), gone), time.Minute); len(left) != 0 || err != nil {
+	if left, err := link.DeleteTogether(n.Netns, append(named("i0", "i1"), gone), time.Minute); len(left) != 0 || err != nil {
 		t.Errorf("%d are left (%v)", len(left), err)
 	}
-	if links, err := n.Links(); len(links) != 2 || err != nil {
+	if links, err := link.Links(n.Netns); len(links) != 2 || err != nil {
 		t.Errorf("%d links, want lo and other (%v)", len(links), err)
 	}
 }

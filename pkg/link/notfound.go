@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // hasLeft returns the error of a call about a link that has left the namespace, or never was in
@@ -35,43 +36,46 @@ func mayBeGone(err error) bool {
 	return false
 }
 
-// ifGone returns err, of a call about the link with this index. It wraps [ErrNotFound] if
+// IfGone returns err, of a call about the link with this index. It wraps [ErrNotFound] if
 // the cause is that the namespace does not have the link.
-func (n *Netns) ifGone(err error, index int) error {
-	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || !n.lacks(n.askLink(0, index)) {
+func IfGone(n *netns.Netns, err error, index int) error {
+	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || !lacks(n, askLink(0, index)) {
 		return err
 	}
 	return hasLeft(withIndex(index), n.Path, err)
 }
 
-// ifNameGone is ifGone for the link with this name.
-func (n *Netns) ifNameGone(err error, name string) error {
-	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || n.nameStillThere(name) == nil {
+// IfNameGone is IfGone for the link with this name.
+func IfNameGone(n *netns.Netns, err error, name string) error {
+	if !mayBeGone(err) || errors.Is(err, ErrNotFound) || NameStillThere(n, name) == nil {
 		return err
 	}
 	return hasLeft(fmt.Sprintf("%q", name), n.Path, err)
 }
 
-// stillThere returns an error that wraps [ErrNotFound] if the namespace does not have the
+// Left returns the error of a call about the link with this index, which n does not have.
+func Left(n *netns.Netns, index int) error { return hasLeft(withIndex(index), n.Path, unix.ENODEV) }
+
+// StillThere returns an error that wraps [ErrNotFound] if the namespace does not have the
 // link with this index: of a link that has left, a list is empty.
-func (n *Netns) stillThere(index int) error {
-	if n.lacks(n.askLink(0, index)) {
-		return hasLeft(withIndex(index), n.Path, unix.ENODEV)
+func StillThere(n *netns.Netns, index int) error {
+	if lacks(n, askLink(0, index)) {
+		return Left(n, index)
 	}
 	return nil
 }
 
-// nameStillThere is stillThere for the link with this name.
-func (n *Netns) nameStillThere(name string) error {
-	if _, err := n.ByName(name); errors.Is(err, ErrNotFound) {
+// NameStillThere is StillThere for the link with this name.
+func NameStillThere(n *netns.Netns, name string) error {
+	if _, err := ByName(n, name); errors.Is(err, ErrNotFound) {
 		return err
 	}
 	return nil
 }
 
 // lacks reports whether the kernel answers that the namespace does not have the link.
-func (n *Netns) lacks(ask *nl.NetlinkRequest) bool {
-	_, err := n.readLink(ask)
+func lacks(n *netns.Netns, ask *nl.NetlinkRequest) bool {
+	_, err := readLink(n, ask)
 	return errors.Is(err, unix.ENODEV)
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Linux 5.14 reports the parent device of a link over rtnetlink
@@ -37,11 +37,11 @@ var parents struct {
 // version: vendors add it to older kernels. It asks the kernel once: a kernel
 // that knows the attribute refuses a request in which its text does not end
 // (NLA_NUL_STRING of ifla_policy), and an older kernel ignores it.
-func (n *Netns) reportsParents() bool {
+func reportsParents(n *netns.Netns) bool {
 	parents.Lock()
 	defer parents.Unlock()
 	if !parents.known {
-		refused, err := n.refuses(unix.IFLA_PARENT_DEV_NAME, []byte("x"))
+		refused, err := refuses(n, unix.IFLA_PARENT_DEV_NAME, []byte("x"))
 		if err != nil {
 			return false // unknown: sysfs answers as well
 		}
@@ -52,10 +52,10 @@ func (n *Netns) reportsParents() bool {
 
 // refuses reports whether the kernel refuses to describe the loopback if it is
 // asked with this attribute. It ignores attributes that it does not know.
-func (n *Netns) refuses(attribute int, value []byte) (bool, error) {
-	req := n.askLink(0, 1)
+func refuses(n *netns.Netns, attribute int, value []byte) (bool, error) {
+	req := askLink(0, 1)
 	req.AddData(nl.NewRtAttr(attribute, value))
-	err := n.exchange(req, func([]byte) {})
+	err := n.Exchange(req, func([]byte) {})
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
 		return true, nil
 	}
@@ -73,12 +73,12 @@ const parentTries = 100
 // addParents sets the parents of these links, if the kernel does not report
 // them. That of a link that is gone by now stays empty. Of one that is renamed
 // all the time Damage is set.
-func (n *Netns) addParents(links ...*Link) error {
+func addParents(n *netns.Netns, links ...*Link) error {
 	i := slices.IndexFunc(links, (*Link).mayHaveParent)
-	if i < 0 || n.reportsParents() {
+	if i < 0 || reportsParents(n) {
 		return nil
 	}
-	_, err := n.Sysfs()
+	sys, err := n.Sysfs()
 	if errors.Is(err, unix.ENOSYS) {
 		return nil // CheckKernel refuses to lend here; what was lent has no parent in its record
 	}
@@ -89,7 +89,7 @@ func (n *Netns) addParents(links ...*Link) error {
 		if !l.mayHaveParent() {
 			continue
 		}
-		err := n.addParent(l)
+		err := addParent(n, sys, l)
 		if errors.Is(err, errOtherLink) {
 			l.damaged(fmt.Errorf("parent device: %w", err))
 		} else if err != nil {
@@ -99,34 +99,14 @@ func (n *Netns) addParents(links ...*Link) error {
 	return nil
 }
 
-// Sysfs returns the descriptor of a mount of the namespace's sysfs ([MountSysfs]), which is
-// made by the first call, and ends with Close: the end of each mount costs the kernel a
-// grace period (namespace_unlock).
-func (n *Netns) Sysfs() (int, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.sys != 0 {
-		return n.sys, nil
-	}
-	err := n.Do(func() error {
-		root, err := MountSysfs(0)
-		if err != nil {
-			return failure.From(err, failure.IO, "mount the sysfs of netns %s", n.Path).Cure("it needs CAP_SYS_ADMIN and Linux 5.2")
-		}
-		n.sys = root
-		return nil
-	})
-	return n.sys, err
-}
-
-func (n *Netns) addParent(l *Link) error {
+func addParent(n *netns.Netns, sys int, l *Link) error {
 	name := l.Name
 	for range parentTries {
 		var err error
-		if l.ParentDev, l.ParentBus, err = parentIn(n.sys, name, l.Index); !errors.Is(err, errOtherLink) {
+		if l.ParentDev, l.ParentBus, err = parentIn(sys, name, l.Index); !errors.Is(err, errOtherLink) {
 			return err
 		}
-		now, err := n.readLink(n.askLink(0, l.Index))
+		now, err := Read(n, l.Index)
 		if errors.Is(err, unix.ENODEV) {
 			return nil
 		}
@@ -142,19 +122,19 @@ func (n *Netns) addParent(l *Link) error {
 // name and index, from a sysfs; empty ones for a virtual link. The directory
 // stays that of the link if the link is renamed.
 func parentIn(sys int, name string, index int) (dev, bus string, err error) {
-	if !oneElement(name) {
+	if !netns.IsElement(name) {
 		return "", "", errOtherLink
 	}
 	dir, err := unix.Openat(sys, path.Join("class/net", name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if starved(err) {
+	if netns.Starved(err) {
 		return "", "", err
 	}
 	if err != nil {
 		return "", "", errOtherLink
 	}
 	defer unix.Close(dir)
-	text, err := readSysctl(dir, "ifindex")
-	if starved(err) {
+	text, err := netns.ReadFile(dir, "ifindex")
+	if netns.Starved(err) {
 		return "", "", err
 	}
 	if err != nil || text != strconv.Itoa(index) {
@@ -185,4 +165,30 @@ func readLinkAt(dir int, name string) (string, error) {
 		return "", err
 	}
 	return string(target[:size]), nil
+}
+
+// OpenSysfs opens the sysfs directory of the link with this index. The caller closes it. The link may be renamed
+// meanwhile.
+func OpenSysfs(n *netns.Netns, index int) (dir int, err error) {
+	root, err := n.Sysfs()
+	if err != nil {
+		return -1, err
+	}
+	const tries = 5
+	for range tries {
+		var l *Link
+		if l, err = ByIndex(n, index); err != nil {
+			return -1, err
+		}
+		dir, err = unix.Openat(root, path.Join("class/net", l.Name), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		if v, readErr := netns.ReadFile(dir, "ifindex"); readErr == nil && v == strconv.Itoa(index) {
+			return dir, nil
+		}
+		_ = unix.Close(dir)
+		err = ErrNotFound
+	}
+	return -1, fmt.Errorf("the link with index %d in the sysfs of netns %s: %w", index, n.Path, err)
 }

@@ -14,7 +14,7 @@ import (
 // The links of the machine itself include NICs, on most machines.
 func TestParentsInSysfsAreThoseOfRtnetlink(t *testing.T) {
 	n := testnet.Current(t)
-	links, err := n.Links()
+	links, err := link.Links(n.Netns)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestLinksOfAPodHaveNoParent(t *testing.T) {
 	}
 	n.Batch(nil, commands...)
 	link.ParentsInSysfs(t)
-	links, err := n.Links()
+	links, err := link.Links(n.Netns)
 	if err != nil || len(links) != 2*pairs+1 {
 		t.Fatalf("%d links, %v", len(links), err)
 	}
@@ -77,7 +77,7 @@ func likeNIC(t *testing.T) (*testnet.Netns, *link.Link) {
 	n := testnet.NewNetns(t, "pod")
 	n.IP("link", "add", "name", "a", "type", "veth", "peer", "name", "b")
 	link.ParentsInSysfs(t)
-	a, err := n.ByName("a")
+	a, err := link.ByName(n.Netns, "a")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,8 +36,8 @@ func parseWhole(m []byte) *Link {
 	return l
 }
 
-// indexOf returns the index in the payload of RTM_NEWLINK, 0 if it has none.
-func indexOf(m []byte) int {
+// IndexOf returns the index in the payload of RTM_NEWLINK, 0 if it has none.
+func IndexOf(m []byte) int {
 	if len(m) < unix.SizeofIfInfomsg {
 		return 0
 	}
@@ -53,14 +53,14 @@ func parse(m []byte) (*Link, nlattr.Attrs) {
 	l := &Link{
 		Index: int(info.Index), Flags: info.Flags, Encap: info.EncapType(), Kind: "device",
 		Name: attrs.Text(unix.IFLA_IFNAME), Alias: attrs.Text(unix.IFLA_IFALIAS),
-		MTU: number(attrs, unix.IFLA_MTU), TxQueueLen: number(attrs, unix.IFLA_TXQLEN), Group: uint32(number(attrs, unix.IFLA_GROUP)),
+		MTU: attrs.Int(unix.IFLA_MTU), TxQueueLen: attrs.Int(unix.IFLA_TXQLEN), Group: uint32(attrs.Int(unix.IFLA_GROUP)),
 		MAC: macOf(attrs, unix.IFLA_ADDRESS), PermMAC: macOf(attrs, unix.IFLA_PERM_ADDRESS),
 		ParentDev: attrs.Text(unix.IFLA_PARENT_DEV_NAME), ParentBus: attrs.Text(unix.IFLA_PARENT_DEV_BUS_NAME),
-		Lower: number(attrs, unix.IFLA_LINK), Master: number(attrs, unix.IFLA_MASTER),
+		Lower: attrs.Int(unix.IFLA_LINK), Master: attrs.Int(unix.IFLA_MASTER),
 		Damage: err,
 	}
 	if _, l.LowerInOtherNetns = attrs.Get(unix.IFLA_LINK_NETNSID); l.LowerInOtherNetns {
-		l.LowerNetns = number(attrs, unix.IFLA_LINK_NETNSID)
+		l.LowerNetns = attrs.Int(unix.IFLA_LINK_NETNSID)
 	}
 	if state, _ := attrs.Get(unix.IFLA_OPERSTATE); len(state) == 1 {
 		l.OperUp = state[0] == netlink.OperUp
@@ -100,7 +100,7 @@ func (l *Link) parseInfo(attrs nlattr.Attrs) {
 	switch l.Kind {
 	case "macvlan":
 		l.damaged(err)
-		l.Mode = modeOf(number(data, nl.IFLA_MACVLAN_MODE))
+		l.Mode = modeOf(data.Int(nl.IFLA_MACVLAN_MODE))
 		if count, ok := data.Uint32(nl.IFLA_MACVLAN_MACADDR_COUNT); !ok || count > sourcesThatFit {
 			l.damaged(nlattr.ErrMalformed) // even if the rest looks well-formed
 		}
@@ -112,7 +112,7 @@ func (l *Link) parseInfo(attrs nlattr.Attrs) {
 		// The kernel deletes a VXLAN with the link that it sends by, but reports
 		// that link only in the VXLAN's own attributes.
 		if l.Lower == 0 {
-			l.Lower = number(data, nl.IFLA_VXLAN_LINK)
+			l.Lower = data.Int(nl.IFLA_VXLAN_LINK)
 		}
 	}
 }
@@ -121,12 +121,6 @@ func (l *Link) damaged(err error) {
 	if l.Damage == nil {
 		l.Damage = err
 	}
-}
-
-// number returns the 32-bit number in the attribute, 0 if it has none.
-func number(attrs nlattr.Attrs, typ uint16) int {
-	n, _ := attrs.Uint32(typ)
-	return int(n)
 }
 
 // macOf returns the link-layer address in the attribute, nil for one of zeros.

@@ -11,13 +11,16 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// rules returns the policy rules of the namespace, of both families. The library does not
+// listRules returns the policy rules of the namespace, of both families. The library does not
 // read their actions.
-func (n *Netns) rules() ([]netlink.Rule, error) {
-	all, err := retryDump(func() ([]netlink.Rule, error) { return n.handle.RuleList(netlink.FAMILY_ALL) })
+func listRules(n *netns.Netns) ([]netlink.Rule, error) {
+	all, err := nlsocket.RetryDump(func() ([]netlink.Rule, error) { return n.Handle().RuleList(netlink.FAMILY_ALL) })
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
 		return nil, nil // the kernel has no rules (CONFIG_IP_MULTIPLE_TABLES)
 	}
@@ -41,8 +44,8 @@ func sameRule(have, want netlink.Rule) bool {
 }
 
 // MissingRules returns those of the rules that the namespace does not have.
-func (n *Netns) MissingRules(rules []netlink.Rule) ([]netlink.Rule, error) {
-	have, err := n.rules()
+func MissingRules(n *netns.Netns, rules []netlink.Rule) ([]netlink.Rule, error) {
+	have, err := listRules(n)
 	if err != nil {
 		return nil, err
 	}
@@ -58,8 +61,8 @@ func (n *Netns) MissingRules(rules []netlink.Rule) ([]netlink.Rule, error) {
 // RulesOfInterface returns the policy rules of an interface, which may no longer exist: the
 // rules with this priority for packets that leave by it, and the rules for single source
 // addresses that lead to the same tables, with this priority or the next one.
-func (n *Netns) RulesOfInterface(ifName string, priority int) ([]netlink.Rule, error) {
-	all, err := n.rules()
+func RulesOfInterface(n *netns.Netns, ifName string, priority int) ([]netlink.Rule, error) {
+	all, err := listRules(n)
 	if err != nil {
 		return nil, err
 	}
@@ -85,10 +88,10 @@ func (n *Netns) RulesOfInterface(ifName string, priority int) ([]netlink.Rule, e
 
 // DeleteRules deletes policy rules. It continues after an error. A rule that the namespace
 // does not have is not an error.
-func (n *Netns) DeleteRules(rules []netlink.Rule) error {
+func DeleteRules(n *netns.Netns, rules []netlink.Rule) error {
 	var errs []error
 	for _, r := range rules {
-		if err := n.handle.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
+		if err := n.Handle().RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EAFNOSUPPORT) {
 			errs = append(errs, fmt.Errorf("delete %v in netns %s: %w", r, n.Path, err))
 		}
 	}
@@ -96,9 +99,9 @@ func (n *Netns) DeleteRules(rules []netlink.Rule) error {
 }
 
 // TableUsed reports whether the namespace has a route in the table.
-func (n *Netns) TableUsed(table int) (bool, error) {
-	found, err := retryDump(func() ([]netlink.Route, error) {
-		return n.handle.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
+func TableUsed(n *netns.Netns, table int) (bool, error) {
+	found, err := nlsocket.RetryDump(func() ([]netlink.Route, error) {
+		return n.Handle().RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: table}, netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
 		return false, fmt.Errorf("list routes of table %d in netns %s: %w", table, n.Path, err)
@@ -108,16 +111,16 @@ func (n *Netns) TableUsed(table int) (bool, error) {
 
 // HasRuleFor reports whether a rule of the namespace leads to one of the tables. The rules of
 // the kernel lead to the tables local, main and default.
-func (n *Netns) HasRuleFor(tables []int) (bool, error) {
-	all, err := n.rules()
+func HasRuleFor(n *netns.Netns, tables []int) (bool, error) {
+	all, err := listRules(n)
 	return slices.ContainsFunc(all, func(r netlink.Rule) bool { return slices.Contains(tables, r.Table) }), err
 }
 
 // SetAddressMetric sets the metric of the route that the kernel adds to the main table for
 // the address, which the link has (IFA_RT_PRIORITY). The kernel keeps it when the link goes
 // down and up.
-func (n *Netns) SetAddressMetric(index int, ip *net.IPNet, metric int) error {
-	addrs, err := n.addrs(index)
+func SetAddressMetric(n *netns.Netns, index int, ip *net.IPNet, metric int) error {
+	addrs, err := ListAddresses(n, index)
 	if err != nil {
 		return err
 	}
@@ -146,5 +149,34 @@ func (n *Netns) SetAddressMetric(index int, ip *net.IPNet, metric int) error {
 		// Without them IPv6 would take back what the address has.
 		{Type: unix.IFA_FLAGS, Value: nl.Uint32Attr(uint32(addrs[at].Flags) &^ (unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED))},
 	}
-	return wrap(n.ifGone(n.replay(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, attrs), index), "metric of address %s", ip)
+	return failure.Context(IfGone(n, n.Request(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, attrs), index), "metric of address %s", ip)
+}
+
+// Rules returns the policy rules that select by source, point at one of tables,
+// and cover one of addrs: the rules of an interface's addresses.
+func Rules(n *netns.Netns, addrs []*net.IPNet, tables []int) ([]netlink.Rule, error) {
+	all, err := listRules(n)
+	if err != nil {
+		return nil, err
+	}
+	var found []netlink.Rule
+	for _, r := range all {
+		if r.Src == nil || !slices.Contains(tables, r.Table) {
+			continue
+		}
+		if slices.ContainsFunc(addrs, func(a *net.IPNet) bool { return r.Src.Contains(a.IP) }) {
+			found = append(found, r)
+		}
+	}
+	return found, nil
+}
+
+// AddRules adds policy rules; existing ones are left unchanged.
+func AddRules(n *netns.Netns, rules []netlink.Rule) error {
+	for _, r := range rules {
+		if err := n.Handle().RuleAdd(&r); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("rule %v in netns %s: %w", r, n.Path, err)
+		}
+	}
+	return nil
 }

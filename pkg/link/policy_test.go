@@ -35,13 +35,13 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 	}
 	missing := func(want int) {
 		t.Helper()
-		if found, err := r.host.MissingRules(rules); err != nil || len(found) != want {
+		if found, err := link.MissingRules(r.host.Netns, rules); err != nil || len(found) != want {
 			t.Errorf("%d rules are missing, want %d: %v, %v", len(found), want, found, err)
 		}
 	}
 	missing(len(rules))
 	for range 2 { // an existing one is not an error
-		if err := r.host.AddRules(rules); err != nil {
+		if err := link.AddRules(r.host.Netns, rules); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,7 +61,7 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 	} {
 		other := rules[0]
 		change(&other)
-		if found, err := r.host.MissingRules([]netlink.Rule{other}); err != nil || len(found) != 1 {
+		if found, err := link.MissingRules(r.host.Netns, []netlink.Rule{other}); err != nil || len(found) != 1 {
 			t.Errorf("change %d: %v passes for another rule (%v)", i, other, err)
 		}
 	}
@@ -69,14 +69,14 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 		tables []int
 		want   bool
 	}{{[]int{7}, true}, {[]int{9, 1<<32 - 1}, true}, {[]int{unix.RT_TABLE_MAIN}, true}, {[]int{9}, false}, {nil, false}} {
-		if got, err := r.host.HasRuleFor(c.tables); got != c.want || err != nil {
+		if got, err := link.HasRuleFor(r.host.Netns, c.tables); got != c.want || err != nil {
 			t.Errorf("HasRuleFor(%v) = %v, %v", c.tables, got, err)
 		}
 	}
 	r.host.IP("link", "del", "ens1") // a rule of the interface outlives it
 	missing(0)
 	for range 2 { // a missing one is not an error
-		if err := r.host.DeleteRules(rules); err != nil {
+		if err := link.DeleteRules(r.host.Netns, rules); err != nil {
 			t.Error(err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestTableIsUsedIfItHasARoute(t *testing.T) {
 			if verb != "" {
 				r.host.IP(append([]string{family, "route", verb}, route...)...)
 			}
-			if used, err := r.host.TableUsed(table); used != (verb == "add") || err != nil {
+			if used, err := link.TableUsed(r.host.Netns, table); used != (verb == "add") || err != nil {
 				t.Errorf("%v, after %q: used %v, %v", route, verb, used, err)
 			}
 		}
@@ -121,7 +121,7 @@ func TestAddressMetricOfAPeer(t *testing.T) {
 		{"10.0.0.5", "10.0.0.4/32", "10.0.0.5/32"}, {"10.1.0.5", "10.1.0.4/31", "10.1.0.5/31"}, {"fd00::5", "fd00::4/128", "fd00::5/128"},
 	} {
 		r.host.IP("addr", "add", c.local, "peer", c.peer, "dev", "ens1")
-		if err := r.host.SetAddressMetric(index, cidr(t, c.address), 1003); err != nil {
+		if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, c.address), 1003); err != nil {
 			t.Error(err)
 		}
 	}
@@ -142,13 +142,13 @@ func TestAddressMetric(t *testing.T) {
 	index := byName(t, r.host, "ens1").Index
 	r.host.IP("addr", "add", "fd00::6/64", "dev", "ens1", "home")
 	for _, address := range []string{"10.0.0.5/24", "10.0.0.6/24", "fd00::5/64"} {
-		if err := r.host.AddAddress(index, cidr(t, address)); err != nil {
+		if err := link.AddAddress(r.host.Netns, index, cidr(t, address)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, address := range []string{"10.0.0.5/24", "10.0.0.6/24", "fd00::5/64", "fd00::6/64"} {
 		for range 2 {
-			if err := r.host.SetAddressMetric(index, cidr(t, address), 1003); err != nil {
+			if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, address), 1003); err != nil {
 				t.Error(err)
 			}
 		}
@@ -166,7 +166,7 @@ func TestAddressMetric(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, addresses)
 		}
 	}
-	if err := r.host.SetAddressMetric(index, cidr(t, "10.0.0.7/24"), 1); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "10.0.0.7/24") {
+	if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, "10.0.0.7/24"), 1); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "10.0.0.7/24") {
 		t.Errorf("of an address that it does not have: %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func TestIPv6AddressMetricKeepsFlags(t *testing.T) {
 	r := newRail(t, "ens1")
 	index := byName(t, r.host, "ens1").Index
 	r.host.IP("addr", "add", "fd00::6/64", "dev", "ens1", "home", "nodad")
-	if err := r.host.SetAddressMetric(index, cidr(t, "fd00::6/64"), 1003); err != nil {
+	if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, "fd00::6/64"), 1003); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.host.IP("-6", "addr", "show", "dev", "ens1"); !strings.Contains(got, "fd00::6/64 metric 1003 scope global nodad home") {
@@ -192,19 +192,19 @@ func TestRouteOfATableOfItsOwn(t *testing.T) {
 	r.host.IP("addr", "add", "10.0.0.5/32", "dev", "ens1")
 	r.host.IP("addr", "add", "10.0.0.6/32", "dev", "ens1")
 	gateway := link.Route{Dst: cidr(t, "0.0.0.0/0"), Gateway: net.ParseIP("169.254.1.1"), Table: 1003}
-	if err := r.host.AddRoute(index, gateway); err == nil {
+	if err := link.AddRoute(r.host.Netns, index, gateway); err == nil {
 		t.Error("a gateway that no address reaches was accepted")
 	}
 	gateway.OnLink, gateway.Src = true, net.ParseIP("10.0.0.6").To4()
 	for range 2 {
-		if err := r.host.AddRoute(index, gateway); err != nil {
+		if err := link.AddRoute(r.host.Netns, index, gateway); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := r.host.IP("route", "show", "table", "1003"); strings.TrimSpace(got) != "default via 169.254.1.1 dev ens1 src 10.0.0.6 onlink" {
 		t.Errorf("the table: %s", got)
 	}
-	if tables, err := r.host.TablesWith(index, link.Route{Dst: gateway.Dst, Gateway: gateway.Gateway}); err != nil || len(tables) != 1 || tables[0] != 1003 {
+	if tables, err := link.TablesWith(r.host.Netns, index, link.Route{Dst: gateway.Dst, Gateway: gateway.Gateway}); err != nil || len(tables) != 1 || tables[0] != 1003 {
 		t.Errorf("tables %v, %v", tables, err)
 	}
 }

@@ -11,7 +11,10 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/link/routes"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
 // Link is the kernel's description of one network interface (rtnetlink(7),
@@ -46,7 +49,7 @@ type Link struct {
 	// always.
 	Damage error
 
-	attrs nlattr.Attrs // all attributes, nil for a link of a list: see attrsOf
+	attrs nlattr.Attrs // all attributes, nil for a link of a list: see AttrsOf
 }
 
 // IsUp reports whether the link is administratively up.
@@ -79,37 +82,19 @@ func (l *Link) Describe() string {
 // wrapped as well. It proves nothing about where the link is now.
 var ErrNotFound = errors.New("no such link")
 
-// dumpTries bounds how often a dump that the kernel interrupted is repeated.
-// Each try races with one more change of the table; ten in a row do not happen.
-const dumpTries = 10
-
-// retryDump repeats a dump that the kernel marks as inconsistent
-// (NLM_F_DUMP_INTR).
-func retryDump[T any](dump func() (T, error)) (T, error) {
-	var result T
-	var err error
-	for range dumpTries {
-		result, err = dump()
-		if !errors.Is(err, netlink.ErrDumpInterrupted) && !errors.Is(err, unix.EINTR) {
-			return result, err
-		}
-	}
-	return result, err
-}
-
 // Links returns all links of the namespace, by index. One that cannot be read
 // in full does not hide the others: see [Link.Damage].
-func (n *Netns) Links() ([]*Link, error) { return n.links(0) }
+func Links(n *netns.Netns) ([]*Link, error) { return listLinks(n, 0) }
 
 // SomeLinks returns the first links of the namespace, at most so many, and those for whose index
 // wanted returns true. They have no altnames. A pod can have thousands of links, with 64 KiB
 // of altnames each.
-func (n *Netns) SomeLinks(most int, wanted func(index int) bool) ([]*Link, error) {
-	links, err := retryDump(func() ([]*Link, error) {
+func SomeLinks(n *netns.Netns, most int, wanted func(index int) bool) ([]*Link, error) {
+	links, err := nlsocket.RetryDump(func() ([]*Link, error) {
 		var found []*Link
 		first := 0
-		err := n.exchange(n.askLink(unix.NLM_F_DUMP, 0), func(m []byte) {
-			index := indexOf(m)
+		err := n.Exchange(askLink(unix.NLM_F_DUMP, 0), func(m []byte) {
+			index := IndexOf(m)
 			if first == most && !wanted(index) {
 				return
 			}
@@ -122,9 +107,9 @@ func (n *Netns) SomeLinks(most int, wanted func(index int) bool) ([]*Link, error
 		})
 		return found, err
 	})
-	if errors.Is(err, unix.EMSGSIZE) { // see links
+	if errors.Is(err, unix.EMSGSIZE) { // see listLinks
 		links = nil
-		err = n.linksOneByOne(func(l *Link) {
+		err = linksOneByOne(n, func(l *Link) {
 			if len(links) < most || wanted(l.Index) {
 				l.AltNames = nil
 				links = append(links, l)
@@ -134,56 +119,47 @@ func (n *Netns) SomeLinks(most int, wanted func(index int) bool) ([]*Link, error
 	if err != nil {
 		return nil, fmt.Errorf("list links of netns %s: %w", n.Path, err)
 	}
-	return links, n.addParents(links...)
+	return links, addParents(n, links...)
 }
 
-// links is Links, with all attributes of the link with index whole, if that is not 0.
+// listLinks is Links, with all attributes of the link with index whole, if that is not 0.
 // Those of all links would take megabytes in a pod with thousands.
-func (n *Netns) links(whole int) ([]*Link, error) {
-	links, err := retryDump(func() ([]*Link, error) { return n.dumpLinks(whole) })
+func listLinks(n *netns.Netns, whole int) ([]*Link, error) {
+	links, err := nlsocket.RetryDump(func() ([]*Link, error) { return dumpLinks(n, whole) })
 	if errors.Is(err, unix.EMSGSIZE) {
 		// One link is too large for the list: it grew after the kernel reserved
 		// room for the largest (rtnl_calcit).
 		links = nil
-		err = n.linksOneByOne(func(l *Link) { links = append(links, l) })
+		err = linksOneByOne(n, func(l *Link) { links = append(links, l) })
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list links of netns %s: %w", n.Path, err)
 	}
-	if err := n.addParents(links...); err != nil {
+	if err := addParents(n, links...); err != nil {
 		return nil, err
 	}
 	for _, l := range links {
-		n.reportUnread(l)
+		if l.Damage != nil {
+			n.ReportUnread(l.Index, l.Name, l.Damage)
+		}
 	}
 	return links, nil
 }
 
-// reportUnread calls Unread, once for each link.
-func (n *Netns) reportUnread(l *Link) {
-	if l.Damage == nil || n.Unread == nil || n.reported[l.Index] {
-		return
-	}
-	if n.reported == nil {
-		n.reported = map[int]bool{}
-	}
-	n.reported[l.Index] = true
-	n.Unread(l)
-}
-
-// skipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h. Every request has a
+// SkipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h. Every request has a
 // mask, because without one the kernel reserves no room in a dump for a link that is
 // larger than a page (rtnl_calcit). The mask does not include RTEXT_FILTER_VF: the
 // driver would ask the firmware for every virtual function under the RTNL, and the
 // answer may be too large to send.
-const skipStats = 1 << 3
+const SkipStats = 1 << 3
 
-func (n *Netns) askLink(flags, index int) *nl.NetlinkRequest {
-	return n.askLinkFor(flags, index, skipStats)
+func askLink(flags, index int) *nl.NetlinkRequest {
+	return LinkRequest(flags, index, SkipStats)
 }
 
-// askLinkFor is askLink with another mask (IFLA_EXT_MASK).
-func (n *Netns) askLinkFor(flags, index int, mask uint32) *nl.NetlinkRequest {
+// LinkRequest returns a request for the description of the link with this index, or, with NLM_F_DUMP, of all. mask is
+// IFLA_EXT_MASK.
+func LinkRequest(flags, index int, mask uint32) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, flags)
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)
@@ -192,9 +168,9 @@ func (n *Netns) askLinkFor(flags, index int, mask uint32) *nl.NetlinkRequest {
 	return req
 }
 
-func (n *Netns) dumpLinks(whole int) ([]*Link, error) {
+func dumpLinks(n *netns.Netns, whole int) ([]*Link, error) {
 	var links []*Link
-	err := n.exchange(n.askLink(unix.NLM_F_DUMP, 0), func(m []byte) {
+	err := n.Exchange(askLink(unix.NLM_F_DUMP, 0), func(m []byte) {
 		l := parseLink(m)
 		if whole != 0 && l.Index == whole {
 			l = parseWhole(m)
@@ -206,15 +182,15 @@ func (n *Netns) dumpLinks(whole int) ([]*Link, error) {
 
 // linksOneByOne lists the links by their counters, which have a fixed size, and
 // then reads each.
-func (n *Netns) linksOneByOne(each func(*Link)) error {
+func linksOneByOne(n *netns.Netns, each func(*Link)) error {
 	const statsHeader, statsLink64 = 12, 1 // struct if_stats_msg, and IFLA_STATS_LINK_64 in its mask
-	indexes, err := retryDump(func() ([]int, error) {
+	indexes, err := nlsocket.RetryDump(func() ([]int, error) {
 		var found []int
 		req := nl.NewNetlinkRequest(unix.RTM_GETSTATS, unix.NLM_F_DUMP)
 		header := make([]byte, statsHeader)
 		binary.NativeEndian.PutUint32(header[8:], statsLink64)
 		req.AddRawData(header)
-		err := n.exchange(req, func(m []byte) {
+		err := n.Exchange(req, func(m []byte) {
 			if len(m) >= statsHeader {
 				found = append(found, int(binary.NativeEndian.Uint32(m[4:])))
 			}
@@ -225,7 +201,7 @@ func (n *Netns) linksOneByOne(each func(*Link)) error {
 		return err
 	}
 	for _, index := range indexes {
-		l, err := n.readLink(n.askLink(0, index))
+		l, err := Read(n, index)
 		switch {
 		case errors.Is(err, unix.ENODEV):
 			continue
@@ -238,44 +214,47 @@ func (n *Netns) linksOneByOne(each func(*Link)) error {
 	return nil
 }
 
-func (n *Netns) readLink(req *nl.NetlinkRequest) (l *Link, err error) {
-	err = n.exchange(req, func(m []byte) { l = parseWhole(m) })
+func readLink(n *netns.Netns, req *nl.NetlinkRequest) (l *Link, err error) {
+	err = n.Exchange(req, func(m []byte) { l = parseWhole(m) })
 	if err == nil && l == nil {
 		err = nlattr.ErrMalformed
 	}
 	return l, err
 }
 
+// Read returns the link with this index without its parent device, or the kernel's error.
+func Read(n *netns.Netns, index int) (*Link, error) { return readLink(n, askLink(0, index)) }
+
 // ByName returns the link with this name or altname. The error wraps
 // [ErrNotFound] if there is none.
-func (n *Netns) ByName(name string) (*Link, error) {
-	req := n.askLink(0, 0)
+func ByName(n *netns.Netns, name string) (*Link, error) {
+	req := askLink(0, 0)
 	kind := unix.IFLA_IFNAME
 	if len(name) >= unix.IFNAMSIZ {
 		kind = unix.IFLA_ALT_IFNAME
 	}
 	req.AddData(nl.NewRtAttr(kind, nl.ZeroTerminated(name)))
-	l, err := n.readLink(req)
+	l, err := readLink(n, req)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
 		err = unix.ENODEV // no link can have that name
 	}
 	if err != nil {
 		return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 	}
-	if !atLeast(6, 6) {
-		if err := n.checkHere(l, name); err != nil {
+	if !KernelAtLeast(6, 6) {
+		if err := checkHere(n, l, name); err != nil {
 			return nil, notFound(err, fmt.Sprintf("%q", name), n.Path)
 		}
 	}
-	return n.withParent(l)
+	return withParent(n, l)
 }
 
 // checkHere returns an error, ENODEV, unless the link that the kernel returned for a name or
 // altname is in the namespace. Kernels before 6.6 without the correction ("net: move
 // altnames together with the netdevice") leave behind the altnames of a link that moves.
 // There the altnames still lead to the link, which is in its new namespace.
-func (n *Netns) checkHere(l *Link, name string) error {
-	here, err := n.readLink(n.askLink(0, l.Index))
+func checkHere(n *netns.Netns, l *Link, name string) error {
+	here, err := Read(n, l.Index)
 	if err == nil && here.Name != name && !slices.Contains(here.AltNames, name) {
 		err = unix.ENODEV
 	}
@@ -284,16 +263,16 @@ func (n *Netns) checkHere(l *Link, name string) error {
 
 // ByIndex returns the link with this index. The error wraps [ErrNotFound] if
 // there is none.
-func (n *Netns) ByIndex(index int) (*Link, error) {
-	l, err := n.readLink(n.askLink(0, index))
+func ByIndex(n *netns.Netns, index int) (*Link, error) {
+	l, err := Read(n, index)
 	if err != nil {
 		return nil, notFound(err, withIndex(index), n.Path)
 	}
-	return n.withParent(l)
+	return withParent(n, l)
 }
 
-func (n *Netns) withParent(l *Link) (*Link, error) {
-	if err := n.addParents(l); err != nil {
+func withParent(n *netns.Netns, l *Link) (*Link, error) {
+	if err := addParents(n, l); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -308,9 +287,9 @@ func notFound(err error, what, path string) error {
 
 // NameTaken returns the link that has any of these names as its name or
 // altname, except the link with index except, or nil.
-func (n *Netns) NameTaken(names []string, except int) (*Link, string, error) {
+func NameTaken(n *netns.Netns, names []string, except int) (*Link, string, error) {
 	for _, name := range names {
-		l, err := n.ByName(name)
+		l, err := ByName(n, name)
 		switch {
 		case errors.Is(err, ErrNotFound):
 		case err != nil:
@@ -326,19 +305,19 @@ func (n *Netns) NameTaken(names []string, except int) (*Link, string, error) {
 // both families, in the main table. A default route in a table of its own, as
 // in policy routing per rail, does not carry the host's own traffic and does
 // not count.
-func (n *Netns) DefaultRouteLinks() ([]int, error) {
-	routes, err := n.routes(isUplinkRoute)
+func DefaultRouteLinks(n *netns.Netns) ([]int, error) {
+	messages, err := routes.List(n, routes.IsUplink)
 	if err != nil {
 		return nil, err
 	}
 	var found []int
-	for _, m := range routes {
+	for _, m := range messages {
 		_, attrs, _ := nlattr.ParseMessage(m, unix.SizeofRtMsg)
 		if index, ok := attrs.Uint32(unix.RTA_OIF); ok {
 			found = append(found, int(index))
 		}
 		hops, _ := attrs.Get(unix.RTA_MULTIPATH)
-		eachHop(hops, func(hop []byte) { found = append(found, int(binary.NativeEndian.Uint32(hop[4:]))) })
+		routes.EachHop(hops, func(hop []byte) { found = append(found, int(binary.NativeEndian.Uint32(hop[4:]))) })
 	}
 	return found, nil
 }
@@ -353,8 +332,8 @@ func isDefault(dst *net.IPNet) bool {
 
 // Addresses returns the addresses of the link with this index, without the
 // kernel's own (IPv6 link-local).
-func (n *Netns) Addresses(index int) ([]*net.IPNet, error) {
-	addrs, err := n.addrs(index)
+func Addresses(n *netns.Netns, index int) ([]*net.IPNet, error) {
+	addrs, err := ListAddresses(n, index)
 	if err != nil {
 		return nil, err
 	}
@@ -369,20 +348,20 @@ func (n *Netns) Addresses(index int) ([]*net.IPNet, error) {
 
 // SomeAddresses is like Addresses, but returns the first ones only, at most so many: a pod
 // can have any number of them.
-func (n *Netns) SomeAddresses(index, most int) ([]*net.IPNet, error) {
-	found, err := retryDump(func() ([]*net.IPNet, error) {
+func SomeAddresses(n *netns.Netns, index, most int) ([]*net.IPNet, error) {
+	found, err := nlsocket.RetryDump(func() ([]*net.IPNet, error) {
 		var found []*net.IPNet
 		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
-		err := n.exchange(req, func(m []byte) {
+		err := n.Exchange(req, func(m []byte) {
 			if len(found) == most {
 				return
 			}
 			h, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
-			if err != nil || !ofIP(h) || int(binary.NativeEndian.Uint32(h[4:])) != index {
+			if err != nil || !nlattr.IsIP(h) || int(binary.NativeEndian.Uint32(h[4:])) != index {
 				return
 			}
-			if a := addressOf(h, attrs); a.IP.To4() != nil || !a.IP.IsLinkLocalUnicast() {
+			if a := AddressOf(h, attrs); a.IP.To4() != nil || !a.IP.IsLinkLocalUnicast() {
 				found = append(found, a)
 			}
 		})
@@ -392,15 +371,15 @@ func (n *Netns) SomeAddresses(index, most int) ([]*net.IPNet, error) {
 		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
 	}
 	if len(found) == 0 {
-		return nil, n.stillThere(index)
+		return nil, StillThere(n, index)
 	}
 	return found, nil
 }
 
 // LinksWith returns the indexes of the links that have one of these addresses,
 // with any prefix.
-func (n *Netns) LinksWith(ips []net.IP) (map[int]bool, error) {
-	addrs, err := n.listAddrs(nil)
+func LinksWith(n *netns.Netns, ips []net.IP) (map[int]bool, error) {
+	addrs, err := listAddrs(n, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -413,19 +392,19 @@ func (n *Netns) LinksWith(ips []net.IP) (map[int]bool, error) {
 	return found, nil
 }
 
-// addrs lists the addresses of the link with this index.
-func (n *Netns) addrs(index int) ([]netlink.Addr, error) {
-	found, err := n.listAddrs(ref(index))
+// ListAddresses lists the addresses of the link with this index.
+func ListAddresses(n *netns.Netns, index int) ([]netlink.Addr, error) {
+	found, err := listAddrs(n, Ref(index))
 	if len(found) == 0 && err == nil {
-		err = n.stillThere(index)
+		err = StillThere(n, index)
 	}
 	return found, err
 }
 
 // listAddrs lists the addresses of a link, or of all. The kernel sends all in
 // either case.
-func (n *Netns) listAddrs(of netlink.Link) ([]netlink.Addr, error) {
-	addrs, err := retryDump(func() ([]netlink.Addr, error) { return n.handle.AddrList(of, netlink.FAMILY_ALL) })
+func listAddrs(n *netns.Netns, of netlink.Link) ([]netlink.Addr, error) {
+	addrs, err := nlsocket.RetryDump(func() ([]netlink.Addr, error) { return n.Handle().AddrList(of, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
 	}

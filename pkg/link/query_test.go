@@ -46,13 +46,13 @@ func TestDefaultRouteLinks(t *testing.T) {
 			for _, args := range c.given {
 				n.IP(args...)
 			}
-			indexes, err := n.DefaultRouteLinks()
+			indexes, err := link.DefaultRouteLinks(n.Netns)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
 			for _, index := range indexes {
-				l, err := n.ByIndex(index)
+				l, err := link.ByIndex(n.Netns, index)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -77,22 +77,22 @@ func TestLookUps(t *testing.T) {
 	n.IP("link", "property", "add", "dev", "nic", "altname", "short", "altname", long)
 	nic := byName(t, n, "nic")
 	for _, name := range []string{"nic", "short", long} {
-		if l, err := n.ByName(name); err != nil || l.Index != nic.Index || l.Name != "nic" {
+		if l, err := link.ByName(n.Netns, name); err != nil || l.Index != nic.Index || l.Name != "nic" {
 			t.Errorf("by name %q: %+v, %v", name, l, err)
 		}
 	}
 	for _, name := range []string{"", "ni", "nobody", strings.Repeat("x", 100)} {
-		if l, err := n.ByName(name); !errors.Is(err, link.ErrNotFound) {
+		if l, err := link.ByName(n.Netns, name); !errors.Is(err, link.ErrNotFound) {
 			t.Errorf("by name %q: %+v, %v", name, l, err)
 		}
 	}
-	if l, err := n.ByIndex(4711); !errors.Is(err, link.ErrNotFound) {
+	if l, err := link.ByIndex(n.Netns, 4711); !errors.Is(err, link.ErrNotFound) {
 		t.Errorf("by index: %+v, %v", l, err)
 	}
-	if l, name, err := n.NameTaken([]string{"free", "short"}, 0); err != nil || l == nil || l.Name != "nic" || name != "short" {
+	if l, name, err := link.NameTaken(n.Netns, []string{"free", "short"}, 0); err != nil || l == nil || l.Name != "nic" || name != "short" {
 		t.Errorf("NameTaken: %+v, %q, %v", l, name, err)
 	}
-	if l, _, err := n.NameTaken([]string{"free", "short"}, nic.Index); err != nil || l != nil {
+	if l, _, err := link.NameTaken(n.Netns, []string{"free", "short"}, nic.Index); err != nil || l != nil {
 		t.Errorf("NameTaken by itself: %+v, %v", l, err)
 	}
 }
@@ -124,7 +124,7 @@ func TestAddressesWithoutTheKernelsOwn(t *testing.T) {
 		r.host.IP("addr", "add", a, "dev", "ens1")
 	}
 	ens1 := byName(t, r.host, "ens1")
-	found, err := r.host.Addresses(ens1.Index)
+	found, err := link.Addresses(r.host.Netns, ens1.Index)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,8 @@ package link
 import (
 	"fmt"
 	"slices"
+
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // peers are the kinds of links whose Lower is their peer, not a link below
@@ -12,13 +14,13 @@ var peers = []string{"veth", "netkit", "vxcan"}
 // Stacked returns the virtual links of the namespace that are stacked directly
 // on the link with this index: macvlans, VLANs, tunnels, IPoIB children, … at is the namespace
 // of that link, nil for n itself.
-func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
-	all, err := n.Links()
+func Stacked(n *netns.Netns, index int, at *netns.Netns) ([]*Link, error) {
+	all, err := Links(n)
 	// A parent beside them, with this index, is another one.
 	other := at != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == KindIPoIB && l.HasParent() })
 	links := slices.DeleteFunc(all, func(l *Link) bool {
-		if l.isIPoIBChild() {
-			return other || !l.isChildOf(index)
+		if l.IsIPoIBChild() {
+			return other || !l.IsChildOf(index)
 		}
 		return l.Lower != index || l.LowerInOtherNetns != (at != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
 	})
@@ -26,11 +28,11 @@ func (n *Netns) Stacked(index int, at *Netns) ([]*Link, error) {
 		return links, err
 	}
 	// The list has given the namespace an id here if it had none.
-	id, err := n.handle.GetNetNsIdByFd(at.fd)
+	id, err := n.Handle().GetNetNsIdByFd(at.FD())
 	if err != nil {
 		return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)
 	}
-	return slices.DeleteFunc(links, func(l *Link) bool { return !l.isIPoIBChild() && l.LowerNetns != id }), nil
+	return slices.DeleteFunc(links, func(l *Link) bool { return !l.IsIPoIBChild() && l.LowerNetns != id }), nil
 }
 
 // carriers are the kinds of links whose packets leave by the link below them, unchanged or
@@ -42,7 +44,7 @@ var carriers = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macse
 // a NIC of which another is a part, as the virtual function below Hyper-V's netvsc.
 var aggregates = []string{"bond", "team", "device"}
 
-// Bounds of [Netns.Below]: levels, which the kernel itself limits (MAX_NEST_DEV), and
+// Bounds of [Below]: levels, which the kernel itself limits (MAX_NEST_DEV), and
 // links.
 const (
 	maxLevels = 8
@@ -57,11 +59,11 @@ func (l *Link) IsStacked() bool {
 
 // Below returns l and the links of the namespace by which its packets leave, from top to
 // bottom: the link below a VLAN or macvlan, and the members of a bond or team.
-func (n *Netns) Below(l *Link) ([]*Link, error) {
+func Below(n *netns.Netns, l *Link) ([]*Link, error) {
 	if !slices.Contains(carriers, l.Kind) && !slices.Contains(aggregates, l.Kind) {
 		return []*Link{l}, nil
 	}
-	links, err := n.Links()
+	links, err := Links(n)
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -10,6 +9,8 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/link/routes"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -19,36 +20,36 @@ type View struct {
 	Link  *Link   // the link itself
 	Links []*Link // all links of the namespace, by index
 
-	addresses [][]byte // payloads of RTM_NEWADDR: its addresses, in the order of the kernel
-	routes    [][]byte // payloads of RTM_NEWROUTE: the routes that leave by it
+	RawAddresses [][]byte // payloads of RTM_NEWADDR: its addresses, in the order of the kernel
+	RawRoutes    [][]byte // payloads of RTM_NEWROUTE: the routes that leave by it
 }
 
-// View reads the link with this index. The error wraps [ErrNotFound] when there is
+// ReadView reads the link with this index. The error wraps [ErrNotFound] when there is
 // none.
-func (n *Netns) View(index int) (*View, error) {
+func ReadView(n *netns.Netns, index int) (*View, error) {
 	v := &View{}
 	var err error
-	if v.Links, err = n.links(index); err != nil {
+	if v.Links, err = listLinks(n, index); err != nil {
 		return nil, err
 	}
 	if v.Link = v.ByIndex(index); v.Link == nil {
-		return nil, notFound(unix.ENODEV, withIndex(index), n.Path)
+		return nil, Left(n, index)
 	}
-	v.addresses, err = n.dump(unix.RTM_GETADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC), func(m []byte) bool {
+	v.RawAddresses, err = n.Dump(unix.RTM_GETADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC), func(m []byte) bool {
 		h, _, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
-		return err == nil && ofIP(h) && int(binary.NativeEndian.Uint32(h[4:])) == index
+		return err == nil && nlattr.IsIP(h) && int(binary.NativeEndian.Uint32(h[4:])) == index
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
 	}
-	v.routes, err = n.routes(func(_ []byte, attrs nlattr.Attrs) bool { return leavesBy(attrs, index) })
+	v.RawRoutes, err = routes.List(n, func(_ []byte, attrs nlattr.Attrs) bool { return routes.LeavesBy(attrs, index) })
 	return v, err
 }
 
-// Views reads the namespace as View does, once for all links that are wanted, and returns
+// ReadViews reads the namespace as [ReadView] does, once for all links that are wanted, and returns
 // their views by index of the link. They share Links.
-func (n *Netns) Views(wanted func(*Link) bool) (map[int]*View, error) {
-	links, err := n.Links()
+func ReadViews(n *netns.Netns, wanted func(*Link) bool) (map[int]*View, error) {
+	links, err := Links(n)
 	if err != nil {
 		return nil, err
 	}
@@ -58,26 +59,26 @@ func (n *Netns) Views(wanted func(*Link) bool) (map[int]*View, error) {
 			views[l.Index] = &View{Link: l, Links: links}
 		}
 	}
-	addresses, err := n.dump(unix.RTM_GETADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC), func(m []byte) bool {
+	addresses, err := n.Dump(unix.RTM_GETADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC), func(m []byte) bool {
 		h, _, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
-		return err == nil && ofIP(h) && views[int(binary.NativeEndian.Uint32(h[4:]))] != nil
+		return err == nil && nlattr.IsIP(h) && views[int(binary.NativeEndian.Uint32(h[4:]))] != nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
 	}
 	for _, m := range addresses {
 		v := views[int(binary.NativeEndian.Uint32(m[4:]))]
-		v.addresses = append(v.addresses, m)
+		v.RawAddresses = append(v.RawAddresses, m)
 	}
-	routes, err := n.routes(func(_ []byte, attrs nlattr.Attrs) bool { return leavesByOne(attrs, views) })
+	messages, err := routes.List(n, func(_ []byte, attrs nlattr.Attrs) bool { return leavesByOne(attrs, views) })
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range routes {
+	for _, m := range messages {
 		_, attrs, _ := nlattr.ParseMessage(m, unix.SizeofRtMsg)
 		for index, v := range views {
-			if leavesBy(attrs, index) {
-				v.routes = append(v.routes, m)
+			if routes.LeavesBy(attrs, index) {
+				v.RawRoutes = append(v.RawRoutes, m)
 			}
 		}
 	}
@@ -91,7 +92,7 @@ func leavesByOne(attrs nlattr.Attrs, views map[int]*View) bool {
 	}
 	leaves := false
 	hops, _ := attrs.Get(unix.RTA_MULTIPATH)
-	eachHop(hops, func(hop []byte) { leaves = leaves || views[int(binary.NativeEndian.Uint32(hop[4:]))] != nil })
+	routes.EachHop(hops, func(hop []byte) { leaves = leaves || views[int(binary.NativeEndian.Uint32(hop[4:]))] != nil })
 	return leaves
 }
 
@@ -104,11 +105,11 @@ func (v *View) ByIndex(index int) *Link {
 }
 
 // IsUplink reports whether a default route leaves by the link, in the main table: see
-// [Netns.DefaultRouteLinks].
+// [DefaultRouteLinks].
 func (v *View) IsUplink() bool {
-	return slices.ContainsFunc(v.routes, func(m []byte) bool {
+	return slices.ContainsFunc(v.RawRoutes, func(m []byte) bool {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
-		return err == nil && isUplinkRoute(h, attrs)
+		return err == nil && routes.IsUplink(h, attrs)
 	})
 }
 
@@ -116,33 +117,14 @@ func (v *View) IsUplink() bool {
 // (IPv6 link-local).
 func (v *View) Addresses() []*net.IPNet {
 	var found []*net.IPNet
-	for _, m := range v.addresses {
+	for _, m := range v.RawAddresses {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
 		if err != nil {
 			continue
 		}
-		if a := addressOf(h, attrs); a.IP.To4() != nil || !a.IP.IsLinkLocalUnicast() {
+		if a := AddressOf(h, attrs); a.IP.To4() != nil || !a.IP.IsLinkLocalUnicast() {
 			found = append(found, a)
 		}
 	}
 	return found
-}
-
-// ofIP reports whether the message of this header is about IPv4 or IPv6.
-func ofIP(header []byte) bool { return header[0] == unix.AF_INET || header[0] == unix.AF_INET6 }
-
-// tableOf returns the number of a route's table.
-func tableOf(rtmsg []byte, attrs nlattr.Attrs) uint32 {
-	if table, ok := attrs.Uint32(unix.RTA_TABLE); ok {
-		return table
-	}
-	return uint32(rtmsg[4])
-}
-
-// isUplinkRoute reports whether the route is a default route in the main table.
-// Without a type it would be an "unreachable default" too, which IPv6 has on the
-// loopback.
-func isUplinkRoute(rtmsg []byte, attrs nlattr.Attrs) bool {
-	dst, _ := attrs.Get(unix.RTA_DST)
-	return rtmsg[1] == 0 && len(bytes.Trim(dst, "\x00")) == 0 && tableOf(rtmsg, attrs) == unix.RT_TABLE_MAIN && rtmsg[7] == unix.RTN_UNICAST
 }

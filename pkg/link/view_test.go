@@ -16,7 +16,7 @@ func TestViewsAreThoseOfEachLink(t *testing.T) {
 	}
 	n.IP("route", "add", "198.51.100.0/24", "via", "192.0.2.100", "dev", "ens1")
 	n.IP("route", "add", "default", "nexthop", "via", "192.0.2.100", "dev", "ens0", "nexthop", "via", "192.0.2.101", "dev", "ens2")
-	views, err := n.Views(func(l *link.Link) bool { return l.Name != "ens1" && l.Kind == "veth" })
+	views, err := link.ReadViews(n.Netns, func(l *link.Link) bool { return l.Name != "ens1" && l.Kind == "veth" })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestViewsAreThoseOfEachLink(t *testing.T) {
 		t.Errorf("%d views", len(views))
 	}
 	for index, v := range views {
-		want, err := n.View(index)
+		want, err := link.ReadView(n.Netns, index)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,20 +32,5 @@ func TestViewsAreThoseOfEachLink(t *testing.T) {
 			fmt.Sprint(v.Addresses()) != fmt.Sprint(want.Addresses()) || !v.IsUplink() || !want.IsUplink() {
 			t.Errorf("%s: %v, uplink %v; by itself %v, uplink %v", want.Link.Name, v.Addresses(), v.IsUplink(), want.Addresses(), want.IsUplink())
 		}
-	}
-}
-
-func TestHardwareOfALink(t *testing.T) {
-	n := testnet.NewNetns(t, "node")
-	n.NIC("ens0", testnet.NewNetns(t, "wire"))
-	h, err := n.Hardware("ens0")
-	if err != nil || h.Mbps != 10000 || h.Firmware != "" { // veth_get_link_ksettings
-		t.Errorf("%+v, %v", h, err)
-	}
-	if h, err := n.Hardware("lo"); err != nil || h != (link.Hardware{}) {
-		t.Errorf("loopback: %+v, %v", h, err)
-	}
-	if _, err := n.Hardware("ens9"); err == nil {
-		t.Error("a link that does not exist has hardware")
 	}
 }

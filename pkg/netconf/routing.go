@@ -111,7 +111,7 @@ func (r *Routing) TableOfRail() bool {
 }
 
 // Sysctls returns the settings of the interface that the keys ask for, by their names in
-// [link.Netns.SetSysctls]. The kernel uses the larger of an interface's value and that of
+// [sysctl.Set]. The kernel uses the larger of an interface's value and that of
 // "all" (IN_DEV_MAXCONF), so those of the interface suffice.
 func (r *Routing) Sysctls() map[string]string {
 	settings := map[string]string{}

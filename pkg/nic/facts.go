@@ -35,7 +35,7 @@ func (h *Host) Facts(known map[string]resource.NIC) ([]resource.NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := h.Netns.Links()
+	links, err := link.Links(h.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -227,7 +227,7 @@ func (h *Host) NICBelow(l *link.Link) *link.Link {
 		if l.HasParent() || below == 0 {
 			break
 		}
-		lower, err := h.Netns.ByIndex(below)
+		lower, err := link.ByIndex(h.Netns, below)
 		if err != nil {
 			break
 		}
@@ -247,7 +247,7 @@ func (h *Host) Is(n *NIC, id string) bool {
 	if l.HasParent() || h.hasDevice(l, id) {
 		return h.hasDevice(l, id)
 	}
-	links, err := h.Netns.Links()
+	links, err := link.Links(h.Netns)
 	return err == nil && slices.ContainsFunc(links, func(member *link.Link) bool {
 		return member.Master != 0 && member.Master == l.Index && h.hasDevice(member, id)
 	})

@@ -47,7 +47,7 @@ func TestFactsOfNetworkFunctions(t *testing.T) {
 		t.Fatal(err)
 	}
 	mac := func(name string) string {
-		l, err := h.Netns.ByName(name)
+		l, err := link.ByName(h.Netns, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,7 +98,7 @@ func TestIDsOfNICs(t *testing.T) {
 	h := described(t)
 	of := func(l link.Link) *NIC { return &NIC{Link: &l} }
 	onHost := func(name string) *NIC {
-		l, err := h.Netns.ByName(name)
+		l, err := link.ByName(h.Netns, name)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/bpf"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -23,10 +24,10 @@ type facts struct {
 	uplink bool // a default route leaves by the NIC
 	links  []*link.Link
 	// The rest is about the NIC itself.
-	programs  []link.Program // not read if the network overrides that guardrail
-	inUse     string         // the host's use of it, "" if unknown
-	functions string         // its virtual functions and subfunctions, "" if it has none
-	immutable bool           // the kernel does not move it to another netns
+	programs  []bpf.Program // not read if the network overrides that guardrail
+	inUse     string        // the host's use of it, "" if unknown
+	functions string        // its virtual functions and subfunctions, "" if it has none
+	immutable bool          // the kernel does not move it to another netns
 }
 
 // Guard returns an error if lending the link of v would harm the host, unless the
@@ -42,7 +43,7 @@ func (h *Host) Guard(v *link.View, allow []string) error {
 		return err
 	}
 	if !slices.Contains(allow, netconf.AllowBPF) {
-		if f.programs, err = h.Netns.Programs(l); err != nil {
+		if f.programs, err = bpf.Programs(h.Netns, l); err != nil {
 			return err
 		}
 	}
@@ -68,7 +69,7 @@ func IfGone(err error, name string) error {
 
 // immutable reports whether the kernel refuses to move l at all.
 func (h *Host) immutable(l *link.Link) (bool, error) {
-	err := h.Netns.Movable(l)
+	err := link.Movable(h.Netns, l)
 	if errors.Is(err, unix.EINVAL) {
 		return true, nil
 	}

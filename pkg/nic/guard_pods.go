@@ -8,6 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -52,7 +53,7 @@ func GuardInUse(device, nic string, users []string, allow []string) error {
 // GuardGUID returns an error because the port of nic, if it is InfiniBand, has no GUID of its own. A subnet manager ignores a port
 // with the GUID 0. A virtual function has the GUID 0 when it is made. If it then gets one for a pod, it has all ones afterwards.
 func GuardGUID(nic string, infiniBand bool, guid uint64) error {
-	if !infiniBand || link.IsGUID(guid) {
+	if !infiniBand || sriov.IsGUID(guid) {
 		return nil
 	}
 	return failure.New(failure.NotAvailable, "%s has no GUID of its own (%016x), by which a subnet manager knows its port", nic, guid).

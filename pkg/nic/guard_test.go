@@ -112,7 +112,7 @@ func TestGuardOfRealLinks(t *testing.T) {
 				host.IP(args...)
 			}
 			h := &Host{Netns: host.Netns, Sys: t.TempDir()}
-			l, err := host.ByName(nic)
+			l, err := link.ByName(host.Netns, nic)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -135,7 +135,7 @@ func TestGuardOfRealLinks(t *testing.T) {
 		host := testnet.NewNetns(t, "host")
 		host.IP("link", "add", "a0", "type", "veth", "peer", "name", "b0")
 		h := &Host{Netns: host.Netns, Sys: t.TempDir()}
-		l, err := host.ByName("a0")
+		l, err := link.ByName(host.Netns, "a0")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestGuardOfRealLinks(t *testing.T) {
 	})
 	t.Run("the loopback, with every override", func(t *testing.T) {
 		host := testnet.NewNetns(t, "host")
-		lo, err := host.ByName("lo")
+		lo, err := link.ByName(host.Netns, "lo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func TestGuardOfRealLinks(t *testing.T) {
 
 func viewOf(t *testing.T, n *testnet.Netns, l *link.Link) *link.View {
 	t.Helper()
-	v, err := n.View(l.Index)
+	v, err := link.ReadView(n.Netns, l.Index)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,12 +16,13 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Host has the sources of facts about this machine.
 type Host struct {
 	// Netns is the host netns. The caller must close it.
-	Netns *link.Netns
+	Netns *netns.Netns
 	// Sys is the root of sysfs, "/sys" but for tests.
 	Sys string
 	// Proc is the root of procfs, "/proc" but for tests.
@@ -80,7 +81,7 @@ type NIC struct {
 
 // Key identifies the NIC on this machine: by its parent device, which is the
 // same in every netns, or else by netns and name.
-func (n *NIC) Key(host link.NetnsID) string {
+func (n *NIC) Key(host netns.ID) string {
 	switch {
 	case n.Link == nil:
 		return "pci " + n.PCI
@@ -135,7 +136,7 @@ func IsUserspaceDriver(name string) bool { return slices.Contains(userspaceDrive
 func (h *Host) Select(s Selector) (*NIC, error) {
 	switch {
 	case s.Device != "":
-		l, err := h.Netns.ByName(s.Device)
+		l, err := link.ByName(h.Netns, s.Device)
 		return h.found(s, l, err)
 	case s.HWAddr != "":
 		return h.byMAC(s)
@@ -170,7 +171,7 @@ func (h *Host) byMAC(s Selector) (*NIC, error) {
 // pick returns the best of the matching links: one with a device rather than a
 // VLAN or bridge with the same MAC, then the oldest.
 func (h *Host) pick(s Selector, match func(*link.Link) bool) (*NIC, error) {
-	links, err := h.Netns.Links()
+	links, err := link.Links(h.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +222,7 @@ func (h *Host) byAux(s Selector) (*NIC, error) {
 // directories of sysfs show another namespace's links if sysfs was mounted
 // there (thick Multus, nested runtimes).
 func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
-	links, err := h.Netns.Links()
+	links, err := link.Links(h.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +285,7 @@ func (h *Host) listed(dir string, below []string) []*link.Link {
 		for _, e := range entries {
 			// A link with another parent only has the same name here as the
 			// device's netdev in the namespace that sysfs shows.
-			if l, err := h.Netns.ByName(e.Name()); err == nil && !l.HasParent() {
+			if l, err := link.ByName(h.Netns, e.Name()); err == nil && !l.HasParent() {
 				found = append(found, l)
 			}
 		}

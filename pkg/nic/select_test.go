@@ -10,6 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 const (
@@ -194,7 +195,7 @@ func TestPCIFunctionAboveALink(t *testing.T) {
 }
 
 func TestKeysOfNICs(t *testing.T) {
-	host, other := link.NetnsID{Inode: 1, Cookie: 5}, link.NetnsID{Inode: 2, Cookie: 6}
+	host, other := netns.ID{Inode: 1, Cookie: 5}, netns.ID{Inode: 2, Cookie: 6}
 	port := func(mac byte, name string) *NIC {
 		l := &link.Link{Name: name, ParentBus: "pci", ParentDev: pciPlain}
 		if mac != 0 {
@@ -205,7 +206,7 @@ func TestKeysOfNICs(t *testing.T) {
 	veth := func(name string) *NIC { return &NIC{Link: &link.Link{Name: name, Kind: "veth"}} }
 	type in struct {
 		n    *NIC
-		host link.NetnsID
+		host netns.ID
 	}
 	for _, c := range []struct {
 		name string

@@ -33,7 +33,7 @@ func (h *Host) AwaitUdev(ctx context.Context, l *link.Link) (waited bool, err er
 	ctx, cancel := context.WithTimeout(ctx, udevWait)
 	defer cancel()
 	err = wait.Until(ctx, 20*time.Millisecond, func() (bool, error) {
-		now, err := h.Netns.ByIndex(l.Index)
+		now, err := link.ByIndex(h.Netns, l.Index)
 		if errors.Is(err, link.ErrNotFound) {
 			return true, nil
 		}

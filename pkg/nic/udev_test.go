@@ -21,7 +21,7 @@ func udevNode(t *testing.T, runs bool) (h *Host, l *link.Link, entry string) {
 	t.Helper()
 	h = machine(t)
 	h.Udev = scratch.Dir(t) // t.TempDir is too long for a socket's path
-	l, err := h.Netns.ByName("ens2")
+	l, err := link.ByName(h.Netns, "ens2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,9 +80,9 @@ func TestNICIsWaitedForUntilUdevHasNamedIt(t *testing.T) {
 	for name, done := range map[string]func(t *testing.T, h *Host, entry string){
 		"it is renamed": func(t *testing.T, h *Host, _ string) {
 			nameAssign(t, h, "roce0", "4")
-			l, err := h.Netns.ByName("ens2")
+			l, err := link.ByName(h.Netns, "ens2")
 			if err == nil {
-				err = h.Netns.Rename(l.Index, "roce0")
+				err = link.Rename(h.Netns, l.Index, "roce0")
 			}
 			if err != nil {
 				t.Error(err)
@@ -90,9 +90,9 @@ func TestNICIsWaitedForUntilUdevHasNamedIt(t *testing.T) {
 		},
 		"it keeps its name": func(t *testing.T, _ *Host, entry string) { writeFile(t, entry, "I:17\n") },
 		"it is unplugged": func(t *testing.T, h *Host, _ string) {
-			l, err := h.Netns.ByName("ens2")
+			l, err := link.ByName(h.Netns, "ens2")
 			if err == nil {
-				err = h.Netns.Delete(l.Index)
+				err = link.Delete(h.Netns, l.Index)
 			}
 			if err != nil {
 				t.Error(err)

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sockdiag"
 )
 
 // use describes the host's own use of the link of v, "" if none is known. The host
@@ -30,7 +31,7 @@ func (h *Host) use(v *link.View) (string, error) {
 			}
 		}
 	}
-	c, err := h.Netns.ConnectionOf(v)
+	c, err := sockdiag.ConnectionOf(h.Netns, v)
 	if err != nil {
 		return "", err
 	}
@@ -58,7 +59,7 @@ func (h *Host) reaches(l *link.Link, server netip.Addr) (bool, error) {
 		zone := server.Zone()
 		return slices.Contains(l.Names(), zone) || zone == strconv.Itoa(l.Index), nil
 	}
-	by, err := h.Netns.RouteTo(server.WithZone(""))
+	by, err := link.RouteTo(h.Netns, server.WithZone(""))
 	return by == l.Index, err
 }
 

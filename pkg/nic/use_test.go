@@ -53,7 +53,7 @@ func connect(t *testing.T, from *testnet.Netns, own string, to *testnet.Netns, a
 
 func linkNamed(t *testing.T, n *testnet.Netns, name string) *link.Link {
 	t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +190,7 @@ func TestGuardOfALinkThatTheKernelDoesNotMove(t *testing.T) {
 	host := testnet.NewNetns(t, "host")
 	host.Batch(nil, "link add br0 type bridge", "link add a0 type veth peer name b0")
 	h := &Host{Netns: host.Netns, Sys: t.TempDir()}
-	l, err := host.ByName("br0")
+	l, err := link.ByName(host.Netns, "br0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestGuardOfALinkThatTheKernelDoesNotMove(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	}
-	if l, err = host.ByName("a0"); err != nil {
+	if l, err = link.ByName(host.Netns, "a0"); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Guard(viewOf(t, host, l), nil); err != nil {

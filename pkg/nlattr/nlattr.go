@@ -126,3 +126,13 @@ next:
 	}
 	return kept
 }
+
+// Int returns the 32-bit number in the first attribute of the type, 0 if it has none.
+func (a Attrs) Int(typ uint16) int {
+	n, _ := a.Uint32(typ)
+	return int(n)
+}
+
+// IsIP reports whether the message of this header is about IPv4 or IPv6. All headers of rtnetlink about
+// addresses, routes, rules and neighbors begin with the family.
+func IsIP(header []byte) bool { return header[0] == unix.AF_INET || header[0] == unix.AF_INET6 }

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -17,7 +17,7 @@ const again = 30 * time.Second
 
 // Netlink calls changed at every message of a netlink group in a namespace until ctx
 // ends. The kernel may not have the RDMA core now, and load it later.
-func Netlink(ctx context.Context, ns *link.Netns, family, group int, log *slog.Logger, changed func()) {
+func Netlink(ctx context.Context, ns *netns.Netns, family, group int, log *slog.Logger, changed func()) {
 	for ctx.Err() == nil {
 		err := ns.Listen(ctx, family, group, changed)
 		switch {

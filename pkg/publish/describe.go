@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/resource"
@@ -94,7 +95,7 @@ func (s *stateReader) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	var found []*net.IPNet
 	var err error
 	if now != nil {
-		found, err = in.Netns.SomeAddresses(now.Index, maxAddresses)
+		found, err = link.SomeAddresses(in.Netns, now.Index, maxAddresses)
 	}
 	if now == nil || errors.Is(err, link.ErrNotFound) {
 		l.State = inventory.LinkDown
@@ -104,7 +105,7 @@ func (s *stateReader) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	if now.IsUp() && now.HasCarrier() {
 		l.State = inventory.LinkUp
 	}
-	hardware, _ := in.Netns.Hardware(now.Name) // many interfaces have none
+	hardware, _ := device.ReadHardware(in.Netns, now.Name) // many interfaces have none
 	l.SpeedMbps = hardware.Mbps
 	if err != nil {
 		return l, now, err

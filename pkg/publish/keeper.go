@@ -16,7 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -83,7 +83,7 @@ type Keeper struct {
 
 // opened is what the keeper needs. It is not changed.
 type opened struct {
-	host    *link.Netns
+	host    *netns.Netns
 	ledgers []*ledger.Ledger
 	caches  []*ledger.Cache // of the ledgers
 	files   *files
@@ -279,7 +279,7 @@ func (k *Keeper) open() (*opened, error) {
 	}
 	o := &opened{}
 	var err error
-	if o.host, err = link.CurrentNetns(); err != nil {
+	if o.host, err = netns.Current(); err != nil {
 		return nil, err
 	}
 	for _, dir := range k.StateDirs {

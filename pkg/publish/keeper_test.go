@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -110,7 +111,7 @@ func (l *lab) pod(container, uid, address string) (*testnet.Netns, *ledger.Recor
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -119,7 +120,7 @@ func (l *lab) pod(container, uid, address string) (*testnet.Netns, *ledger.Recor
 	return pod, &ledger.Record{
 		Key: ledger.Key{ContainerID: container, IfName: "net1"}, Network: "rails", Plugin: "macvlan", Phase: ledger.Lent, Created: time.Now().UTC(),
 		Pod:   &ledger.Pod{Namespace: "default", Name: "pod-" + container, UID: uid},
-		Netns: ledger.Netns{NetnsID: pod.ID, Path: pod.Path}, HostNetns: ledger.Netns{NetnsID: host.ID},
+		Netns: ledger.Netns{ID: pod.ID, Path: pod.Path}, HostNetns: ledger.Netns{ID: host.ID},
 		Child: &ledger.Child{Master: "ens5np0", Mode: "bridge", PodIndex: index}, Addresses: []string{address}, Gateways: []string{"10.3.0.1"}, Rail: &rail,
 	}
 }
@@ -170,7 +171,7 @@ func TestKeeperFollowsTheLedger(t *testing.T) {
 	if got.Schema != Schema || got.Generation != 1 || got.Pod != (PodRef{uid, "default", "pod-c1", "node-1"}) || len(got.Rails) != 1 {
 		t.Fatalf("got %+v", got)
 	}
-	now, err := pod.ByIndex(r.Child.PodIndex)
+	now, err := link.ByIndex(pod.Netns, r.Child.PodIndex)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -95,7 +95,7 @@ func configfs() (int, error) {
 	mounted.Lock()
 	defer mounted.Unlock()
 	if mounted.root == 0 {
-		root, err := link.MountConfigfs()
+		root, err := netns.MountConfigfs()
 		if err != nil {
 			return 0, err
 		}

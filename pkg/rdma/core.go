@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -34,11 +35,11 @@ const NotifyGroup = 4
 // it is done.
 type Core struct {
 	// Sys is the root of sysfs. Empty, as it is after Open, means the sysfs of
-	// the namespace itself ([link.Netns.Sysfs]); tests set a directory.
+	// the namespace itself ([netns.Netns.Sysfs]); tests set a directory.
 	Sys string
 
-	ns     *link.Netns
-	socket *link.Socket
+	ns     *netns.Netns
+	socket *nlsocket.Socket
 	mu     sync.Mutex
 }
 
@@ -46,7 +47,7 @@ type Core struct {
 // Core. The error wraps [ErrNoRDMA] if the kernel has none. The socket and the mount
 // of sysfs that the Core needs are those of ns, and end with ns: it costs nothing to open
 // another Core of the same namespace. The caller must close the Core.
-func Open(ns *link.Netns) (*Core, error) {
+func Open(ns *netns.Netns) (*Core, error) {
 	s, err := ns.Socket(unix.NETLINK_RDMA)
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil, ErrNoRDMA

@@ -7,14 +7,14 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
 // List the RDMA devices of the network namespace of a process. It needs root.
 func ExampleCore_Devices() {
-	ns, err := link.OpenNetns("/proc/self/ns/net")
+	ns, err := netns.Open("/proc/self/ns/net")
 	if err != nil {
 		fmt.Println(err)
 		return

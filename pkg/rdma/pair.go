@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // Pair is a port of an RDMA device, and its interface.
@@ -25,7 +26,7 @@ type Pair struct {
 
 // Pairs returns the ports in a namespace that have an interface there, by device and
 // port.
-func Pairs(ns *link.Netns) ([]Pair, error) {
+func Pairs(ns *netns.Netns) ([]Pair, error) {
 	core, err := Open(ns)
 	if err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func Pairs(ns *link.Netns) ([]Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	links, err := ns.Links()
+	links, err := link.Links(ns)
 	if err != nil {
 		return nil, err
 	}

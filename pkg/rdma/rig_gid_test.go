@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 func TestRigGIDsOfAPodsNICInSharedMode(t *testing.T) {
@@ -19,14 +20,14 @@ func TestRigGIDsOfAPodsNICInSharedMode(t *testing.T) {
 	ns, pod := r.pod("pod")
 	d := r.devs[3]
 	l := r.netdev(r.ns, d)
-	must(t, r.ns.Move(l.Index, ns, "net1", ""))
+	must(t, link.Move(r.ns, l.Index, ns, "net1", ""))
 	in := r.netdev(ns, d)
-	must(t, ns.SetUp(in.Index))
+	must(t, link.SetUp(ns, in.Index))
 	before, err := r.host.GIDs(d, 1)
 	must(t, err)
 	var took []time.Duration
 	for _, a := range []string{"10.0.0.1/24", "10.0.1.1/24", "fd00:10::1/64"} {
-		must(t, ns.AddAddress(in.Index, address(a)))
+		must(t, link.AddAddress(ns, in.Index, address(a)))
 		ip := netip.MustParsePrefix(a).Addr()
 		began := time.Now()
 		e, err := r.host.AwaitGID(r.soon(), d, 1, ip, "net1")
@@ -50,22 +51,22 @@ func TestRigGIDsOfAPodsNICInSharedMode(t *testing.T) {
 }
 
 // giveBack returns a netdev to the host.
-func (r *rig) giveBack(ns *link.Netns, d Device, name string) {
+func (r *rig) giveBack(ns *netns.Netns, d Device, name string) {
 	r.t.Helper()
-	must(r.t, ns.Move(r.netdev(ns, d).Index, r.ns, name, ""))
-	must(r.t, r.ns.SetUp(r.netdev(r.ns, d).Index))
+	must(r.t, link.Move(ns, r.netdev(ns, d).Index, r.ns, name, ""))
+	must(r.t, link.SetUp(r.ns, r.netdev(r.ns, d).Index))
 }
 
 func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 	r := inRig(t, Shared)
 	d := r.devs[4]
 	master := r.netdev(r.ns, d)
-	child := func(ns *link.Netns, ip string) {
-		must(t, r.ns.CreateMacvlan(ns, link.Macvlan{Master: master.Index, Name: "net1", Mode: "bridge"}))
-		l, err := ns.ByName("net1")
+	child := func(ns *netns.Netns, ip string) {
+		must(t, link.CreateMacvlan(r.ns, ns, link.Macvlan{Master: master.Index, Name: "net1", Mode: "bridge"}))
+		l, err := link.ByName(ns, "net1")
 		must(t, err)
-		must(t, ns.AddAddress(l.Index, address(ip+"/24")))
-		must(t, ns.SetUp(l.Index))
+		must(t, link.AddAddress(ns, l.Index, address(ip+"/24")))
+		must(t, link.SetUp(ns, l.Index))
 	}
 	indexes := map[int]bool{}
 	var pods []func()
@@ -125,10 +126,10 @@ func TestRigGIDsOfAPodsNICInExclusiveMode(t *testing.T) {
 	d := r.devs[6]
 	l := r.netdev(r.ns, d)
 	r.move(r.host, d, pod)
-	must(t, r.ns.Move(l.Index, ns, "net1", ""))
+	must(t, link.Move(r.ns, l.Index, ns, "net1", ""))
 	in := r.netdev(ns, d)
-	must(t, ns.AddAddress(in.Index, address("10.2.0.1/24")))
-	must(t, ns.SetUp(in.Index))
+	must(t, link.AddAddress(ns, in.Index, address("10.2.0.1/24")))
+	must(t, link.SetUp(ns, in.Index))
 	e, err := pod.AwaitGID(r.soon(), d, 1, netip.MustParseAddr("10.2.0.1"), "net1")
 	must(t, err)
 	if e.Type != RoCEv2 || e.GID.String() != "0000:0000:0000:0000:0000:ffff:0a02:0001" {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // The tests named TestRig… need a kernel with an RDMA core to themselves, and
@@ -33,7 +34,7 @@ const nics = 8
 // rig is the initial state of the tests: everything on the host, in a mode.
 type rig struct {
 	t    testing.TB
-	ns   *link.Netns
+	ns   *netns.Netns
 	host *Core
 	devs []Device // of mlx5_0 … mlx5_7
 }
@@ -54,12 +55,12 @@ func inRig(t testing.TB, m Mode) *rig {
 		}
 		r.devs = append(r.devs, d)
 		l := r.netdev(r.ns, d)
-		must(t, r.ns.SetUp(l.Index))
+		must(t, link.SetUp(r.ns, l.Index))
 	}
 	return r
 }
 
-func (r *rig) core(ns *link.Netns) *Core {
+func (r *rig) core(ns *netns.Netns) *Core {
 	r.t.Helper()
 	c, err := Open(ns)
 	if err != nil {
@@ -71,11 +72,11 @@ func (r *rig) core(ns *link.Netns) *Core {
 
 // apart returns a Core of ns with a socket of its own, as another process has. Cores of one
 // Netns share its socket, which is busy while one of them moves a device.
-func (r *rig) apart(ns *link.Netns) *Core {
+func (r *rig) apart(ns *netns.Netns) *Core {
 	r.t.Helper()
-	var same *link.Netns
+	var same *netns.Netns
 	err := ns.Do(func() (err error) {
-		same, err = link.CurrentNetns()
+		same, err = netns.Current()
 		return err
 	})
 	if err != nil {
@@ -87,7 +88,7 @@ func (r *rig) apart(ns *link.Netns) *Core {
 }
 
 // pod makes a namespace and the Core in it.
-func (r *rig) pod(name string) (*link.Netns, *Core) {
+func (r *rig) pod(name string) (*netns.Netns, *Core) {
 	r.t.Helper()
 	ns := newNetns(r.t, name)
 	c, err := Open(ns)
@@ -127,11 +128,11 @@ func (r *rig) mode(m Mode) time.Duration {
 }
 
 // netdev waits for the netdev of the device's NIC in a namespace.
-func (r *rig) netdev(ns *link.Netns, d Device) *link.Link {
+func (r *rig) netdev(ns *netns.Netns, d Device) *link.Link {
 	r.t.Helper()
 	var found *link.Link
 	err := await(r.soon(), func() (bool, error) {
-		links, err := ns.Links()
+		links, err := link.Links(ns)
 		i := slices.IndexFunc(links, func(l *link.Link) bool { return l.ParentDev == d.ParentDev })
 		if err != nil || i < 0 {
 			return false, err
@@ -183,7 +184,7 @@ func namesOf(devs []Device) []string {
 }
 
 // openIn tries to open a device file from a thread of the namespace.
-func openIn(ns *link.Netns, path string) error {
+func openIn(ns *netns.Netns, path string) error {
 	return ns.Do(func() error {
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err == nil {
@@ -337,8 +338,8 @@ func TestRigThereAndBack(t *testing.T) {
 			d := r.devs[2]
 			before := r.netdev(r.ns, d)
 			number := r.uverbs(r.host, d)
-			netdev := func(from, to *link.Netns, name string) {
-				must(t, from.Move(r.netdev(from, d).Index, to, name, ""))
+			netdev := func(from, to *netns.Netns, name string) {
+				must(t, link.Move(from, r.netdev(from, d).Index, to, name, ""))
 			}
 			if !rdmaFirst {
 				netdev(r.ns, ns, "net1")
@@ -360,7 +361,7 @@ func TestRigThereAndBack(t *testing.T) {
 			}
 			r.move(pod, d, r.host)
 			netdev(ns, r.ns, before.Name)
-			must(t, r.ns.SetUp(r.netdev(r.ns, d).Index))
+			must(t, link.SetUp(r.ns, r.netdev(r.ns, d).Index))
 			r.checkDevice(d)
 			if got := r.uverbs(r.host, d); got != number {
 				t.Errorf("returned as uverbs%d, was uverbs%d", got, number)
@@ -371,10 +372,10 @@ func TestRigThereAndBack(t *testing.T) {
 
 // checkInPod checks which namespaces see and can use a device whose NIC is in a
 // pod.
-func (r *rig) checkInPod(d Device, ns *link.Netns, pod *Core, number int) {
+func (r *rig) checkInPod(d Device, ns *netns.Netns, pod *Core, number int) {
 	r.t.Helper()
 	l := r.netdev(ns, d)
-	must(r.t, ns.SetUp(l.Index))
+	must(r.t, link.SetUp(ns, l.Index))
 	theirs, err := pod.Devices()
 	if err != nil || len(theirs) != 1 || theirs[0] != d {
 		r.t.Errorf("the pod sees %+v, %v", theirs, err)
@@ -513,7 +514,7 @@ func TestRigNetnsDeathBringsDevicesHome(t *testing.T) {
 		for i, d := range r.devs {
 			l := r.netdev(r.ns, d)
 			names = append(names, l.Name)
-			must(t, r.ns.Move(l.Index, ns, fmt.Sprintf("net%d", i+1), ""))
+			must(t, link.Move(r.ns, l.Index, ns, fmt.Sprintf("net%d", i+1), ""))
 			r.move(r.host, d, pod)
 		}
 		began := time.Now()
@@ -528,8 +529,8 @@ func TestRigNetnsDeathBringsDevicesHome(t *testing.T) {
 		rdmaBack = append(rdmaBack, time.Since(began))
 		for i, d := range r.devs {
 			l := r.netdev(r.ns, d)
-			must(t, r.ns.Rename(l.Index, names[i]))
-			must(t, r.ns.SetUp(l.Index))
+			must(t, link.Rename(r.ns, l.Index, names[i]))
+			must(t, link.SetUp(r.ns, l.Index))
 		}
 		netBack = append(netBack, time.Since(began))
 	}

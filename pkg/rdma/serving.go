@@ -22,7 +22,7 @@ type Serving struct {
 }
 
 // ServingOf returns the RDMA devices that serve the interface l of the namespace: those whose
-// port has l as its netdev, or a link by which packets of l leave ([link.Netns.Below]).
+// port has l as its netdev, or a link by which packets of l leave ([link.Below]).
 // If there are none, it returns the devices with the same parent that name no netdev.
 //
 // The device of a NIC mostly has the NIC's parent. But some have another function as
@@ -52,7 +52,7 @@ func (c *Core) through(l *link.Link) ([]Serving, error) {
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
-	below, err := c.ns.Below(l)
+	below, err := link.Below(c.ns, l)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
@@ -17,7 +17,7 @@ import (
 //
 // /sys would be wrong for a pod: class/infiniband depends on the namespace in
 // which a sysfs was mounted, not on the thread that reads. So the Core mounts
-// one, from a thread of the namespace ([link.MountSysfs]).
+// one, from a thread of the namespace ([netns.MountSysfs]).
 func (c *Core) sys() (string, error) {
 	if c.Sys != "" {
 		return c.Sys, nil
@@ -35,7 +35,7 @@ func (c *Core) sys() (string, error) {
 func (c *Core) hostSys(cause error) (string, error) {
 	same := make(chan bool)
 	go func() {
-		host, err := link.CurrentNetns()
+		host, err := netns.Current()
 		if err != nil {
 			same <- false
 			return

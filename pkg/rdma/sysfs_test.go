@@ -14,6 +14,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 func must(t testing.TB, err error) {
@@ -46,7 +47,7 @@ func sysfs(t *testing.T, tree map[string]string) string {
 }
 
 // offline returns a Core without RDMA netlink, which this machine may lack.
-func offline(t *testing.T, ns *link.Netns, sys string) *Core {
+func offline(t *testing.T, ns *netns.Netns, sys string) *Core {
 	t.Helper()
 	if ns == nil {
 		ns = current(t)
@@ -56,10 +57,10 @@ func offline(t *testing.T, ns *link.Netns, sys string) *Core {
 	return c
 }
 
-func current(t testing.TB) *link.Netns {
+func current(t testing.TB) *netns.Netns {
 	t.Helper()
 	need.Root(t)
-	ns, err := link.CurrentNetns()
+	ns, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func current(t testing.TB) *link.Netns {
 }
 
 // newNetns makes a namespace that only its result keeps alive.
-func newNetns(t testing.TB, name string) *link.Netns {
+func newNetns(t testing.TB, name string) *netns.Netns {
 	t.Helper()
 	need.Root(t)
 	runtime.LockOSThread()
@@ -81,7 +82,7 @@ func newNetns(t testing.TB, name string) *link.Netns {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("make a network namespace (this needs root): %v", err)
 	}
-	ns, err := link.CurrentNetns()
+	ns, err := netns.Current()
 	if back := unix.Setns(home, unix.CLONE_NEWNET); back != nil {
 		t.Fatal(back) // and the thread ends with the goroutine
 	}
@@ -170,7 +171,7 @@ func TestASysfsIsTheOneOfItsNetns(t *testing.T) {
 	pod := offline(t, newNetns(t, "pod"), "")
 	host := offline(t, nil, "")
 	for _, c := range []*Core{pod, host} {
-		links, err := c.ns.Links()
+		links, err := link.Links(c.ns)
 		if err != nil {
 			t.Fatal(err)
 		}

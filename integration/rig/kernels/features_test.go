@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -34,7 +35,7 @@ func TestNICAndNamespaceAreIdentified(t *testing.T) {
 	before := n.State()
 	const parentDevName = "\n56 " // IFLA_PARENT_DEV_NAME
 	reported := strings.Contains(n.Attributes(nic(first)), parentDevName)
-	l, err := n.ByName(nic(first))
+	l, err := link.ByName(n.Netns.Netns, nic(first))
 	if err != nil || l.ParentDev != pci(first) || l.ParentBus != "pci" {
 		t.Fatalf("the device of %s: %+v, %v", nic(first), l, err)
 	}

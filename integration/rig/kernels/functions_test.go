@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // physical is the directory of the NIC with virtual functions.
@@ -118,7 +119,7 @@ func (n *node) lendFunction(pf, address string) {
 		if count := len(n.records()); count != 1 {
 			n.t.Errorf("%d records", count)
 		}
-		if l, err := p.ByName("net1"); err != nil || l.ParentDev != address || !l.IsUp() {
+		if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || l.ParentDev != address || !l.IsUp() {
 			n.t.Errorf("the pod's net1: %+v, %v", l, err)
 		}
 		n.railctl("show")

@@ -23,6 +23,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 const (
@@ -243,7 +244,7 @@ func (n *node) podOfUpstream(counts map[string]string) {
 // on returns the name of the NIC with the PCI address if it is on the host, else "".
 func (n *node) on(pci string) string {
 	n.t.Helper()
-	links, err := n.Links()
+	links, err := link.Links(n.Netns.Netns)
 	n.must(err)
 	for _, l := range links {
 		if l.ParentDev == pci {

@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // physical is the function with virtual functions, and driver their driver's directory.
@@ -65,7 +66,7 @@ func (n *node) podsOfHCAFunctions() {
 		"ib_sriov_of_ib_kubernetes": {"nvidia.com/ib", map[string]any{"cni-args": map[string]any{"guid": guid, "mellanox.infiniband.app": "configured"}}},
 	} {
 		n.podOfFunction(kind, c.resource, c.more, func(pod *testnet.Netns) {
-			l, err := pod.ByName("net1")
+			l, err := link.ByName(pod.Netns, "net1")
 			if err != nil || !strings.HasSuffix(l.MAC.String(), guid) || !l.IsUp() {
 				n.t.Errorf("%s: net1 is %+v, %v", kind, l, err)
 			}
@@ -87,7 +88,7 @@ func (n *node) makeFunctions(resources ...string) {
 		pci := filepath.Base(target)
 		pools = append(pools, fmt.Sprintf("{name: %s, mode: exclusive, select: {pciAddresses: [%q]}}", resource, pci))
 		offered[resource] = "1"
-		l, err := n.ByName(n.on(pci))
+		l, err := link.ByName(n.Netns.Netns, n.on(pci))
 		n.must(err)
 		if !l.IsIPoIB() {
 			continue
@@ -99,7 +100,7 @@ func (n *node) makeFunctions(resources ...string) {
 		}
 		n.IP("link", "set", n.on(pci), "up")
 		n.await("the carrier of "+pci, func() error {
-			l, err := n.ByName(n.on(pci))
+			l, err := link.ByName(n.Netns.Netns, n.on(pci))
 			if err == nil && !l.OperUp {
 				err = errors.New("none")
 			}

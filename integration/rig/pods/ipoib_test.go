@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // podsOnOnePort makes the NICs HCAs of a fabric, and pods of the network that network-operator renders
@@ -47,7 +48,7 @@ func (n *node) podsOnOnePort() {
 	n.reachEachOther(names, pods)
 	n.end(names)
 	n.asBefore(before, devices)
-	links, err := n.Links()
+	links, err := link.Links(n.Netns.Netns)
 	n.must(err)
 	for _, l := range links {
 		if l.IsIPoIBChild() {
@@ -69,7 +70,7 @@ func (n *node) fabric(master string) {
 	})
 	n.IP("link", "set", n.on(nics[0]), "name", master, "up")
 	n.await("the carrier of "+master, func() error {
-		l, err := n.ByName(master)
+		l, err := link.ByName(n.Netns.Netns, master)
 		if err == nil && !l.OperUp {
 			err = errors.New("none")
 		}

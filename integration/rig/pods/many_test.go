@@ -21,6 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // podsVariable sets the number of pods of [node.manyPods]. A round of eight takes about
@@ -290,13 +291,13 @@ func inContainer(pid, rail int) (found inside) {
 			found.variable = value
 		}
 	}
-	netns, err := link.OpenNetns(fmt.Sprintf("/proc/%d/ns/net", pid))
+	netns, err := netns.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
 		found.err = err
 		return found
 	}
 	defer netns.Close()
-	l, err := netns.ByName("net1")
+	l, err := link.ByName(netns, "net1")
 	if err != nil {
 		found.err = err
 		return found

@@ -26,6 +26,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -115,7 +116,7 @@ func (n *node) rails() {
 		var conf struct{ Device string }
 		n.must(json.Unmarshal(network.Config, &conf))
 		n.IP("link", "set", conf.Device, "mtu", "9000", "up")
-		l, err := n.ByName(conf.Device)
+		l, err := link.ByName(n.Netns.Netns, conf.Device)
 		n.must(err)
 		device, _, err := core.ByNetdev(l.Index)
 		n.must(err)

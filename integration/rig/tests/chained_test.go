@@ -353,7 +353,7 @@ func TestOursEndsWhatRDMACNIBegan(t *testing.T) {
 func (c *chain) fell() {
 	c.t.Helper()
 	if !testnet.Within(10*time.Second, func() bool {
-		links, err := c.Links()
+		links, err := link.Links(c.node.Netns.Netns)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -366,7 +366,7 @@ func (c *chain) fell() {
 // nameAgain renames the NIC that the kernel returned, and removes its alias.
 func (c *chain) nameAgain() {
 	c.t.Helper()
-	links, err := c.Links()
+	links, err := link.Links(c.node.Netns.Netns)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -534,7 +534,7 @@ func TestChainedRDMAOfADPDKPodMovesTheDeviceAlone(t *testing.T) {
 	c.rdmaConf["deviceID"] = nicPCI(0)
 	c.add()
 	c.has()
-	if _, err := c.ByName(nicName(0)); err != nil {
+	if _, err := link.ByName(c.node.Netns.Netns, nicName(0)); err != nil {
 		t.Error("the netdev moved:", err)
 	}
 	c.MustRun(c.nic("DEL")) // alone: it returns the RDMA device as well

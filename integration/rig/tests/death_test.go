@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -251,7 +252,7 @@ func TestNICOfAPodThatJustDiedIsWaitedFor(t *testing.T) {
 		died := time.Now()
 		n.MustRun(second.call("ADD", "net1", config))
 		took = append(took, time.Since(died))
-		if l, err := second.ByName("net1"); err != nil || l.ParentDev != nicPCI(0) || !l.IsUp() {
+		if l, err := link.ByName(second.Netns.Netns, "net1"); err != nil || l.ParentDev != nicPCI(0) || !l.IsUp() {
 			t.Errorf("the second pod's net1 is %+v, %v", l, err)
 		}
 		n.MustRun(second.call("DEL", "net1", config))
@@ -326,7 +327,7 @@ func TestNICThatReturnedFromRunningPodDoesNotBlockOthers(t *testing.T) {
 			nested.Kill()
 			n.fallen([]loan{{hostile, 0, "net1"}})
 			n.MustRun(innocent.With("DEL"))
-			if l, err := n.ByName(nicName(1)); err != nil || l.ParentDev != nicPCI(1) {
+			if l, err := link.ByName(n.Netns.Netns, nicName(1)); err != nil || l.ParentDev != nicPCI(1) {
 				t.Errorf("%s on the host is %+v, %v", nicName(1), l, err)
 			}
 			if left := n.records(); len(left) != 1 || left[0].ContainerID != hostile.container {

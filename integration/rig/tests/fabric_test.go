@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -49,7 +50,7 @@ func (n *node) openSM(partitions string) *opensm.Manager {
 // the kernel waits for many seconds before it removes their RDMA devices (mcast_remove_one).
 func (n *node) leaveGroups() {
 	n.t.Helper()
-	links, err := n.Links()
+	links, err := link.Links(n.Netns.Netns)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -75,7 +76,7 @@ func TestGuardedNICIsRefusedUnlessAllowed(t *testing.T) {
 				n.untouched(before)
 				return
 			}
-			if l, err := n.ByName(nicName(0)); err != nil || !l.IsUp() || l.ParentDev != nicPCI(0) {
+			if l, err := link.ByName(n.Netns.Netns, nicName(0)); err != nil || !l.IsUp() || l.ParentDev != nicPCI(0) {
 				t.Errorf("%s: %+v, %v", nicName(0), l, err)
 			}
 		})
@@ -95,7 +96,7 @@ func TestNICBelowAVLANThatIsLentIsRefused(t *testing.T) {
 	n.MustRun(first.call("ADD", "net1", above))
 	_, err := n.Run(second.call("ADD", "net1", below))
 	refused(t, err, cnierr.NICProtected, "a vlan on it belongs to container pod1", `"allow": ["children"]`)
-	if l, err := first.ByName("net1"); err != nil || !l.IsUp() {
+	if l, err := link.ByName(first.Netns.Netns, "net1"); err != nil || !l.IsUp() {
 		t.Errorf("the first pod's net1: %+v, %v", l, err)
 	}
 	n.MustRun(first.call("DEL", "net1", above))
@@ -108,7 +109,7 @@ func TestNICBelowAVLANThatIsLentIsRefused(t *testing.T) {
 // remove deletes those of these links that exist.
 func (n *node) remove(names ...string) {
 	for _, name := range names {
-		if _, err := n.ByName(name); err == nil {
+		if _, err := link.ByName(n.Netns.Netns, name); err == nil {
 			n.IP("link", "del", name)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -140,7 +141,7 @@ func guidComesHome(t *testing.T, mode rdma.Mode) {
 			maps.Copy(more, map[string]any{"link_state": "enable", "linkTimeout": "30s", "ibKubernetesEnabled": true, "pkey": "0xffff"})
 			call := n.lendIB(p, "ADD", 1, more)
 			result := n.MustRun(call)
-			l, err := p.ByName("net1")
+			l, err := link.ByName(p.Netns.Netns, "net1")
 			if err != nil || !l.IsUp() || l.MTU != 2000 || l.TxQueueLen != 4321 || l.IPoIB.Umcast != 1 || !strings.HasSuffix(l.MAC.String(), podGUID) ||
 				!strings.Contains(string(result), podGUID) {
 				t.Errorf("net1 is %+v, %v, the result %s", l, err, result)
@@ -170,7 +171,7 @@ func guidComesHome(t *testing.T, mode rdma.Mode) {
 	t.Run("the function's own GUID", func(t *testing.T) {
 		n := &functionNode{n.in(t), n.pci, n.pf}
 		index := func() int {
-			l, err := n.ByName(name)
+			l, err := link.ByName(n.node.Netns.Netns, name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -409,7 +410,7 @@ func TestGUIDOfAFunctionOfAUserspaceDriver(t *testing.T) {
 		if now := n.table(); strings.Count(now, podGUID) != 2 || !strings.Contains(now, "link-state enable") {
 			t.Errorf("%s: the functions are\n%s", name, now)
 		}
-		if links, err := p.Links(); err != nil || len(links) != 1 {
+		if links, err := link.Links(p.Netns.Netns); err != nil || len(links) != 1 {
 			t.Errorf("%s: the pod has the links %+v, %v", name, links, err)
 		}
 		end(p, call)
@@ -440,7 +441,7 @@ func TestTableThatDoesNotFitOneAnswer(t *testing.T) {
 	n := &functionNode{node: newRDMANode(t, rdma.Shared, "link_layer=ib slots=11,18,0 vf_guids_uncounted=1")}
 	n.makeFunctions(24)
 	n.pf = n.ipoibOf(filepath.Base(functionDir))
-	l, err := n.ByName(n.pf)
+	l, err := link.ByName(n.node.Netns.Netns, n.pf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -450,11 +451,11 @@ func TestTableThatDoesNotFitOneAnswer(t *testing.T) {
 	}
 	n.Batch(nil, "link set "+n.pf+" vf 23 node_guid "+adminGUID)
 	for range 2 {
-		settings, err := n.Function(l.Index, 23)
+		settings, err := sriov.Function(n.node.Netns.Netns, l.Index, 23)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := fmt.Sprint(link.FunctionText(settings)); !strings.Contains(text, adminGUID) {
+		if text := fmt.Sprint(sriov.Text(settings)); !strings.Contains(text, adminGUID) {
 			t.Errorf("function 23 has %s", text)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // ofIGB is what the administrator has given virtual function 1.
@@ -154,7 +155,7 @@ func TestSettingsOfIGBsFunctionsComeHome(t *testing.T) {
 				checked := maps.Clone(igbSettings)
 				checked["prevResult"] = json.RawMessage(result)
 				n.MustRun(n.lend(p, "CHECK", 1, checked))
-				if l, err := p.ByName("net1"); err != nil || l.MAC.String() != "02:ab:cd:00:00:01" {
+				if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || l.MAC.String() != "02:ab:cd:00:00:01" {
 					t.Errorf("net1 is %+v, %v", l, err)
 				}
 				// A trusted function may have another MAC, and all packets.
@@ -255,7 +256,7 @@ func TestScenariosOfSRIOVCNIOnIGB(t *testing.T) {
 				call := n.lend(p, "ADD", number, map[string]any{"mac": "02:ab:cd:00:00:01"})
 				result := n.MustRun(call)
 				n.has(number, "mac 02:ab:cd:00:00:01"+rest)
-				if l, err := p.ByName("net1"); err != nil || l.MAC.String() != "02:ab:cd:00:00:01" || interfaceOf(n.t, result).Mac != "02:ab:cd:00:00:01" {
+				if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || l.MAC.String() != "02:ab:cd:00:00:01" || interfaceOf(n.t, result).Mac != "02:ab:cd:00:00:01" {
 					n.t.Errorf("net1 is %+v, %v, the result %s", l, err, result)
 				}
 				n.MustRun(call.With("DEL"))
@@ -282,7 +283,7 @@ func TestScenariosOfSRIOVCNIOnIGB(t *testing.T) {
 				n.MustRun(call)
 				p.IP("link", "set", "net1", "mtu", "1400")
 				n.MustRun(call.With("DEL"))
-				if l, err := n.ByName(vfName(0)); err != nil || l.MTU != 1500 {
+				if l, err := link.ByName(n.node.Netns.Netns, vfName(0)); err != nil || l.MTU != 1500 {
 					n.t.Errorf("%s is %+v, %v", vfName(0), l, err)
 				}
 			}
@@ -406,7 +407,7 @@ func TestDPDKPodOfAnIGBFunction(t *testing.T) {
 				if want.Sandbox = call.Netns; interfaceOf(t, result) != want {
 					t.Errorf("the result is %s, want the interface %+v", result, want)
 				}
-				links, err := p.Links()
+				links, err := link.Links(p.Netns.Netns)
 				if err != nil || len(links) != 1 {
 					t.Errorf("the pod has the links %+v, %v", links, err)
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -30,7 +31,7 @@ func (n *node) ipoib(rail int) string {
 // ipoibOf returns the name of the InfiniBand interface of a PCI function.
 func (n *node) ipoibOf(pci string) string {
 	n.t.Helper()
-	links, err := n.Links()
+	links, err := link.Links(n.Netns.Netns)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func TestHCAIsLentInExclusiveModeAndComesHomeAsItWas(t *testing.T) {
 			pods := []*pod{n.pod("pod1"), n.pod("pod2"), n.pod("pod3")}
 			for rail, p := range pods {
 				result := n.MustRun(p.call("ADD", "net1", configs[rail]))
-				l, err := p.ByName("net1")
+				l, err := link.ByName(p.Netns.Netns, "net1")
 				if err != nil || !l.IsUp() || l.ParentDev != nicPCI(rail) || l.TxQueueLen != 4321 || l.IPoIB.Connected() != (rail == 1) || int(l.IPoIB.Umcast) != rail%2 ||
 					l.MTU != []int{2000, 60000, 2000}[rail] || !slices.Equal(l.AltNames, []string{altName(rail)}) || l.Alias != names[rail] {
 					t.Errorf("the pod's net1: %+v, %v", l, err)
@@ -238,7 +239,7 @@ func TestWhatAPodDidToAnHCADoesNotComeHome(t *testing.T) {
 			n := n.in(t)
 			p := n.pod("pod1")
 			n.MustRun(p.call("ADD", "net1", config))
-			l, err := p.ByName("net1")
+			l, err := link.ByName(p.Netns.Netns, "net1")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -281,7 +282,7 @@ func TestHCAOfAHostNetnsThatIsNotInitNet(t *testing.T) {
 			n := n.in(t)
 			p := n.pod("pod1")
 			n.MustRun(p.call("ADD", "net1", config))
-			if l, err := p.ByName("net1"); err != nil || l.MTU != 30000 || !l.IPoIB.Connected() {
+			if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || l.MTU != 30000 || !l.IPoIB.Connected() {
 				t.Errorf("the pod's net1: %+v, %v", l, err)
 			}
 			end(n, p)
@@ -351,7 +352,7 @@ func lendFiftyTimes(t *testing.T, mode rdma.Mode) {
 // interfacesOf returns the names of the InfiniBand interfaces of the HCA of a rail, by port.
 func (n *node) interfacesOf(rail int) (names []string) {
 	n.t.Helper()
-	links, err := n.Links()
+	links, err := link.Links(n.Netns.Netns)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -420,7 +421,7 @@ func TestModeOfInfiniBandIsRestoredWhileOthersConfigure(t *testing.T) {
 	setIPoIB(n.Netns, ib, "connected", 1)
 	before := n.State()
 	stop, ended := make(chan struct{}), make(chan struct{})
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -433,7 +434,7 @@ func TestModeOfInfiniBandIsRestoredWhileOthersConfigure(t *testing.T) {
 				return
 			default:
 			}
-			if err := host.SetMTU(1, mtu%500+65000); err != nil { // of lo
+			if err := link.SetMTU(host, 1, mtu%500+65000); err != nil { // of lo
 				t.Error(err)
 				return
 			}

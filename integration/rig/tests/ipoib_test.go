@@ -48,7 +48,7 @@ func newChildren(t *testing.T, m rdma.Mode) (*node, *opensm.Manager) {
 // children returns the names of the IPoIB children in a namespace.
 func (n *node) children(ns *testnet.Netns) (names []string) {
 	n.t.Helper()
-	links, err := ns.Links()
+	links, err := link.Links(ns.Netns)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestSettingsOfAChild(t *testing.T) {
 			p := n.pod("pod")
 			call := n.child(p, "ADD", 0, c.more)
 			n.MustRun(call)
-			l, err := p.ByName("net1")
+			l, err := link.ByName(p.Netns.Netns, "net1")
 			if err != nil || !c.want(l) || !l.IsUp() || !l.HasCarrier() {
 				t.Errorf("%+v, %+v, %v", l, l.IPoIB, err)
 			}
@@ -242,7 +242,7 @@ func TestWhatAPodDidToItsChild(t *testing.T) {
 	p, far := n.pod("pod"), testnet.NewNetns(t, "far")
 	call := n.child(p, "ADD", 0, at(1))
 	change := func() {
-		l, err := p.ByName("net1")
+		l, err := link.ByName(p.Netns.Netns, "net1")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -167,14 +167,14 @@ func (n *node) attach(plugin, name string) string {
 // contents returns what the pod has of the device with this interface on the host.
 func (n *node) contents(p *pod, name string) string {
 	n.t.Helper()
-	l, err := p.ByName("net1")
+	l, err := link.ByName(p.Netns.Netns, "net1")
 	var parts []string
 	switch {
 	case errors.Is(err, link.ErrNotFound):
 	case err != nil:
 		n.t.Fatal(err)
 	default:
-		if _, err := n.ByName(name); err == nil {
+		if _, err := link.ByName(n.Netns.Netns, name); err == nil {
 			parts = append(parts, "a child ("+l.Kind+")")
 		} else {
 			parts = append(parts, "the interface")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -42,7 +43,7 @@ func TestAddEndsWhenTheLinkIsUp(t *testing.T) {
 		t.Errorf("the port is %s after ADD", state)
 	}
 	r := n.records()[0]
-	if l, err := p.ByName("net1"); err != nil || !l.HasCarrier() {
+	if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || !l.HasCarrier() {
 		t.Errorf("net1 has no carrier after ADD: %v", err)
 	}
 	if r.Link == nil || !r.Link.Up || r.Link.Waited() < time.Second {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // nested makes a node whose host netns is not init_net, like that of a runtime
@@ -54,7 +55,7 @@ func TestNICOfADeadNodeIsNotLost(t *testing.T) {
 	n.initNet.Exec("true") // the node's end takes a moment
 	outer := &node{t: t, Netns: n.initNet, initNet: n.initNet, state: n.state}
 	outer.MustRun(p.call("DEL", "net1", n.config(0, nil)))
-	l, err := n.initNet.ByName(nicName(0))
+	l, err := link.ByName(n.initNet.Netns, nicName(0))
 	if err != nil || !l.IsUp() || l.MTU != 9000 || l.ParentDev != nicPCI(0) {
 		t.Errorf("%s in init_net: %+v, %v\n%s", nicName(0), l, err, strings.TrimSpace(n.initNet.IP("-br", "link")))
 	}

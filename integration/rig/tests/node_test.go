@@ -114,7 +114,7 @@ func (n *node) carrier(names ...string) {
 	n.t.Helper()
 	down := ""
 	if !testnet.Within(30*time.Second, func() bool {
-		links, err := n.Links()
+		links, err := link.Links(n.Netns.Netns)
 		if err != nil {
 			n.t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func (n *node) fallen(loans []loan) {
 	n.t.Helper()
 	away := 0
 	if !testnet.Within(10*time.Second, func() bool {
-		links, err := n.initNet.Links()
+		links, err := link.Links(n.initNet.Netns)
 		if err != nil {
 			n.t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -38,7 +39,7 @@ func TestNICThatUpstreamLentComesHome(t *testing.T) {
 				p.Kill()
 			}
 			n.MustRun(p.call("DEL", "net1", config))
-			l, err := n.ByName(nicName(0))
+			l, err := link.ByName(n.Netns.Netns, nicName(0))
 			if err != nil || l.Alias != "" || l.ParentDev != nicPCI(0) || l.Name != nicName(0) {
 				t.Fatalf("%s: %+v, %v\n%s", nicName(0), l, err, n.IP("-d", "link"))
 			}
@@ -56,7 +57,7 @@ func TestUpstreamEndsWhatOursBegan(t *testing.T) {
 	p, config := n.pod("pod1"), n.config(0, map[string]any{"cniVersion": "1.0.0"})
 	n.MustRun(p.call("ADD", "net1", config))
 	n.MustRun(upstream(t, p.call("DEL", "net1", config)))
-	if l, err := n.ByName(nicName(0)); err != nil || l.ParentDev != nicPCI(0) {
+	if l, err := link.ByName(n.Netns.Netns, nicName(0)); err != nil || l.ParentDev != nicPCI(0) {
 		t.Fatalf("%s: %+v, %v", nicName(0), l, err)
 	}
 	// The remaining record ends with the pod, and contains the NIC's state.
@@ -102,7 +103,7 @@ func TestNICWithoutARecordComesHome(t *testing.T) {
 			n.MustRun(p.call("ADD", "net1", config))
 			losses[loss](t, n, filepath.Join(n.state, "attachments", "pod1@net1.json"))
 			n.MustRun(p.call("DEL", "net1", config))
-			l, err := n.ByName(nicName(0))
+			l, err := link.ByName(n.Netns.Netns, nicName(0))
 			if err != nil || l.IsUp() || l.Alias != "" || l.ParentDev != nicPCI(0) {
 				t.Fatalf("%s: %+v, %v\n%s", nicName(0), l, err, n.IP("-d", "link"))
 			}

@@ -23,6 +23,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -40,7 +41,7 @@ func (n *node) setMode(mode rdma.Mode) {
 	n.SetRDMAMode(n.t, mode)
 }
 
-func (n *node) core(ns *link.Netns) *rdma.Core {
+func (n *node) core(ns *netns.Netns) *rdma.Core {
 	n.t.Helper()
 	core, err := rdma.Open(ns)
 	if err != nil {
@@ -52,13 +53,13 @@ func (n *node) core(ns *link.Netns) *rdma.Core {
 
 // rdmaState returns the compared facts about the eight rails' RDMA devices in a
 // namespace: name, GUID, parent and uverbs number of each.
-func (n *node) rdmaState(ns *link.Netns) map[string]string {
+func (n *node) rdmaState(ns *netns.Netns) map[string]string {
 	n.t.Helper()
 	return n.rdmaIn(ns, ofRail) // the machine has more NICs
 }
 
 // rdmaIn is rdmaState of all devices whose parent is wanted.
-func (n *node) rdmaIn(ns *link.Netns, wanted func(parent string) bool) map[string]string {
+func (n *node) rdmaIn(ns *netns.Netns, wanted func(parent string) bool) map[string]string {
 	n.t.Helper()
 	core, err := rdma.Open(ns)
 	if err != nil {
@@ -123,7 +124,7 @@ func TestRDMADevicesGoWithTheirNICsInExclusiveMode(t *testing.T) {
 	}
 	core := n.core(p.Netns.Netns)
 	for rail := range rails {
-		l, err := p.ByName(podName(rail))
+		l, err := link.ByName(p.Netns.Netns, podName(rail))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +153,7 @@ func TestRDMADevicesGoWithTheirNICsInExclusiveMode(t *testing.T) {
 	n.rdmaHome(devices)
 }
 
-func openIn(ns *link.Netns, path string) error {
+func openIn(ns *netns.Netns, path string) error {
 	return ns.Do(func() error {
 		fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
@@ -528,7 +529,7 @@ func (n *node) railsAreHome() {
 		if devices, err = core.Devices(); err != nil {
 			n.t.Fatal(err)
 		}
-		if links, err = n.Links(); err != nil {
+		if links, err = link.Links(n.Netns.Netns); err != nil {
 			n.t.Fatal(err)
 		}
 		devices = slices.DeleteFunc(devices, func(d rdma.Device) bool { return !ofRail(d.ParentDev) })
@@ -680,7 +681,7 @@ func TestDriverReloadedWhileLent(t *testing.T) {
 		t.Errorf("a record is left: %+v", r)
 	}
 	n.rdmaHome(devices)
-	if _, err := n.ByName(nicName(0)); err != nil {
+	if _, err := link.ByName(n.Netns.Netns, nicName(0)); err != nil {
 		t.Error(err)
 	}
 }

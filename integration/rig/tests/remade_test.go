@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -162,7 +163,7 @@ func TestAddFailsIfTheRequiredRDMADeviceHasLeftThePod(t *testing.T) {
 	lent := ledger.RDMADevice{Name: found[0].Name, NodeGUID: found[0].NodeGUID, ParentDev: nicPCI(0), Port: 1, Lent: true}
 	for _, c := range []struct {
 		policy string
-		in     *link.Netns
+		in     *netns.Netns
 		fails  bool
 	}{
 		{netconf.RDMARequired, n.Netns.Netns, false},
@@ -188,7 +189,7 @@ func TestAddFailsIfTheRequiredRDMADeviceHasLeftThePod(t *testing.T) {
 		_, err := n.Run(p.call("ADD", "net1", config))
 		ended <- err
 	}()
-	n.eventually("net1 is up", func() bool { l, err := p.ByName("net1"); return err == nil && l.IsUp() })
+	n.eventually("net1 is up", func() bool { l, err := link.ByName(p.Netns.Netns, "net1"); return err == nil && l.IsUp() })
 	write(t, "/sys/bus/pci/devices/"+nicPCI(0)+"/recreate_rdma", "1")
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "is not in its netns") {
 		t.Errorf("ADD: %v", err)

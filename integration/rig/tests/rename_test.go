@@ -13,15 +13,15 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // rotate renames each device of the namespaces to the name of the next one,
 // through a spare name, because names are unique in the machine.
-func (n *node) rotate(in []*link.Netns, names []string) {
+func (n *node) rotate(in []*netns.Netns, names []string) {
 	n.t.Helper()
 	rename := func(i int, from, to string) {
 		n.t.Helper()
@@ -98,7 +98,7 @@ func TestRDMADevicesThatExchangedNamesComeHome(t *testing.T) {
 				pods = append(pods, n.pod(fmt.Sprintf("pod%d", i)))
 			}
 			var calls []testnet.Call
-			var in []*link.Netns
+			var in []*netns.Netns
 			var names []string
 			for rail := range c.devices {
 				p := pods[rail%c.pods]
@@ -121,7 +121,7 @@ func TestRDMADeviceThatIsRenamedDuringAddReturnsUnderItsNewName(t *testing.T) {
 	n := newRDMANode(t, rdma.Exclusive, "")
 	n.up(1)
 	p := n.pod("trainer")
-	rename := func(in *link.Netns, from, to string) error {
+	rename := func(in *netns.Netns, from, to string) error {
 		core, err := rdma.Open(in)
 		if err != nil {
 			return err
@@ -172,7 +172,7 @@ func TestRDMADeviceWhoseNameIsTakenReturnsUnderAFreeOne(t *testing.T) {
 	p := n.pod("trainer")
 	call := p.call("ADD", "net1", n.config(0, map[string]any{"rdma": "required"}))
 	n.MustRun(call)
-	rename := func(in *link.Netns, from, to string) {
+	rename := func(in *netns.Netns, from, to string) {
 		t.Helper()
 		core, err := rdma.Open(in)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -201,7 +202,7 @@ func TestNICThatIsSetUpTooEarlyGetsItsMACBack(t *testing.T) {
 	p.Kill()
 	name := ""
 	n.eventually("the NIC on the host", func() bool {
-		links, err := n.Links()
+		links, err := link.Links(n.Netns.Netns)
 		for _, l := range links {
 			if l.ParentDev == nicPCI(0) {
 				name = l.Name

@@ -9,13 +9,15 @@ import (
 	"testing"
 
 	current "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 func TestEverySelectorFindsANICOnItsPCIFunction(t *testing.T) {
 	n := newNode(t)
 	n.furnish(1)
 	before := n.State()
-	l, err := n.ByName(nicName(0))
+	l, err := link.ByName(n.Netns.Netns, nicName(0))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +39,7 @@ func TestEverySelectorFindsANICOnItsPCIFunction(t *testing.T) {
 			p := n.pod("pod1")
 			config := n.config(0, selector)
 			checkResult(t, n.MustRun(p.call("ADD", "net1", config)), mac, selector["cniVersion"] == nil)
-			if got, err := p.ByName("net1"); err != nil || got.ParentDev != nicPCI(0) || !got.IsUp() || got.MTU != 9000 {
+			if got, err := link.ByName(p.Netns.Netns, "net1"); err != nil || got.ParentDev != nicPCI(0) || !got.IsUp() || got.MTU != 9000 {
 				t.Errorf("the pod's net1 is %+v, %v", got, err)
 			}
 			n.MustRun(p.call("DEL", "net1", config))
@@ -77,7 +79,7 @@ func TestVirtualFunctionIsLentByItsPCIAddress(t *testing.T) {
 	p := n.pod("pod1")
 	config := n.config(0, map[string]any{"device": nil, "pciBusID": pci})
 	n.MustRun(p.call("ADD", "net1", config))
-	if l, err := p.ByName("net1"); err != nil || l.ParentDev != pci {
+	if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || l.ParentDev != pci {
 		t.Errorf("the pod's net1 is %+v, %v", l, err)
 	}
 	n.MustRun(p.call("DEL", "net1", config))

@@ -20,6 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -167,7 +168,7 @@ func TestSettingsOfAVirtualFunctionComeHome(t *testing.T) {
 				t.Errorf("the functions are\n%s\nwant\n%s", now, want)
 			}
 			n.showsSettings()
-			l, err := p.ByName("net1")
+			l, err := link.ByName(p.Netns.Netns, "net1")
 			if err != nil || l.MAC.String() != "02:ab:cd:00:00:01" || !strings.Contains(string(result), "02:ab:cd:00:00:01") {
 				t.Errorf("net1 is %+v, %v, the result %s", l, err, result)
 			}
@@ -297,7 +298,7 @@ func TestVirtualFunctionThatTakesTheMACOfItsPhysicalFunction(t *testing.T) {
 		p := n.pod("pod")
 		call := n.lend(p, "ADD", 1, allSettings)
 		n.MustRun(call)
-		if l, err := p.ByName("net1"); err != nil || l.PermMAC.String() != "02:ab:cd:00:00:01" {
+		if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || l.PermMAC.String() != "02:ab:cd:00:00:01" {
 			t.Errorf("%s: %+v, %v", name, l, err)
 		}
 		_, err := n.Run(n.lend(n.pod("thief"), "ADD", 1, allSettings))

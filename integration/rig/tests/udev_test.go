@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -205,7 +206,7 @@ func TestNICThatIsMadeAnewIsLentWhileUdevNamesIt(t *testing.T) {
 				t.Errorf("round %d: DEL: %v", round, err)
 			}
 			n.udevSettled()
-			if l, err := n.ByName(udevName(0)); err != nil || l.ParentDev != nicPCI(0) {
+			if l, err := link.ByName(n.Netns.Netns, udevName(0)); err != nil || l.ParentDev != nicPCI(0) {
 				t.Fatalf("round %d: %s is %+v, %v", round, udevName(0), l, err)
 			}
 			if now := n.allRDMA(); !slices.Equal(slices.Sorted(maps.Keys(now)), names) {

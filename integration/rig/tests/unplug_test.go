@@ -46,7 +46,7 @@ func TestAttachmentOfANICThatIsGoneEnds(t *testing.T) {
 				if left := n.records(); len(left) != 0 {
 					t.Errorf("%d records are left", len(left))
 				}
-				if l, err := n.ByName(nicName(0)); !errors.Is(err, link.ErrNotFound) {
+				if l, err := link.ByName(n.Netns.Netns, nicName(0)); !errors.Is(err, link.ErrNotFound) {
 					t.Errorf("%s is on the host: %+v, %v", nicName(0), l, err)
 				}
 				// It comes back as a new NIC, and can be lent again.
@@ -132,7 +132,7 @@ func TestVirtualFunctionThatIsMadeAnewWhileLentIsForgotten(t *testing.T) {
 			if r := n.records(); len(r) != 1 || r[0].Loan.Identity.PermMAC == lent.PermMAC {
 				t.Errorf("the NIC lent before was %+v; now there are %d records: %+v", lent, len(r), r[0].Loan)
 			}
-			if l, err := next.ByName("net1"); err != nil || l.ParentDev != "0000:01:00.1" {
+			if l, err := link.ByName(next.Netns.Netns, "net1"); err != nil || l.ParentDev != "0000:01:00.1" {
 				t.Errorf("the next pod's net1: %+v, %v", l, err)
 			}
 			n.MustRun(next.call("DEL", "net1", config))

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -48,7 +49,7 @@ func TestVirtualFunctionsTakeTheirRDMADevicesAlong(t *testing.T) {
 			"ipam":          map[string]any{"type": "whereabouts", "range": "172.31.9.0/24"},
 		})
 		n.MustRun(p.call("ADD", "net1", config))
-		if l, err := p.ByName("net1"); err != nil || l.ParentDev != pci || l.MTU != 9000 {
+		if l, err := link.ByName(p.Netns.Netns, "net1"); err != nil || l.ParentDev != pci || l.MTU != 9000 {
 			t.Errorf("the pod's net1 is %+v, %v", l, err)
 		}
 		mine := n.rdmaIn(p.Netns.Netns, func(string) bool { return true })
@@ -151,7 +152,7 @@ func TestNobodyAsksForVirtualFunctions(t *testing.T) {
 
 func macOf(t *testing.T, n *node, name string) string {
 	t.Helper()
-	l, err := n.ByName(name)
+	l, err := link.ByName(n.Netns.Netns, name)
 	if err != nil {
 		t.Fatal(err)
 	}

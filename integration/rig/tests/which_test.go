@@ -11,6 +11,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -30,7 +31,7 @@ func (n *node) nodeFile(text string) {
 func (n *node) lends(p *pod, ifName, config string, rail int) {
 	n.t.Helper()
 	n.MustRun(p.call("ADD", ifName, config))
-	if l, err := p.ByName(ifName); err != nil || l.ParentDev != nicPCI(rail) {
+	if l, err := link.ByName(p.Netns.Netns, ifName); err != nil || l.ParentDev != nicPCI(rail) {
 		n.t.Errorf("%s is %+v, %v, and not the NIC of rail %d, %s", ifName, l, err, rail, nicPCI(rail))
 	}
 }
@@ -156,11 +157,11 @@ func TestMasterOfAMacvlanIsThatOfTheRail(t *testing.T) {
 	call := p.call("ADD", "net1", config)
 	call.Plugin = "macvlan"
 	n.MustRun(call)
-	child, err := p.ByName("net1")
+	child, err := link.ByName(p.Netns.Netns, "net1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	master, err := n.ByName(nicName(1))
+	master, err := link.ByName(n.Netns.Netns, nicName(1))
 	if err != nil || child.Kind != "macvlan" || child.Lower != master.Index {
 		t.Errorf("net1 is %+v, on %+v, %v", child, master, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // defect is a thing that is wrong.
@@ -578,7 +579,7 @@ func (s *railNode) rises(rail int, counter string) (end func()) {
 func (s *railNode) carrierIn(p *pod, name string) {
 	s.t.Helper()
 	s.await(name+" has a carrier", func() bool {
-		l, err := p.ByName(name)
+		l, err := link.ByName(p.Netns.Netns, name)
 		return err == nil && l.OperUp
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -123,7 +123,7 @@ func Node(ctx context.Context, o Options) *doctor.Facts {
 	c.records = records.Value
 	var pods doctor.Fact[[]doctor.Pod]
 	take(ctx, c, &pods, "the namespaces of pods", answerTime, func(context.Context) ([]doctor.Pod, error) {
-		return c.pods(func(r *ledger.Record) bool { return link.NetnsExists(r.Netns.NetnsID, r.Netns.Path) }), nil
+		return c.pods(func(r *ledger.Record) bool { return netns.Exists(r.Netns.ID, r.Netns.Path) }), nil
 	})
 	c.waiting.Wait()
 	if f.Pods = pods.Value; !pods.OK() {

@@ -7,6 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
 
@@ -26,12 +28,12 @@ func (c *collector) functionTables(context.Context) (functionTables, error) {
 	if err != nil {
 		return nil, err
 	}
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	links, err := host.Links()
+	links, err := link.Links(host)
 	if err != nil {
 		return nil, err
 	}
@@ -62,11 +64,11 @@ func (c *collector) functionTables(context.Context) (functionTables, error) {
 
 // readFunctions reads the settings that the physical function with this index keeps. addresses are the PCI addresses of its
 // virtual ones, by number.
-func readFunctions(host *link.Netns, index int, addresses map[int]string) ([]doctor.Function, error) {
-	all, err := host.Functions(index)
+func readFunctions(host *netns.Netns, index int, addresses map[int]string) ([]doctor.Function, error) {
+	all, err := sriov.Functions(host, index)
 	table := []doctor.Function{}
 	for _, settings := range all {
-		s, ok := link.StateOfFunction(settings)
+		s, ok := sriov.StateOf(settings)
 		if !ok {
 			continue
 		}

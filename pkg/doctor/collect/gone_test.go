@@ -35,7 +35,7 @@ func TestPodIsReadWhileItsLinksComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &ledger.Record{
-		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: ledger.Netns{NetnsID: pod.ID, Path: pod.Path},
+		Key: ledger.Key{ContainerID: "c1", IfName: "net1"}, Netns: ledger.Netns{ID: pod.ID, Path: pod.Path},
 		Phase: ledger.Lent, Child: &ledger.Child{PodIndex: index},
 	}
 	meanwhile(t, pod, "link add other type ifb", "link set other name another", "link set another name other", "link del other")
@@ -64,7 +64,7 @@ func TestNICThatMovesWhileItIsReadIsReadWhereItIs(t *testing.T) {
 	node, wire := testnet.NewNetns(t, "node"), testnet.NewNetns(t, "wire")
 	node.NIC("ens1", wire)
 	at := &spaces{inventory.Namespaces{HostNetns: node.Netns}}
-	l, err := node.ByName("ens1")
+	l, err := link.ByName(node.Netns, "ens1")
 	if err != nil {
 		t.Fatal(err)
 	}

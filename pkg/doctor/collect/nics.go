@@ -17,6 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -145,12 +147,12 @@ func misplaced(sys string, list *inventory.NICList) []inventory.NIC {
 
 // hostLinks returns the links of the calling thread's netns.
 func hostLinks() ([]*link.Link, error) {
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
 	defer host.Close()
-	return host.Links()
+	return link.Links(host)
 }
 
 // ofOthers sets the interfaces of the host that are not in the list: those that were there, or
@@ -329,7 +331,7 @@ func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
 	if host.Err != nil {
 		return nil, host.Err
 	}
-	l, err := host.Netns.ByName(n.Name)
+	l, err := link.ByName(host.Netns, n.Name)
 	if errors.Is(err, link.ErrNotFound) {
 		return renamed(host.Netns, n)
 	}
@@ -338,8 +340,8 @@ func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
 
 // renamed returns the NIC's interface on the host under another name, as after somebody took it
 // from its pod.
-func renamed(host *link.Netns, n *inventory.NIC) (*link.Link, error) {
-	links, err := host.Links()
+func renamed(host *netns.Netns, n *inventory.NIC) (*link.Link, error) {
+	links, err := link.Links(host)
 	if err != nil {
 		return nil, err
 	}
@@ -366,10 +368,10 @@ func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
 		return
 	}
 	n.AdminUp, n.Carrier, n.MTU = doctor.Known(l.IsUp(), source), doctor.Known(l.HasCarrier(), source), doctor.Known(l.MTU, source)
-	hardware, err := at.Netns.Hardware(l.Name)
+	hardware, err := device.ReadHardware(at.Netns, l.Name)
 	n.Mbps = doctor.From(int64(hardware.Mbps), "ethtool", err)
 	n.Firmware = doctor.From(cmp.Or(hardware.Firmware, n.Firmware.Value), "ethtool", err)
-	dcb, err := at.Netns.DCB(l.Name)
+	dcb, err := device.ReadDCB(at.Netns, l.Name)
 	n.DCB = doctor.From(dcbFacts(dcb), "DCB netlink", err)
 	ecn, err := at.ecn(l.Name)
 	n.ECN = doctor.From(ecn, "class/net/"+l.Name+"/ecn", err)
@@ -423,7 +425,7 @@ func ecnIn(dir string) (doctor.ECN, error) {
 	return doctor.ECN{Known: true, NP: np, RP: rp}, nil
 }
 
-func dcbFacts(d *link.DCB) doctor.DCB {
+func dcbFacts(d *device.DCB) doctor.DCB {
 	if d == nil {
 		return doctor.DCB{}
 	}
@@ -455,7 +457,7 @@ func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]
 		devices, err := sp.rdma()
 		var d rdma.Device
 		if err == nil {
-			d, err = device(devices, is)
+			d, err = findDevice(devices, is)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("RDMA device %s: %w", p.Device, err)

@@ -120,7 +120,7 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 			of[l.Index] = r
 		}
 	}
-	links, err := sp.Netns.SomeLinks(maxInterfaces, func(index int) bool { return of[index] != nil })
+	links, err := link.SomeLinks(sp.Netns, maxInterfaces, func(index int) bool { return of[index] != nil })
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 // orGone returns err, about a link of the namespace, or an error that wraps [link.ErrNotFound] if
 // the link has left or has another name: its files are not where they were.
 func (sp *space) orGone(err error, l *link.Link) error {
-	now, there := sp.Netns.ByIndex(l.Index)
+	now, there := link.ByIndex(sp.Netns, l.Index)
 	switch {
 	case errors.Is(there, link.ErrNotFound):
 		return there

@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
 )
 
 // target is where the counters of a NIC are.
@@ -59,7 +60,7 @@ func (t *target) read(at *spaces) (map[string]uint64, error) {
 		if err := sp.count(found, "class", "net", t.name, "statistics"); err != nil {
 			return nil, err
 		}
-		driver, err := sp.Netns.Driver(t.name)
+		driver, err := device.ReadDriver(sp.Netns, t.name)
 		if errors.Is(err, link.ErrNotFound) {
 			return nil, errMoving
 		}

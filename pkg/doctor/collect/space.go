@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/publish"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -107,7 +108,7 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 
 // addresses returns those of a link, with their prefix lengths.
 func (sp *space) addresses(index int) ([]string, error) {
-	nets, err := sp.Netns.SomeAddresses(index, maxAddresses)
+	nets, err := link.SomeAddresses(sp.Netns, index, maxAddresses)
 	found := []string{}
 	for _, n := range nets {
 		found = append(found, n.String())
@@ -137,8 +138,8 @@ func number(text string, err error) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-// device returns the device of the list that the function tells.
-func device(list []rdma.Device, is func(rdma.Device) bool) (rdma.Device, error) {
+// findDevice returns the device of the list that the function tells.
+func findDevice(list []rdma.Device, is func(rdma.Device) bool) (rdma.Device, error) {
 	i := slices.IndexFunc(list, is)
 	if i < 0 {
 		return rdma.Device{}, fmt.Errorf("%w here: it is being moved, or its driver was unloaded", rdma.ErrNotFound)

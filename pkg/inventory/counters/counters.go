@@ -12,6 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -92,7 +94,7 @@ func (c *scrape) note(r *ledger.Record) {
 		c.owners[owned{d.NodeGUID, d.ParentDev, d.Port}] = r
 	}
 	for _, p := range c.pods {
-		if p.Netns.NetnsID.Equal(r.Netns.NetnsID) {
+		if p.Netns.ID.Equal(r.Netns.ID) {
 			return
 		}
 	}
@@ -102,7 +104,7 @@ func (c *scrape) note(r *ledger.Record) {
 // owner returns the record of the NIC of the port, or nil. If the port's
 // interface is on the host the NIC is not lent, even if a chained attachment
 // has its RDMA device.
-func (c *scrape) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledger.Record {
+func (c *scrape) owner(d rdma.Device, p rdma.Port, ns *netns.Netns) *ledger.Record {
 	if ns.Path == hostPath && p.NetdevName != "" {
 		return nil
 	}
@@ -114,7 +116,7 @@ func (c *scrape) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledger.Recor
 	}
 	// In exclusive mode the device goes along with one of the NICs that are its ports.
 	for _, r := range c.lent {
-		if p.Netdev != 0 && p.Netdev == r.Loan.PodIndex && r.Netns.NetnsID.Equal(ns.ID) {
+		if p.Netdev != 0 && p.Netdev == r.Loan.PodIndex && r.Netns.ID.Equal(ns.ID) {
 			return r
 		}
 	}
@@ -122,7 +124,7 @@ func (c *scrape) owner(d rdma.Device, p rdma.Port, ns *link.Netns) *ledger.Recor
 }
 
 func (c *scrape) collect() error {
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		return err
 	}
@@ -148,12 +150,12 @@ func (c *scrape) collect() error {
 
 // pod exports the NICs in the netns of a pod.
 func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
-	ns, err := link.FindNetns(p.Netns.NetnsID, p.Netns.Path)
+	ns, err := netns.Find(p.Netns.ID, p.Netns.Path)
 	if err != nil || ns == nil {
 		return err
 	}
 	defer ns.Close()
-	mine := func(r *ledger.Record) bool { return r != nil && r.Netns.NetnsID.Equal(ns.ID) }
+	mine := func(r *ledger.Record) bool { return r != nil && r.Netns.ID.Equal(ns.ID) }
 	if mode == rdma.Exclusive {
 		core, err := rdma.Open(ns)
 		if err != nil {
@@ -172,7 +174,7 @@ func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
 		if r.Loan != nil { // the RDMA device may be of another function
 			parent = r.Loan.Identity.ParentDev
 		}
-		if l, err := ns.ByName(r.IfName); err != nil || l.ParentDev != parent {
+		if l, err := link.ByName(ns, r.IfName); err != nil || l.ParentDev != parent {
 			continue // it is a child of the NIC, or disappears just now
 		}
 		device, err := host.ByIdentity(who.guid, who.parent)
@@ -189,7 +191,7 @@ func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
 
 // netns exports the devices that core sees: on the host all that no pod has, in
 // a pod those for which ours returns true.
-func (c *scrape) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger.Record) bool) error {
+func (c *scrape) netns(ns *netns.Netns, core *rdma.Core, ours func(*ledger.Record) bool) error {
 	devices, err := core.Devices()
 	if err != nil {
 		return err
@@ -229,14 +231,14 @@ func (c *scrape) netns(ns *link.Netns, core *rdma.Core, ours func(*ledger.Record
 		for name, value := range counters {
 			c.add(name, float64(value), p)
 		}
-		if p.lent == nil || ns.ID.Equal(p.lent.Netns.NetnsID) {
+		if p.lent == nil || ns.ID.Equal(p.lent.Netns.ID) {
 			c.driver(ns, p)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// hostPath is the Path of the namespace that link.CurrentNetns returns.
+// hostPath is the Path of the namespace that netns.Current returns.
 const hostPath = "/proc/thread-self/ns/net"
 
 // describe returns a port with the labels of its counters.
@@ -265,8 +267,8 @@ var (
 )
 
 // driver exports the driver's counters of a port's interface.
-func (c *scrape) driver(ns *link.Netns, p port) {
-	d, err := ns.Driver(p.netdev)
+func (c *scrape) driver(ns *netns.Netns, p port) {
+	d, err := device.ReadDriver(ns, p.netdev)
 	if err != nil {
 		return // it has been renamed or removed just now
 	}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -27,7 +27,7 @@ const (
 // one call. It also calls at intervals because a notice may be lost, and a link in a pod changes
 // without one. host must stay open until NICs returns, and dirs, which is the process's.
 func NICs(
-	ctx context.Context, host *link.Netns, dirs *notify.Dirs, stateDirs []string, reporter *component.Reporter, log *slog.Logger, changed func(),
+	ctx context.Context, host *netns.Netns, dirs *notify.Dirs, stateDirs []string, reporter *component.Reporter, log *slog.Logger, changed func(),
 ) {
 	ctx, cancel := context.WithCancel(ctx)
 	var listening sync.WaitGroup

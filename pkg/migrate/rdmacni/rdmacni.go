@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -110,11 +111,11 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	if rdmadev.HeldByAnother(n, r.DeviceID, u.Key) {
 		return nil
 	}
-	places := []*link.Netns{n.Netns}
+	places := []*netns.Netns{n.Netns}
 	if u.Pod != nil {
-		places = []*link.Netns{u.Pod, n.Netns}
+		places = []*netns.Netns{u.Pod, n.Netns}
 	}
-	if first, err := link.OpenNetns(link.InitNetns); err == nil {
+	if first, err := netns.Open(netns.InitPath); err == nil {
 		defer first.Close()
 		if !first.ID.Equal(n.Netns.ID) {
 			places = append(places, first)
@@ -146,7 +147,7 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 
 // endIn returns the device to the host if it is in ns, and reports whether it
 // was.
-func endIn(ctx context.Context, n *attachment.Node, r *record, ns *link.Netns) (bool, error) {
+func endIn(ctx context.Context, n *attachment.Node, r *record, ns *netns.Netns) (bool, error) {
 	core, err := rdma.Open(ns)
 	if err != nil {
 		return false, err
@@ -178,7 +179,7 @@ func endIn(ctx context.Context, n *attachment.Node, r *record, ns *link.Netns) (
 // NIC of the attachment's interface.
 func endUnrecorded(ctx context.Context, u *attachment.Upstream) error {
 	n, pod := u.Node, u.Pod
-	l, err := pod.ByName(u.IfName)
+	l, err := link.ByName(pod, u.IfName)
 	if errors.Is(err, link.ErrNotFound) || err == nil && !l.HasParent() {
 		return nil
 	}

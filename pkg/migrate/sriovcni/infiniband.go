@@ -9,7 +9,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 	"github.com/rail-cni/rail-cni/pkg/part/vf"
 )
 
@@ -60,12 +60,12 @@ func (p infiniBand) TakeOver(ctx context.Context, u *attachment.Upstream) error 
 }
 
 // original returns the settings that ib-sriov-cni has changed, as they were. It takes "auto" for the link state without a look.
-func (k *keptInfiniBand) original() *link.FunctionSettings {
-	w := &link.FunctionSettings{}
+func (k *keptInfiniBand) original() *sriov.Settings {
+	w := &sriov.Settings{}
 	if mac, err := net.ParseMAC(k.HostIFGUID); err == nil && len(mac) == 8 {
 		guid := binary.BigEndian.Uint64(mac)
-		if !link.IsGUID(guid) {
-			guid = link.NoGUID
+		if !sriov.IsGUID(guid) {
+			guid = sriov.NoGUID
 		}
 		w.GUID = &guid
 	}

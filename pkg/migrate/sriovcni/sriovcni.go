@@ -17,6 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/vf"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -69,8 +71,8 @@ func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	if u.Pod != nil {
 		return k.markInPod(u)
 	}
-	places := []*link.Netns{u.Node.Netns}
-	if first, err := link.OpenNetns(link.InitNetns); err == nil { // where the kernel brings it
+	places := []*netns.Netns{u.Node.Netns}
+	if first, err := netns.Open(netns.InitPath); err == nil { // where the kernel brings it
 		defer first.Close()
 		places = append(places, first)
 	}
@@ -95,14 +97,14 @@ const returnWait = 5 * time.Second
 
 // mark sets the alias if the virtual function's interface is in ns with its name in the pod, or with the
 // kernel's if that was taken. It reports whether the interface is there.
-func (k *kept) mark(ns *link.Netns, inPod string) (found bool, err error) {
-	links, err := ns.Links()
+func (k *kept) mark(ns *netns.Netns, inPod string) (found bool, err error) {
+	links, err := link.Links(ns)
 	for _, l := range links {
 		if l.ParentDev != k.DeviceID {
 			continue
 		}
 		if l.Name == inPod || l.Name == fmt.Sprintf("dev%d", l.Index) {
-			err = ns.SetAlias(l.Index, k.OrigVfState.HostIFName)
+			err = link.SetAlias(ns, l.Index, k.OrigVfState.HostIFName)
 		}
 		return true, err
 	}
@@ -116,11 +118,11 @@ func (k *kept) markInPod(u *attachment.Upstream) error {
 		return err
 	}
 	if l.Name != u.IfName {
-		if err := u.Pod.Rename(l.Index, u.IfName); err != nil {
+		if err := link.Rename(u.Pod, l.Index, u.IfName); err != nil {
 			return failure.From(err, failure.NotReturned, "the interface of sriov-cni's virtual function %s is %s in the pod", k.DeviceID, l.Name).Cure("a DEL tries again")
 		}
 	}
-	return u.Pod.SetAlias(l.Index, k.OrigVfState.HostIFName)
+	return link.SetAlias(u.Pod, l.Index, k.OrigVfState.HostIFName)
 }
 
 type settings struct {
@@ -150,10 +152,10 @@ func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	}
 	err = vf.Set(ctx, host, k.DeviceID, k.original())
 	if mac, macErr := net.ParseMAC(k.OrigVfState.EffectiveMAC); err == nil && l != nil && k.MAC != "" && macErr == nil {
-		err = u.Node.Netns.SetMAC(l.Index, mac)
+		err = link.SetMAC(u.Node.Netns, l.Index, mac)
 	}
 	if mtu := k.OrigVfState.MTU; err == nil && l != nil && mtu != 0 {
-		if err := u.Node.Netns.SetMTU(l.Index, mtu); err != nil { // its physical function may have a lower one since
+		if err := link.SetMTU(u.Node.Netns, l.Index, mtu); err != nil { // its physical function may have a lower one since
 			u.Node.Log.Warn("cannot restore the virtual function's MTU", "device", k.DeviceID, "mtu", mtu, "err", err)
 		}
 	}
@@ -189,8 +191,8 @@ func (p settings) usedByAnother(u *attachment.Upstream, k *kept) bool {
 }
 
 // interfaceIn returns the interface of the device in ns, nil if it is not there.
-func interfaceIn(ns *link.Netns, device string) (*link.Link, error) {
-	links, err := ns.Links()
+func interfaceIn(ns *netns.Netns, device string) (*link.Link, error) {
+	links, err := link.Links(ns)
 	for _, l := range links {
 		if l.ParentDev == device {
 			return l, nil
@@ -205,11 +207,11 @@ func held(u *attachment.Upstream, device string) bool {
 }
 
 // original returns the settings that sriov-cni has changed, as they were.
-func (k *kept) original() *link.FunctionSettings {
+func (k *kept) original() *sriov.Settings {
 	was := &k.OrigVfState
-	w := &link.FunctionSettings{}
+	w := &sriov.Settings{}
 	if k.VLAN != nil {
-		w.VLAN = &link.FunctionVLAN{ID: uint32(was.Vlan), QoS: uint32(was.VlanQoS), Proto: unix.ETH_P_8021Q}
+		w.VLAN = &sriov.VLAN{ID: uint32(was.Vlan), QoS: uint32(was.VlanQoS), Proto: unix.ETH_P_8021Q}
 		if was.VlanProto == unix.ETH_P_8021AD {
 			w.VLAN.Proto = unix.ETH_P_8021AD
 		}

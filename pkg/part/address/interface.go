@@ -18,7 +18,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/part/linkwait"
 )
 
@@ -61,7 +64,7 @@ func (p Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 	}
 	// An InfiniBand interface gets its final MTU when it joins its broadcast group (ipoib_mcast_join_finish).
 	if tx.Link.Kind == link.KindIPoIB {
-		l, err := tx.Pod.ByIndex(index)
+		l, err := link.ByIndex(tx.Pod, index)
 		if err != nil {
 			return err
 		}
@@ -82,22 +85,22 @@ func setSysctls(_ context.Context, tx *attachment.Tx, _ int) error {
 		// interface down.
 		settings["ipv6/conf/keep_addr_on_down"] = "1"
 		// The pod reaches its own address by lo.
-		if err := tx.Pod.SetSysctls("lo", map[string]string{"ipv6/conf/disable_ipv6": "0"}); err != nil {
+		if err := sysctl.Set(tx.Pod, "lo", map[string]string{"ipv6/conf/disable_ipv6": "0"}); err != nil {
 			return err
 		}
 	}
 	maps.Copy(settings, tx.Layer3.Sysctls)
-	return tx.Pod.SetSysctls(tx.IfName, settings)
+	return sysctl.Set(tx.Pod, tx.IfName, settings)
 }
 
 func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
 	if carried := tx.Layer3.Carried; carried != nil {
-		if lost := tx.Pod.ReplayAddresses(index, carried); len(lost) > 0 {
+		if lost := nicstate.ReplayAddresses(tx.Pod, index, carried); len(lost) > 0 {
 			return fmt.Errorf("addresses carried from the host: %w", errors.Join(lost...))
 		}
 	}
 	for _, ip := range tx.Layer3.IPs {
-		if err := tx.Pod.AddAddress(index, &ip.Address); err != nil {
+		if err := link.AddAddress(tx.Pod, index, &ip.Address); err != nil {
 			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure("find the other user of the address in the pod")
 		}
 	}
@@ -113,7 +116,7 @@ func setMetrics(tx *attachment.Tx, index int) error {
 		return nil
 	}
 	for _, ip := range l3.AllIPs() {
-		if err := tx.Pod.SetAddressMetric(index, &ip.Address, l3.Table); err != nil {
+		if err := link.SetAddressMetric(tx.Pod, index, &ip.Address, l3.Table); err != nil {
 			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure(`set "table" in "routing" to a smaller number`)
 		}
 	}
@@ -121,7 +124,7 @@ func setMetrics(tx *attachment.Tx, index int) error {
 }
 
 func setUp(_ context.Context, tx *attachment.Tx, index int) error {
-	err := tx.Pod.SetUp(index)
+	err := link.SetUp(tx.Pod, index)
 	if errors.Is(err, unix.EADDRINUSE) { // macvlan_open
 		return failure.From(err, failure.InvalidConfig, "another macvlan on the same NIC has the MAC %s of %s", tx.Link.MAC, tx.IfName).
 			Cure("set another MAC for each pod, or none")
@@ -146,12 +149,12 @@ func addRoutes(ctx context.Context, tx *attachment.Tx, index int) error {
 	return failure.From(addAllRoutes(tx.Pod, index, l3), failure.Kernel, "interface %s", tx.IfName).Cure("check the routes and gateways of the network")
 }
 
-func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
+func addAllRoutes(pod *netns.Netns, index int, l3 *attachment.Layer3) error {
 	if l3.Carried != nil {
-		if lost := pod.ReplayRoutes(index, l3.Carried); len(lost) > 0 {
+		if lost := nicstate.ReplayRoutes(pod, index, l3.Carried); len(lost) > 0 {
 			return fmt.Errorf("routes carried from the host: %w", lost[0])
 		}
-		if err := pod.AddRules(l3.CarriedRules); err != nil {
+		if err := link.AddRules(pod, l3.CarriedRules); err != nil {
 			return err
 		}
 	}
@@ -159,18 +162,18 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 		if peer.Dst.IP.To4() == nil {
 			// The kernel adds it where detection of duplicates ends, and for an address without
 			// detection (IFA_F_NODAD) right after the address: not while the interface is down.
-			if err := pod.AddRoute(index, peer); err != nil {
+			if err := link.AddRoute(pod, index, peer); err != nil {
 				return err
 			}
 		}
 	}
 	for _, r := range l3.Own {
-		if err := pod.AddRoute(index, r); err != nil {
+		if err := link.AddRoute(pod, index, r); err != nil {
 			return err
 		}
 	}
 	if l3.InTable != nil {
-		if lost := pod.ReplayRoutes(index, l3.InTable); len(lost) > 0 {
+		if lost := nicstate.ReplayRoutes(pod, index, l3.InTable); len(lost) > 0 {
 			return fmt.Errorf("routes carried from the host, in table %d: %w", l3.Table, lost[0])
 		}
 	}
@@ -178,7 +181,7 @@ func addAllRoutes(pod *link.Netns, index int, l3 *attachment.Layer3) error {
 		route := routeOf(r, l3.IPs)
 		// The rules of an interface with a table leave no other way to the gateway.
 		route.OnLink = l3.Table != 0 && route.Table == l3.Table && route.Gateway != nil && !attachment.OnSubnet(route.Gateway, l3.AllIPs())
-		if err := pod.AddRoute(index, route); err != nil {
+		if err := link.AddRoute(pod, index, route); err != nil {
 			return err
 		}
 	}
@@ -193,7 +196,7 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 		return nil
 	}
 	err := linkwait.CarrierWhile(ctx, tx, dadWait, index, func() (bool, error) {
-		tentative, err := tx.Pod.Tentative(index)
+		tentative, err := link.Tentative(tx.Pod, index)
 		return tentative != nil, err
 	})
 	if err == nil {
@@ -213,7 +216,7 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 // [link.ErrDuplicateAddress] if another host has it.
 func checkDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	if !tx.Record.Link.Up {
-		tentative, err := tx.Pod.Tentative(index)
+		tentative, err := link.Tentative(tx.Pod, index)
 		if err == nil && tentative != nil {
 			err = fmt.Errorf("%w: address %s is not checked", link.ErrNoCarrier, tentative)
 		}
@@ -221,7 +224,7 @@ func checkDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, dadWait)
 	defer cancel()
-	return tx.Pod.AwaitDAD(ctx, index)
+	return link.AwaitDAD(ctx, tx.Pod, index)
 }
 
 // routeOf returns the kernel's form of a result's route. A route without a
@@ -260,7 +263,7 @@ func (Interface) Check(_ context.Context, c *attachment.Checking) error {
 	if err := checkLink(c); err != nil {
 		return err
 	}
-	have, err := c.Pod.Addresses(c.Link.Index)
+	have, err := link.Addresses(c.Pod, c.Link.Index)
 	if err != nil {
 		return err
 	}
@@ -286,7 +289,7 @@ func checkRoute(c *attachment.Checking, r link.Route) error {
 	if anywhere {
 		r.Table = 0
 	}
-	tables, err := c.Pod.TablesWith(c.Link.Index, r)
+	tables, err := link.TablesWith(c.Pod, c.Link.Index, r)
 	if err != nil {
 		return err
 	}
@@ -296,7 +299,7 @@ func checkRoute(c *attachment.Checking, r link.Route) error {
 	if !anywhere || c.Link.Master != 0 { // the rules of a VRF are its own
 		return nil
 	}
-	used, err := c.Pod.HasRuleFor(tables)
+	used, err := link.HasRuleFor(c.Pod, tables)
 	if err == nil && !used {
 		err = attachment.Mismatch("the route to %s by %s is in table %d, and no rule leads to it", r.Dst, c.IfName, tables[0])
 	}
@@ -320,7 +323,7 @@ func checkLink(c *attachment.Checking) error {
 // compared by netns, not by text: /run/netns/x is /var/run/netns/x.
 func inResult(c *attachment.Checking) (*current.Interface, error) {
 	for _, i := range c.Result.Interfaces {
-		if i.Name == c.IfName && (i.Sandbox == c.Netns || link.NetnsAlive(c.Pod.ID, i.Sandbox)) {
+		if i.Name == c.IfName && (i.Sandbox == c.Netns || netns.Alive(c.Pod.ID, i.Sandbox)) {
 			return i, nil
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -117,7 +118,7 @@ func (p *Await) Apply(ctx context.Context, tx *attachment.Tx) error {
 				return err
 			}
 			var err error
-			if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err != nil {
+			if tx.Link, err = link.ByIndex(tx.Pod, tx.Link.Index); err != nil {
 				return err
 			}
 		}

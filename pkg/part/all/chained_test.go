@@ -47,8 +47,8 @@ func (b *bench) putRDMA() {
 	if err != nil {
 		r = &ledger.Record{
 			Key: key, Network: "roce-net1", Plugin: "rdma", Phase: ledger.Lent,
-			Netns:     ledger.Netns{NetnsID: b.pod.ID, Path: "/run/netns/" + b.pod.Name},
-			HostNetns: ledger.Netns{NetnsID: b.node.ID, Path: b.node.Path},
+			Netns:     ledger.Netns{ID: b.pod.ID, Path: "/run/netns/" + b.pod.Name},
+			HostNetns: ledger.Netns{ID: b.node.ID, Path: b.node.Path},
 		}
 	}
 	r.RDMA = &ledger.RDMA{Mode: "exclusive", Devices: []ledger.RDMADevice{

@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 )
 
@@ -67,7 +68,7 @@ func TestMacvlanIsTakenWhateverThePodMadeOfIt(t *testing.T) {
 				}
 				b.pod.Batch(nil, commands...)
 				b.node.MustRun(b.call("DEL", config))
-				links, err := b.pod.Links()
+				links, err := link.Links(b.pod.Netns)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -111,7 +112,7 @@ func TestMacvlanOfAnotherAttachmentStays(t *testing.T) {
 	b.node.MustRun(second)
 	b.pod.IP("addr", "add", "172.31.1.1/24", "dev", "net2")
 	b.node.MustRun(first.With("DEL"))
-	if _, err := b.pod.ByName("net2"); err != nil {
+	if _, err := link.ByName(b.pod.Netns, "net2"); err != nil {
 		t.Error(err)
 	}
 	b.node.MustRun(second.With("DEL"))
@@ -216,7 +217,7 @@ func TestMacvlanOfADeadPodIsNowhereIfItsParentCannotBeAsked(t *testing.T) {
 	b := newBench(t)
 	b.node.MustRun(b.call("ADD", b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})))
 	n := b.open()
-	home, err := link.OpenNetns(n.Netns.Path)
+	home, err := netns.Open(n.Netns.Path)
 	if err != nil {
 		t.Fatal(err)
 	}

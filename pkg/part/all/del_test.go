@@ -61,7 +61,7 @@ func dels() map[string]del {
 			b.pod.IP("link", "add", "net1", "type", "ifb")
 		}, after: func(t *testing.T, b *bench, before string) {
 			b.untouched(before)
-			if _, err := b.pod.ByName("net1"); err != nil {
+			if _, err := link.ByName(b.pod.Netns, "net1"); err != nil {
 				t.Error("DEL took an interface that it never gave:", err)
 			}
 		}},
@@ -194,7 +194,7 @@ func (b *bench) nothingHeld() {
 // leftInPod: without a record a virtual link may be the pod's own, and stays.
 // (A NIC of the rig is returned: it has a device of the host.)
 func leftInPod(t *testing.T, b *bench, before string) {
-	if l, err := b.pod.ByName("net1"); err != nil || l.Alias != nicName {
+	if l, err := link.ByName(b.pod.Netns, "net1"); err != nil || l.Alias != nicName {
 		t.Fatalf("net1 of the pod: %+v, %v", l, err)
 	}
 	b.fetch()
@@ -204,7 +204,7 @@ func leftInPod(t *testing.T, b *bench, before string) {
 // fetch does what a person would do about a virtual link whose record is lost.
 func (b *bench) fetch() {
 	b.t.Helper()
-	if l, err := b.pod.ByName("net1"); err == nil && l.Alias == nicName {
+	if l, err := link.ByName(b.pod.Netns, "net1"); err == nil && l.Alias == nicName {
 		b.pod.Batch(nil, "link set net1 down", "link set net1 alias \"\"", "addr flush dev net1", "link set net1 netns "+b.node.Name+" name "+nicName)
 		b.node.IP("link", "set", nicName, "up")
 	}
@@ -226,7 +226,7 @@ func occupyAltname(_ *testing.T, b *bench, _ *testnet.Call) {
 // stillInPod: the NIC stays in the pod, up and with its address, and is
 // returned once the obstacle is gone.
 func stillInPod(t *testing.T, b *bench, before string) {
-	l, err := b.pod.ByName("net1")
+	l, err := link.ByName(b.pod.Netns, "net1")
 	if err != nil || !l.IsUp() {
 		t.Fatalf("the NIC is not in the pod and up: %+v, %v", l, err)
 	}
@@ -237,7 +237,7 @@ func stillInPod(t *testing.T, b *bench, before string) {
 		b.overwriteRecord(t, strings.Replace(string(text), `"version":99`, `"version":1`, 1))
 	}
 	for _, name := range []string{nicName, "enp4s0np0"} {
-		if l, err := b.node.ByName(name); err == nil {
+		if l, err := link.ByName(b.node.Netns, name); err == nil {
 			b.node.IP("link", "del", l.Name)
 		}
 	}
@@ -342,7 +342,7 @@ func TestRecordOfAnotherBootKeepsNoInterface(t *testing.T) {
 	stray := b.call("DEL", b.macvlanConfig(nil))
 	stray.ContainerID = "stray"
 	b.node.MustRun(stray)
-	if _, err := b.pod.ByName("net1"); !errors.Is(err, link.ErrNotFound) {
+	if _, err := link.ByName(b.pod.Netns, "net1"); !errors.Is(err, link.ErrNotFound) {
 		t.Errorf("the macvlan is still in the pod: %v", err)
 	}
 }
@@ -353,7 +353,7 @@ func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
 	b.node.NIC("ens13np0", b.wire)
 	config := b.macvlanConfig(map[string]any{"ipam": localIPAM("172.31.1.0/24")})
 	b.node.MustRun(b.call("ADD", config))
-	parent, err := b.node.ByName(nicName)
+	parent, err := link.ByName(b.node.Netns, nicName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +367,7 @@ func TestSweepEndsWhatDeadPodsLeft(t *testing.T) {
 	}
 	// The kernel deletes the links of a dead netns a moment later.
 	err = wait.Until(t.Context(), 10*time.Millisecond, func() (bool, error) {
-		hears, err := b.node.Accepts(parent.Index, mac)
+		hears, err := link.Accepts(b.node.Netns, parent.Index, mac)
 		return !hears, err
 	})
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/attachment"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // TestEndLeavesAnAttachmentThatHasTheNameNow ends an attachment that was found
@@ -27,7 +29,7 @@ func TestEndLeavesAnAttachmentThatHasTheNameNow(t *testing.T) {
 	if err := n.End(context.Background(), stale[0], 0); err != nil {
 		t.Error(err)
 	}
-	if _, err := b.pod.ByName("net1"); err != nil || len(b.records()) != 1 {
+	if _, err := link.ByName(b.pod.Netns, "net1"); err != nil || len(b.records()) != 1 {
 		t.Errorf("the new pod has lost its interface: %v, %d records", err, len(b.records()))
 	}
 	// In any case it is not ended while its pod lives.

@@ -16,6 +16,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // This file proves that the interfaces of a pod with eight rails in one subnet keep apart:
@@ -75,7 +77,7 @@ func newFluxLab(t *testing.T, plugin, mode, filter string, together bool, more m
 
 func (l *fluxLab) index(name string) int {
 	l.t.Helper()
-	found, err := l.wire.ByName(name)
+	found, err := link.ByName(l.wire.Netns, name)
 	if err != nil {
 		l.t.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // halfApplied is a part whose Apply fails after it has made the interface in the pod.
@@ -82,7 +84,7 @@ func TestDelInTheHostsOwnNetnsLeavesItsInterfacesAlone(t *testing.T) {
 	// The same call for the same link in a pod deletes it.
 	b.node.IP("link", "set", "net1", "netns", b.pod.Name)
 	b.node.MustRun(b.call("DEL", b.macvlanConfig(nil)))
-	if _, err := b.pod.ByName("net1"); err == nil {
+	if _, err := link.ByName(b.pod.Netns, "net1"); err == nil {
 		t.Error("DEL left a macvlan that upstream's plugin made")
 	}
 }
@@ -122,7 +124,7 @@ func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
 	}).Loan.Snapshot.Alias
 	_, err := b.node.Run(c.With("DEL"))
 	fails(t, err, cnierr.NotReturned, "cannot return "+nicName)
-	l, err := b.pod.ByName("net1")
+	l, err := link.ByName(b.pod.Netns, "net1")
 	if err != nil || !l.IsUp() {
 		t.Fatalf("the NIC is not in the pod and up: %+v, %v", l, err)
 	}

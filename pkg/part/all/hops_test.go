@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 // hopNICs are the NICs of a benchOfHops.
@@ -275,7 +275,7 @@ func TestWhatIsMissingAfterTheReturnIsNoted(t *testing.T) {
 		b.node.IP("addr", "add", "10.1.0.5/24", "dev", nicName)
 		b.node.IP("route", "replace", "10.77.0.0/16", "dev", nicName)
 	}
-	if note != nicName+": route 10.1.0.0/24 table 254 of "+nicName+": "+link.ErrMissing.Error() {
+	if note != nicName+": route 10.1.0.0/24 table 254 of "+nicName+": "+nicstate.ErrMissing.Error() {
 		t.Errorf("the note is %q", note)
 	}
 }

@@ -24,6 +24,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // answerTime is more than any call here needs, even on a busy machine, and less
@@ -177,7 +179,7 @@ func TestHostileWordsInAConfigurationAreAnswered(t *testing.T) {
 					// If the word misled DEL, the same call without it ends
 					// everything.
 					call.Config = base(map[string]any{"type": plugin})
-					if _, err := b.node.ByName(nicName); err != nil || len(b.stateFiles()) > idle {
+					if _, err := link.ByName(b.node.Netns, nicName); err != nil || len(b.stateFiles()) > idle {
 						b.node.MustRun(call.With("DEL"))
 					}
 				}
@@ -396,7 +398,7 @@ func TestPlantedInTheStateDirectory(t *testing.T) {
 					t.Fatalf("%s in the place of %s: %v", what, name, err)
 				}
 				b.fetch() // by its record alone it is returned
-				if _, err := b.node.ByName(nicName); err != nil {
+				if _, err := link.ByName(b.node.Netns, nicName); err != nil {
 					t.Fatal(err)
 				}
 				if err := os.RemoveAll(b.state); err != nil {
@@ -486,10 +488,10 @@ func TestRecordThatNamesTheHostAsItsPodMovesNothing(t *testing.T) {
 		if err := b.answered(b.call("DEL", b.macvlanConfig(nil))); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
-		if _, err := b.node.ByName("net1"); err != nil {
+		if _, err := link.ByName(b.node.Netns, "net1"); err != nil {
 			t.Errorf("the host's macvlan: %v", err)
 		}
-		if l, err := b.pod.ByName("net1"); err == nil {
+		if l, err := link.ByName(b.pod.Netns, "net1"); err == nil {
 			t.Errorf("the pod still has %s", l.Name)
 		}
 	})
@@ -578,7 +580,7 @@ func TestTamperingWhileTheyRun(t *testing.T) {
 	_ = b.answered(b.call("DEL", config))
 	b.node.MustRun(b.call("DEL", config))
 	b.fetch() // its record may be lost
-	if _, err := b.node.ByName(nicName); err != nil {
+	if _, err := link.ByName(b.node.Netns, nicName); err != nil {
 		t.Errorf("the NIC is not home: %v", err)
 	}
 }

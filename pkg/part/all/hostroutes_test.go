@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // asMade are configurations of a NIC as daemons make them: they add an address that brings no
@@ -397,7 +399,7 @@ func TestIPAMBesideTheHostsAddresses(t *testing.T) {
 // joined makes the NIC a member of a multicast group, as a VRRP daemon does.
 func (b *bench) joined(group [4]byte) {
 	b.t.Helper()
-	l, err := b.node.ByName(nicName)
+	l, err := link.ByName(b.node.Netns, nicName)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/address"
 	"github.com/rail-cni/rail-cni/pkg/part/all"
 	"github.com/rail-cni/rail-cni/pkg/part/linkwait"
@@ -50,13 +51,13 @@ func (b *bench) plugLater(after time.Duration) {
 
 // upInPod waits until ADD has set net1 up.
 func (b *bench) upInPod() error {
-	pod, err := link.OpenNetns("/run/netns/" + b.pod.Name)
+	pod, err := netns.Open("/run/netns/" + b.pod.Name)
 	if err != nil {
 		return err
 	}
 	defer pod.Close()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if l, err := pod.ByName("net1"); err == nil && l.IsUp() {
+		if l, err := link.ByName(pod, "net1"); err == nil && l.IsUp() {
 			return nil
 		}
 	}
@@ -209,7 +210,7 @@ func TestAddressThatCannotBeCheckedForDuplicatesIsAWarning(t *testing.T) {
 	earlier := &ledger.Record{
 		Key: ledger.Key{ContainerID: "c1", IfName: "net0"}, Plugin: "macvlan", Phase: ledger.Lent, Created: time.Now().UTC(),
 		Child: &ledger.Child{Master: "ens99"}, Link: &ledger.Link{WaitedMS: (linkwait.OfPod - 400*time.Millisecond).Milliseconds()},
-		Netns: ledger.Netns{NetnsID: b.pod.ID, Path: "/run/netns/" + b.pod.Name}, HostNetns: n.HostNetns(),
+		Netns: ledger.Netns{ID: b.pod.ID, Path: "/run/netns/" + b.pod.Name}, HostNetns: n.HostNetns(),
 	}
 	if err := n.Ledger.Put(earlier); err != nil {
 		t.Fatal(err)
@@ -271,7 +272,7 @@ func TestWaitsOfAllNICsOfAPodAreBoundedTogether(t *testing.T) {
 	earlier := &ledger.Record{
 		Key: ledger.Key{ContainerID: "c1", IfName: "net0"}, Plugin: "macvlan", Phase: ledger.Lent, Created: time.Now().UTC(),
 		Child: &ledger.Child{Master: "ens99"}, Link: &ledger.Link{Up: true, WaitedMS: (linkwait.OfPod - 400*time.Millisecond).Milliseconds()},
-		Netns: ledger.Netns{NetnsID: b.pod.ID, Path: "/run/netns/" + b.pod.Name}, HostNetns: n.HostNetns(),
+		Netns: ledger.Netns{ID: b.pod.ID, Path: "/run/netns/" + b.pod.Name}, HostNetns: n.HostNetns(),
 	}
 	if err := n.Ledger.Put(earlier); err != nil {
 		t.Fatal(err)

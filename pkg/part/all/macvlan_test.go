@@ -14,6 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 func TestMacvlanIsMadeAsConfigured(t *testing.T) {
@@ -51,15 +53,15 @@ func TestMacvlanIsMadeAsConfigured(t *testing.T) {
 			if err := json.Unmarshal(out, &result); err != nil {
 				t.Fatal(err)
 			}
-			link := b.pod.IP("-d", "link", "show", "net1")
+			text := b.pod.IP("-d", "link", "show", "net1")
 			for _, want := range append(c.want, result.Interfaces[0].Mac, "UP") {
-				if !strings.Contains(link, want) {
-					t.Errorf("the link lacks %q:\n%s", want, link)
+				if !strings.Contains(text, want) {
+					t.Errorf("the link lacks %q:\n%s", want, text)
 				}
 			}
 			b.node.MustRun(call.With("DEL"))
 			b.untouched(before)
-			if _, err := b.pod.ByName("net1"); err == nil {
+			if _, err := link.ByName(b.pod.Netns, "net1"); err == nil {
 				t.Error("the macvlan is still there")
 			}
 		})
@@ -173,7 +175,7 @@ func TestMacvlanOfThePodThatHasTheInodeNumberOfADeadOneStays(t *testing.T) {
 		r.Netns.Cookie, r.Netns.Path, r.MAC = 0, "/run/netns/gone", "02:00:00:00:00:99"
 	})
 	b.node.MustRun(b.call("DEL", config))
-	if _, err := b.pod.ByName("net1"); err != nil {
+	if _, err := link.ByName(b.pod.Netns, "net1"); err != nil {
 		t.Errorf("the macvlan of the pod that lives: %v", err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/timing"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // each returns n commands of ip(8) from a format for two bytes.
@@ -86,7 +88,7 @@ func TestDelIsQuickWithManyMacvlansOfThePod(t *testing.T) {
 	b.node.MustRun(b.call("DEL", config))
 	timing.Check(t, "the DEL", time.Since(began), delGoal)
 	b.untouched(before)
-	links, err := b.pod.Links()
+	links, err := link.Links(b.pod.Netns)
 	if err != nil || len(links) != 2 {
 		t.Errorf("%d links are left in the pod, want lo and other (%v)", len(links), err)
 	}

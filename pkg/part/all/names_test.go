@@ -15,6 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // returnedNIC lends the NIC, and moves it back to the host as the kernel does when a
@@ -65,7 +67,7 @@ func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := returnedNIC(t, more...)
 			b.delAwaitsNames(time.Second, func() {})
-			if _, err := b.node.ByName(nicName); err != nil {
+			if _, err := link.ByName(b.node.Netns, nicName); err != nil {
 				t.Error(err)
 			}
 		})
@@ -112,13 +114,13 @@ func TestLinkOfARecordOfAnotherBootKeepsItsName(t *testing.T) {
 			b.node.MustRun(other)
 			b.pod.IP("link", "set", other.IfName, "name", nicName)
 			b.pod.IP("link", "set", nicName, "netns", b.node.Name)
-			l, err := b.node.ByName(nicName)
+			l, err := link.ByName(b.node.Netns, nicName)
 			if err != nil {
 				t.Fatal(err)
 			}
 			b.changeRecord(1, change) // of other
 			_, err = b.node.Run(b.call("DEL", b.config(nil)))
-			now, findErr := b.node.ByIndex(l.Index)
+			now, findErr := link.ByIndex(b.node.Netns, l.Index)
 			if findErr != nil {
 				t.Fatal(findErr)
 			}
@@ -172,7 +174,7 @@ func TestAltnameOfTheNICIsTheNameInThePod(t *testing.T) {
 			call := b.call("ADD", b.config(nil))
 			call.IfName = name
 			b.node.MustRun(call)
-			if l, err := b.pod.ByName(name); err != nil || !slices.Contains(l.AltNames, "slot7") {
+			if l, err := link.ByName(b.pod.Netns, name); err != nil || !slices.Contains(l.AltNames, "slot7") {
 				t.Errorf("in the pod it is %+v, %v", l, err)
 			}
 			b.node.MustRun(call.With("DEL"))

@@ -13,6 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // nodeFile writes the node file of the plugins that the test runs from now on.
@@ -189,7 +191,7 @@ func TestRecordsOfAClosedStateDirectoryAreNotBelieved(t *testing.T) {
 	if _, err := os.Stat(mark); err == nil {
 		t.Error("a program that the record names was run")
 	}
-	if l, err := b.pod.ByName("net1"); err != nil || l.Alias != nicName {
+	if l, err := link.ByName(b.pod.Netns, "net1"); err != nil || l.Alias != nicName {
 		t.Errorf("a link that nothing but the record tells to be the host's: %+v, %v", l, err)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -24,7 +24,7 @@ func TestRemadeDeviceIsNotMissingInAnotherPod(t *testing.T) {
 		}},
 	}
 	for path, want := range map[string]int{"/run/netns/" + b.pod.Name: 1, "/run/netns/dead": 0} {
-		r.Netns = ledger.Netns{NetnsID: link.NetnsID{Inode: b.pod.ID.Inode}, Path: path}
+		r.Netns = ledger.Netns{ID: netns.ID{Inode: b.pod.ID.Inode}, Path: path}
 		if missing, err := rdmadev.Missing(n, r); err != nil || len(missing) != want {
 			t.Errorf("%s: missing: %v, %v", path, missing, err)
 		}

@@ -16,6 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // everything returns all facts about the NIC from three readers, which share no
@@ -137,13 +139,13 @@ func (b *bench) returned() string {
 // clearPod deletes the links that a mutation made beside the NIC.
 func (b *bench) clearPod() {
 	b.t.Helper()
-	links, err := b.pod.Links()
+	links, err := link.Links(b.pod.Netns)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	for _, l := range links {
 		if l.Name != "lo" {
-			_ = b.pod.Netns.Delete(l.Index)
+			_ = link.Delete(b.pod.Netns, l.Index)
 		}
 	}
 }

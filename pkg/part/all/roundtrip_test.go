@@ -15,6 +15,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
 )
 
 func codeOf(err error) uint {
@@ -104,7 +107,7 @@ func TestPodCannotKeepANICByAnAltname(t *testing.T) {
 func TestPodGetsTheNICUpWithItsMTUAltnameAndMAC(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	host, err := b.node.ByName(nicName)
+	host, err := link.ByName(b.node.Netns, nicName)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +116,7 @@ func TestPodGetsTheNICUpWithItsMTUAltnameAndMAC(t *testing.T) {
 	if err := json.Unmarshal(out, &result); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	l, err := b.pod.ByName("net1")
+	l, err := link.ByName(b.pod.Netns, "net1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +130,7 @@ func TestPodGetsTheNICUpWithItsMTUAltnameAndMAC(t *testing.T) {
 		t.Errorf("result: %s", out)
 	}
 	for _, s := range []string{"ipv4/conf/arp_notify", "ipv6/conf/ndisc_notify"} {
-		if settings, err := b.pod.Sysctls("net1"); err != nil || settings[s] != "1" {
+		if settings, err := sysctl.Read(b.pod.Netns, "net1"); err != nil || settings[s] != "1" {
 			t.Errorf("%s is %q, %v", s, settings[s], err)
 		}
 	}
@@ -142,7 +145,7 @@ func TestMTUOfTheConfigHoldsInThePodOnly(t *testing.T) {
 	if !strings.Contains(string(out), `"mtu": 4200`) {
 		t.Errorf("result: %s", out)
 	}
-	if l, err := b.pod.ByName("net1"); err != nil || l.MTU != 4200 {
+	if l, err := link.ByName(b.pod.Netns, "net1"); err != nil || l.MTU != 4200 {
 		t.Errorf("MTU in the pod: %+v, %v", l, err)
 	}
 	b.node.MustRun(b.call("DEL", config))
@@ -253,7 +256,7 @@ func TestInjectedIDThatIsNoDeviceDoesNotDisturbASelector(t *testing.T) {
 		"deviceID": "0", "pciBusID": "0", "runtimeConfig": map[string]any{"deviceID": "3", "CNIDeviceInfoFile": "/var/run/k8s.cni.cncf.io/devinfo/cni/test-of-rail-cni"},
 	})
 	b.node.MustRun(b.call("ADD", config))
-	if _, err := b.pod.ByName("net1"); err != nil {
+	if _, err := link.ByName(b.pod.Netns, "net1"); err != nil {
 		t.Error(err)
 	}
 	b.node.MustRun(b.call("DEL", config))
@@ -262,7 +265,7 @@ func TestInjectedIDThatIsNoDeviceDoesNotDisturbASelector(t *testing.T) {
 func TestAltnameAndMACSelect(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	l, err := b.node.ByName(nicName)
+	l, err := link.ByName(b.node.Netns, nicName)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 func TestCheckNoticesWhatChanged(t *testing.T) {
@@ -125,7 +127,7 @@ func TestCheckKnowsAMacvlanByItsKindAndMode(t *testing.T) {
 		_, err := b.node.Run(b.call("CHECK", strings.Replace(prev, `"private"`, `"bridge"`, 1)))
 		fails(t, err, cnierr.Mismatch, "mode private, not bridge")
 		// Another interface has its name now, with the same MAC.
-		l, err := b.pod.ByName("net1")
+		l, err := link.ByName(b.pod.Netns, "net1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +222,7 @@ func TestGCOfOneNodeLeavesTheOthersAttachments(t *testing.T) {
 	b.node.MustRun(b.call("ADD", b.config(nil)))
 	gc := b.call("GC", b.config(map[string]any{"cni.dev/valid-attachments": []any{}}))
 	testnet.NewNetns(t, "node2").MustRun(gc)
-	if _, err := b.pod.ByName("net1"); err != nil || len(b.records()) != 1 {
+	if _, err := link.ByName(b.pod.Netns, "net1"); err != nil || len(b.records()) != 1 {
 		t.Errorf("GC ended an attachment of another node: %v", err)
 	}
 	b.node.MustRun(gc)
@@ -312,7 +314,7 @@ func TestRuntimeMayReuseAContainerID(t *testing.T) {
 	// Same ID and interface, another netns: the old attachment is stale.
 	c.Netns = "/run/netns/" + testnet.NewNetns(t, "pod2").Name
 	b.node.MustRun(c)
-	if _, err := b.pod.ByName("net1"); err == nil {
+	if _, err := link.ByName(b.pod.Netns, "net1"); err == nil {
 		t.Error("the NIC is still in the old pod netns")
 	}
 	b.node.MustRun(c.With("DEL"))

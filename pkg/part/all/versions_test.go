@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
 // specVersions are the configuration versions that one binary serves.
@@ -57,7 +59,7 @@ func exactResult(t *testing.T, version, plugin, ipam string) {
 	config = b.configOf(conf, more)
 	mac := "02:00:00:00:00:42"
 	if plugin == "host-device" {
-		l, err := b.node.ByName(nicName)
+		l, err := link.ByName(b.node.Netns, nicName)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -157,13 +157,13 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	host, child := tx.Node.Netns, tx.Record.Child
 	name := tempName(tx.Record)
-	err := host.CreateIPoIBChild(link.IPoIBChild{
+	err := link.CreateIPoIBChild(host, link.IPoIBChild{
 		Parent: child.MasterIndex, Name: name, PKey: child.PKey, Umcast: p.Conf.Umcast == nil || *p.Conf.Umcast,
 	})
 	if err != nil {
 		return refused(child, err)
 	}
-	l, err := host.ByName(name)
+	l, err := link.ByName(host, name)
 	if err != nil {
 		return err
 	}
@@ -175,23 +175,23 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err := errors.Join(tx.Step("made"), tx.Node.Ledger.Put(tx.Record)); err != nil {
 		return err
 	}
-	if err := host.Move(l.Index, tx.Pod, tx.IfName, ""); err != nil {
+	if err := link.Move(host, l.Index, tx.Pod, tx.IfName, ""); err != nil {
 		return failure.From(err, failure.Kernel, "move the child of %s into the pod", child.Master).Cure("see the kernel log")
 	}
-	if l, err = tx.Pod.ByName(tx.IfName); err != nil {
+	if l, err = link.ByName(tx.Pod, tx.IfName); err != nil {
 		return err
 	}
 	child.PodIndex = l.Index
-	if err := tx.Pod.RandomAddrGen(l.Index); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) { // the kernel has no IPv6
+	if err := link.RandomAddrGen(tx.Pod, l.Index); err != nil && !errors.Is(err, unix.EAFNOSUPPORT) { // the kernel has no IPv6
 		return failure.From(err, failure.Kernel, "set how interface %s chooses its link-local address", tx.IfName).Cure("see the kernel log")
 	}
 	if p.Conf.MTU != 0 {
-		if err := tx.Pod.SetMTU(l.Index, p.Conf.MTU); err != nil {
+		if err := link.SetMTU(tx.Pod, l.Index, p.Conf.MTU); err != nil {
 			return failure.From(err, failure.InvalidConfig, "a child of %s cannot have MTU %d", child.Master, p.Conf.MTU).
 				Cure(`set a smaller "mtu"`)
 		}
 	}
-	if tx.Link, err = tx.Pod.ByIndex(l.Index); err != nil {
+	if tx.Link, err = link.ByIndex(tx.Pod, l.Index); err != nil {
 		return err
 	}
 	tx.Record.MAC = tx.Link.MAC.String()

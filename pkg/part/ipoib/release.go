@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -32,7 +33,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 		return nil // the child is gone, and the kernel has reused its queue pair for another attachment
 	}
 	s := search{Releasing: releasing, mac: mac, began: time.Now()}
-	if first, err := link.OpenNetns(link.InitNetns); err == nil { // a container may not open it
+	if first, err := netns.Open(netns.InitPath); err == nil { // a container may not open it
 		defer first.Close()
 		if !first.ID.Equal(releasing.Home.ID) {
 			s.first = first
@@ -61,7 +62,7 @@ const unlistedWait = time.Second
 type search struct {
 	*attachment.Releasing
 	mac   net.HardwareAddr // the child's permanent address, nil if that is not known
-	first *link.Netns      // init_net, nil if it is Home, or cannot be opened
+	first *netns.Netns     // init_net, nil if it is Home, or cannot be opened
 	began time.Time
 
 	left, deleted bool // the IPAM plugin was asked to free the addresses; a child was deleted
@@ -71,13 +72,13 @@ type search struct {
 // search that finds nothing ends the release.
 func (s *search) step(ctx context.Context) (gone bool, err error) {
 	for _, in := range []struct {
-		ns   *link.Netns
+		ns   *netns.Netns
 		mine func(*link.Link) bool
 	}{{s.Pod, s.isChild}, {s.Home, s.isOnHost}, {s.first, s.isOnHost}} {
 		if in.ns == nil {
 			continue
 		}
-		links, err := in.ns.Links()
+		links, err := link.Links(in.ns)
 		if err != nil {
 			return true, fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known, so the addresses stay
 		}
@@ -89,8 +90,8 @@ func (s *search) step(ctx context.Context) (gone bool, err error) {
 			s.left = true
 			return false, nil // that took time
 		}
-		s.deleted = in.ns.SetDown(links[at].Index) == nil // Delete does not report a link that the pod has moved
-		return false, failure.Wrap(in.ns.Delete(links[at].Index), failure.Kernel, "delete the IPoIB child %s", links[at].Name)
+		s.deleted = link.SetDown(in.ns, links[at].Index) == nil // Delete does not report a link that the pod has moved
+		return false, failure.Wrap(link.Delete(in.ns, links[at].Index), failure.Kernel, "delete the IPoIB child %s", links[at].Name)
 	}
 	hidden, listed, err := s.hidden()
 	switch {
@@ -141,7 +142,7 @@ func (s *search) hidden() (hidden, listed bool, err error) {
 	if err != nil || len(devices) == 0 {
 		return false, true, err // with the end of an RDMA device, or its move, its children end
 	}
-	links, err := s.Home.Links()
+	links, err := link.Links(s.Home)
 	if err != nil {
 		return false, false, err
 	}
@@ -167,12 +168,12 @@ func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
 		return nil // nothing tells it from others
 	}
-	l, err := u.Pod.ByName(u.IfName)
+	l, err := link.ByName(u.Pod, u.IfName)
 	if errors.Is(err, link.ErrNotFound) || err == nil && !l.IsIPoIBChild() {
 		return nil // another interface may have the name
 	}
 	if err != nil {
 		return err
 	}
-	return failure.Wrap(u.Pod.Delete(l.Index), failure.Kernel, "delete the IPoIB child %s", l.Name)
+	return failure.Wrap(link.Delete(u.Pod, l.Index), failure.Kernel, "delete the IPoIB child %s", l.Name)
 }

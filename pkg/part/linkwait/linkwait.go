@@ -10,6 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/announce"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -86,23 +87,23 @@ func kernelAnnounces(before *link.Link) bool {
 }
 
 // carrier is [Carrier]. It announces the addresses if announce is true, or if it waited.
-func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int, announce bool) error {
+func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int, announces bool) error {
 	var l *link.Link
 	err := For(ctx, tx, conf, func() (lacks string, err error) {
-		if l, err = tx.Pod.ByIndex(index); err == nil && !l.HasCarrier() {
-			announce = true
+		if l, err = link.ByIndex(tx.Pod, index); err == nil && !l.HasCarrier() {
+			announces = true
 			lacks = fmt.Sprintf("interface %s (%s) has no carrier", tx.IfName, tx.Record.NICName())
 		}
 		return lacks, err
 	})
-	if err != nil || !tx.Record.Link.Up || !announce {
+	if err != nil || !tx.Record.Link.Up || !announces {
 		return err
 	}
-	send := tx.Pod.Announce
+	send := announce.Addresses
 	if tx.Link != nil && !tx.Node.IPAMByInterface(tx.Conf.IPAM.Type) { // otherwise there may be addresses that are not in the result
-		send = tx.Pod.AnnounceNew
+		send = announce.NewAddresses
 	}
-	if err := send(l, l.MAC, tx.Layer3.Addresses()); err != nil {
+	if err := send(tx.Pod, l, l.MAC, tx.Layer3.Addresses()); err != nil {
 		tx.Node.Log.Warn("cannot announce the addresses to neighbors", "err", err)
 	}
 	return nil
@@ -120,7 +121,7 @@ func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, i
 	waiting, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	err := wait.Until(waiting, poll, func() (bool, error) {
-		l, err := tx.Pod.ByIndex(index)
+		l, err := link.ByIndex(tx.Pod, index)
 		if err != nil {
 			return false, err
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/part/parent"
 )
 
@@ -83,7 +84,7 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 }
 
 // where returns the parent's netns.
-func (p Part) where(tx *attachment.Tx) *link.Netns {
+func (p Part) where(tx *attachment.Tx) *netns.Netns {
 	if p.Conf.LinkInContainer {
 		return tx.Pod
 	}
@@ -91,7 +92,7 @@ func (p Part) where(tx *attachment.Tx) *link.Netns {
 }
 
 // find returns the parent, which is in ns.
-func (p Part) find(n *attachment.Node, ns *link.Netns) (parent.Found, error) {
+func (p Part) find(n *attachment.Node, ns *netns.Netns) (parent.Found, error) {
 	c := p.Conf
 	return parent.Of(parent.Conf{Master: c.Master, Rail: c.Rail, InPod: c.LinkInContainer, NeedsRail: c.NeedsRail(), RailCure: c.RailCure}, n, ns)
 }
@@ -106,7 +107,7 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	m := link.Macvlan{
 		Master: child.MasterIndex, Name: tx.IfName, Mode: p.Conf.Mode, MTU: p.Conf.MTU, MAC: mac, BCQueueLen: p.Conf.BCQueueLen,
 	}
-	err = ns.CreateMacvlan(tx.Pod, m)
+	err = link.CreateMacvlan(ns, tx.Pod, m)
 	if errors.Is(err, unix.EEXIST) && tx.NameFree(tx.IfName) == nil {
 		// Kernels before 6.2 look the name up on the host: make it under
 		// another, which only the pod sees.
@@ -115,25 +116,25 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err != nil {
 		return p.refused(ns, child, err)
 	}
-	if tx.Link, err = tx.Pod.ByName(tx.IfName); err != nil {
+	if tx.Link, err = link.ByName(tx.Pod, tx.IfName); err != nil {
 		return err
 	}
 	tx.Record.MAC, child.PodIndex = tx.Link.MAC.String(), tx.Link.Index
 	return tx.Step("mtu")
 }
 
-func createRenamed(tx *attachment.Tx, ns *link.Netns, m link.Macvlan) error {
+func createRenamed(tx *attachment.Tx, ns *netns.Netns, m link.Macvlan) error {
 	name := m.Name
 	m.Name = tempName(tx.Record)
-	if err := ns.CreateMacvlan(tx.Pod, m); err != nil {
+	if err := link.CreateMacvlan(ns, tx.Pod, m); err != nil {
 		return err
 	}
-	l, err := tx.Pod.ByName(m.Name)
+	l, err := link.ByName(tx.Pod, m.Name)
 	if err != nil {
 		return err
 	}
-	if err := tx.Pod.Rename(l.Index, name); err != nil {
-		return errors.Join(err, tx.Pod.Delete(l.Index))
+	if err := link.Rename(tx.Pod, l.Index, name); err != nil {
+		return errors.Join(err, link.Delete(tx.Pod, l.Index))
 	}
 	return nil
 }
@@ -147,7 +148,7 @@ func tempName(r *ledger.Record) string {
 const minMTU = 68
 
 // refused returns the error for a macvlan that the kernel did not make.
-func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
+func (p Part) refused(ns *netns.Netns, child *ledger.Child, err error) error {
 	what := fmt.Sprintf("the kernel refused a macvlan on %s", child.Master)
 	switch {
 	case errors.Is(err, unix.ENODEV):
@@ -171,8 +172,8 @@ func (p Part) refused(ns *link.Netns, child *ledger.Child, err error) error {
 	return failure.From(err, failure.Kernel, "%s", what).Cure("see the kernel log")
 }
 
-func hasKind(ns *link.Netns, master int, kinds ...string) bool {
-	links, err := ns.Links()
+func hasKind(ns *netns.Netns, master int, kinds ...string) bool {
+	links, err := link.Links(ns)
 	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool {
 		return l.Lower == master && !l.LowerInOtherNetns && slices.Contains(kinds, l.Kind)
 	})
@@ -196,7 +197,7 @@ func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
 		return nil // it was deleted with its netns
 	}
-	l, err := u.Pod.ByName(u.IfName)
+	l, err := link.ByName(u.Pod, u.IfName)
 	if errors.Is(err, link.ErrNotFound) || err == nil && l.Kind != "macvlan" {
 		return nil // another interface may have the name
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -73,8 +74,8 @@ func deleteIn(ctx context.Context, releasing *attachment.Releasing) (deleted boo
 	return sure, deleteAll(releasing.Pod, found, sure, releasing.Silent)
 }
 
-func hasMAC(pod *link.Netns, r *ledger.Record) bool {
-	links, err := pod.Links()
+func hasMAC(pod *netns.Netns, r *ledger.Record) bool {
+	links, err := link.Links(pod)
 	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.MAC.String() == r.MAC })
 }
 
@@ -84,7 +85,7 @@ func hasMAC(pod *link.Netns, r *ledger.Record) bool {
 // ADD that was killed has no index: then the MAC decides, or else the name.
 func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
-	links, err := pod.Links()
+	links, err := link.Links(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +141,7 @@ func Is(l *link.Link, o *ledger.Record) bool {
 
 // answering returns the indexes of the links in the pod netns that have an
 // address of the attachment, as far as that can be known.
-func answering(pod *link.Netns, r *ledger.Record) map[int]bool {
+func answering(pod *netns.Netns, r *ledger.Record) map[int]bool {
 	var mine []net.IP
 	for _, cidr := range r.Addresses {
 		if ip, _, err := net.ParseCIDR(cidr); err == nil {
@@ -150,7 +151,7 @@ func answering(pod *link.Netns, r *ledger.Record) map[int]bool {
 	if len(mine) == 0 {
 		return nil
 	}
-	found, _ := pod.LinksWith(mine)
+	found, _ := link.LinksWith(pod, mine)
 	return found
 }
 
@@ -181,14 +182,14 @@ func (s *search) hidden() (bool, error) {
 	if err != nil || ns == nil {
 		return false, nil //nolint:nilerr // not made yet, or its parent died with the pod netns
 	}
-	master, err := ns.ByName(r.Child.Master)
+	master, err := link.ByName(ns, r.Child.Master)
 	if errors.Is(err, link.ErrNotFound) {
 		return false, nil // its children died with it, or it is lent
 	}
 	if err != nil {
 		return false, err
 	}
-	hears, err := ns.Accepts(master.Index, mac)
+	hears, err := link.Accepts(ns, master.Index, mac)
 	if errors.Is(err, link.ErrNotFound) {
 		return false, nil // it left just now
 	}
@@ -211,22 +212,22 @@ const deleteWait = 5 * time.Second
 
 // deleteAll deletes these links of the pod. If sure, which means that there
 // are no others, it calls silent once none of them answers for an address.
-func deleteAll(pod *link.Netns, links []*link.Link, sure bool, silent func()) error {
+func deleteAll(pod *netns.Netns, links []*link.Link, sure bool, silent func()) error {
 	if len(links) > fewLinks {
 		var err error
-		if links, err = pod.DeleteTogether(links, deleteWait); err != nil {
+		if links, err = link.DeleteTogether(pod, links, deleteWait); err != nil {
 			return err
 		}
 	}
 	for _, l := range links {
-		sure = pod.Silence(l.Index) == nil && sure
+		sure = link.Silence(pod, l.Index) == nil && sure
 	}
 	if sure {
 		silent()
 	}
 	var errs []error
 	for _, l := range links {
-		errs = append(errs, failure.Wrap(pod.Delete(l.Index), failure.Kernel, "delete macvlan %s", l.Name))
+		errs = append(errs, failure.Wrap(link.Delete(pod, l.Index), failure.Kernel, "delete macvlan %s", l.Name))
 	}
 	return errors.Join(errs...)
 }

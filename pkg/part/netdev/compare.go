@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -83,7 +84,7 @@ func (c *comparison) settle(ctx context.Context) (none bool, err error) {
 
 // check compares the NIC once. It reports whether an address is gone that was restored.
 func (c *comparison) check() (gone bool, err error) {
-	found, err := c.releasing.Home.Compare(c.index, c.releasing.Record.Loan.Snapshot, false)
+	found, err := nicstate.Compare(c.releasing.Home, c.index, c.releasing.Record.Loan.Snapshot, false)
 	c.missing = notAmong(found, c.lost)
 	if gone = slices.ContainsFunc(c.missing, isAddress); gone {
 		c.removed = true
@@ -97,13 +98,13 @@ func (c *comparison) check() (gone bool, err error) {
 // mayComeYet reports whether the kernel may still add what is missing, or another restore: a rule
 // comes only from those who deleted it.
 func mayComeYet(missing error) bool {
-	var l *link.Lost
+	var l *nicstate.Lost
 	return !errors.As(missing, &l) || !strings.HasPrefix(l.What, "rule ")
 }
 
 // isAddress reports whether an address is missing.
 func isAddress(missing error) bool {
-	var l *link.Lost
+	var l *nicstate.Lost
 	return errors.As(missing, &l) && strings.HasPrefix(l.What, "address ")
 }
 
@@ -114,9 +115,9 @@ func notAmong(found, lost []error) []error {
 
 // among reports whether one of the lost is the object that err is about.
 func among(lost []error, err error) bool {
-	var missing *link.Lost
+	var missing *nicstate.Lost
 	return errors.As(err, &missing) && slices.ContainsFunc(lost, func(e error) bool {
-		var known *link.Lost
+		var known *nicstate.Lost
 		return errors.As(e, &known) && known.What == missing.What
 	})
 }
@@ -127,16 +128,16 @@ func among(lost []error, err error) bool {
 // The NIC may have been lent again since, or be gone: then nothing is compared.
 func CompareLater(n *attachment.Node, r *ledger.Record) (found bool, err error) {
 	s := r.Loan.Snapshot
-	l, err := n.Netns.Find(r.Loan.Identity, append([]string{s.Name}, s.AltNames...)...)
+	l, err := link.Find(n.Netns, r.Loan.Identity, append([]string{s.Name}, s.AltNames...)...)
 	if err != nil || l == nil {
 		return false, err
 	}
-	changed, err := n.Netns.Changed(l, s)
+	changed, err := nicstate.CompareSettings(n.Netns, l, s)
 	if err != nil {
 		return false, err
 	}
 	if l.IsUp() || !s.Up { // otherwise the routes are gone with that
-		missing, err := n.Netns.Compare(l.Index, s, true)
+		missing, err := nicstate.Compare(n.Netns, l.Index, s, true)
 		if err != nil {
 			return false, err
 		}
@@ -159,7 +160,7 @@ func lentAgain(n *attachment.Node, r *ledger.Record) bool {
 // noted reports whether a note says already, since the NIC was lent, that the object of err was not
 // restored.
 func noted(n *attachment.Node, r *ledger.Record, err error) bool {
-	var missing *link.Lost
+	var missing *nicstate.Lost
 	if !errors.As(err, &missing) {
 		return false
 	}

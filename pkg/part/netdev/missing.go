@@ -12,7 +12,7 @@ import (
 // Missing returns, of attachments whose NIC is lent, those whose NIC cannot be in the
 // pod, and the reason: the NIC is on the host, or no longer exists. It enters no pod.
 func Missing(n *attachment.Node, lent []*ledger.Record) (map[ledger.Key]string, error) {
-	links, err := n.Netns.Links()
+	links, err := link.Links(n.Netns)
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -34,13 +35,13 @@ const (
 func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, names ...string) (taken *link.Link, name string, err error) {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	for deadline := time.Now().Add(roomWait); ; {
-		taken, name, err = home.NameTaken(names, index)
+		taken, name, err = link.NameTaken(home, names, index)
 		if taken == nil || err != nil || time.Now().After(deadline) || ctx.Err() != nil {
 			return taken, name, err
 		}
 		other, err := returnedAs(n, home, taken, r)
 		if err == nil && other == nil && madeBeside(r, taken) {
-			if err := home.Rename(taken.Index, fmt.Sprintf("dev%d", taken.Index)); err != nil {
+			if err := link.Rename(home, taken.Index, fmt.Sprintf("dev%d", taken.Index)); err != nil {
 				return taken, name, nil //nolint:nilerr // the caller says that the name is taken
 			}
 			continue
@@ -68,13 +69,13 @@ func madeBeside(r *ledger.Record, l *link.Link) bool {
 // ended: the pod chose its present name. It also removes the altnames that the pod
 // added. The NIC gets its own name back when its attachment ends. changed reports
 // whether the NIC may have other names now.
-func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.Record) (changed bool, err error) {
-	l, err := home.ByIndex(index)
+func renameReturned(n *attachment.Node, home *netns.Netns, index int, of *ledger.Record) (changed bool, err error) {
+	l, err := link.ByIndex(home, index)
 	if err != nil {
 		return true, nil //nolint:nilerr // it has left
 	}
 	changed = slices.ContainsFunc(l.AltNames, func(name string) bool { return !slices.Contains(of.Loan.Snapshot.AltNames, name) })
-	err = home.KeepAltNames(l, of.Loan.Snapshot.AltNames)
+	err = link.KeepAltNames(home, l, of.Loan.Snapshot.AltNames)
 	if errors.Is(err, link.ErrNotFound) {
 		return true, nil
 	}
@@ -86,7 +87,7 @@ func renameReturned(n *attachment.Node, home *link.Netns, index int, of *ledger.
 	}
 	name := fmt.Sprintf("dev%d", index) // as the kernel would have called it
 	for try := 1; try < renameTries; try++ {
-		if err = home.Rename(index, name); !errors.Is(err, unix.EEXIST) {
+		if err = link.Rename(home, index, name); !errors.Is(err, unix.EEXIST) {
 			break
 		}
 		name = fmt.Sprintf("dev%d-%d", index, try) // a pod may have taken that name too
@@ -107,10 +108,10 @@ const renameTries = 20
 
 // returnedAs returns the record, other than mine, of the NIC l, or nil. The kernel moved
 // that NIC to the host because a netns ended; its attachment has not ended.
-func returnedAs(n *attachment.Node, home *link.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
+func returnedAs(n *attachment.Node, home *netns.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
 	others, _ := n.Ledger.Held(home.ID, func(r *ledger.Record) bool { return r.Key != mine.Key && r.LendsNetdev() })
 	for _, r := range others { // an attachment with an unreadable record cannot be ended
-		found, err := home.Find(r.Loan.Identity, r.Loan.Name, r.IfName)
+		found, err := link.Find(home, r.Loan.Identity, r.Loan.Name, r.IfName)
 		if err != nil || found != nil && found.Index == l.Index {
 			return r, err
 		}

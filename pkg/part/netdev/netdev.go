@@ -15,8 +15,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/bpf"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/part/address"
 	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
@@ -284,7 +289,7 @@ func notFound(n *attachment.Node, s nic.Selector, err error) error {
 func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) error {
 	host := tx.Node.Host()
 	// Read again under the lock: another loan may have come and gone.
-	v, err := host.Netns.View(chosen.Index)
+	v, err := link.ReadView(host.Netns, chosen.Index)
 	if err != nil {
 		return err
 	}
@@ -316,10 +321,10 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	if lent.Above, err = above(tx, l.Index); err != nil {
 		return err
 	}
-	if h, err := host.Netns.Hardware(l.Name); err == nil && h != (link.Hardware{}) {
+	if h, err := device.ReadHardware(host.Netns, l.Name); err == nil && h != (device.Hardware{}) {
 		lent.Hardware = &h // for railctl and device plugins: a driver without it must not prevent a loan
 	}
-	if lent.Snapshot, err = host.Netns.Snapshot(v); err == nil {
+	if lent.Snapshot, err = nicstate.Take(host.Netns, v); err == nil {
 		joinHops(tx, lent.Snapshot)
 	}
 	if err == nil && p.Conf.KeepAddress && len(lent.Snapshot.Carried().Addresses) == 0 {
@@ -327,10 +332,10 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 			Cure("give it an address there, or remove the key and have \"ipam\" assign one")
 	}
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
-		lent.Snapshot.Programs, err = host.Netns.Programs(l)
+		lent.Snapshot.Programs, err = bpf.Programs(host.Netns, l)
 	}
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowVFs) {
-		lent.Snapshot.Functions, err = host.Netns.Functions(l.Index)
+		lent.Snapshot.Functions, err = sriov.Functions(host.Netns, l.Index)
 	}
 	return err
 }
@@ -343,7 +348,7 @@ func nicsLent(n *attachment.Node) ([]*ledger.Record, []error) {
 
 // joinHops adds to the snapshot the nexthops of its routes that left with other NICs, which are
 // lent.
-func joinHops(tx *attachment.Tx, s *link.Snapshot) {
+func joinHops(tx *attachment.Tx, s *nicstate.Snapshot) {
 	records, errs := nicsLent(tx.Node)
 	for _, r := range records {
 		s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
@@ -403,7 +408,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if err != nil {
 		return err
 	}
-	if err := host.KeepOtherHops(lent.Snapshot); err != nil {
+	if err := nicstate.KeepOtherHops(host, lent.Snapshot); err != nil {
 		tx.Node.Log.Warn("host lacks routes while the NIC is lent", "nic", lent.Name, "err", err)
 	}
 	lent.PodIndex = tx.Link.Index
@@ -411,12 +416,12 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if p.Conf.MTU != 0 && p.Conf.MTU != tx.Link.MTU {
-		if err := tx.Pod.SetMTU(tx.Link.Index, p.Conf.MTU); err != nil {
+		if err := link.SetMTU(tx.Pod, tx.Link.Index, p.Conf.MTU); err != nil {
 			return failure.From(err, failure.InvalidConfig, "%s does not accept MTU %d", lent.Name, p.Conf.MTU).
 				Cure("see `ip -d link show %s` for its limits (maxmtu)", lent.Name)
 		}
 		// Some drivers set less (ipoib_change_mtu).
-		if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err != nil {
+		if tx.Link, err = link.ByIndex(tx.Pod, tx.Link.Index); err != nil {
 			return err
 		}
 	}
@@ -440,11 +445,11 @@ func (p *Part) setMAC(tx *attachment.Tx) error {
 	if p.MAC == nil || bytes.Equal(tx.Link.MAC, p.MAC) {
 		return nil
 	}
-	err := tx.Pod.SetMAC(tx.Link.Index, p.MAC)
+	err := link.SetMAC(tx.Pod, tx.Link.Index, p.MAC)
 	if err != nil {
 		return failure.From(err, failure.NotAvailable, "%s does not accept the MAC %s", tx.Record.Loan.Name, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
 	}
-	if tx.Link, err = tx.Pod.ByIndex(tx.Link.Index); err == nil && !bytes.Equal(tx.Link.MAC, p.MAC) {
+	if tx.Link, err = link.ByIndex(tx.Pod, tx.Link.Index); err == nil && !bytes.Equal(tx.Link.MAC, p.MAC) {
 		err = failure.New(failure.NotAvailable, "%s has the MAC %s, although it was given %s", tx.Record.Loan.Name, tx.Link.MAC, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
 	}
 	return err
@@ -462,34 +467,34 @@ func (p *Part) move(ctx context.Context, tx *attachment.Tx) error {
 	}
 	// The kernel refuses the new name also if it is an altname of the link itself. Restore
 	// adds it again.
-	if err := from.KeepAltNames(l, slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return name == tx.IfName })); err != nil {
+	if err := link.KeepAltNames(from, l, slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return name == tx.IfName })); err != nil {
 		return failure.Wrap(err, failure.Kernel, "lend %s without its altname %s", lent.Name, tx.IfName)
 	}
 	began := time.Now()
-	err = from.Move(l.Index, tx.Pod, tx.IfName, lent.Name)
+	err = link.Move(from, l.Index, tx.Pod, tx.IfName, lent.Name)
 	tx.NoteMove(time.Since(began))
 	if err != nil {
 		return failure.From(err, failure.Kernel, "lend %s", lent.Name).Cure("see the kernel log for the driver's reason")
 	}
-	tx.Link, err = tx.Pod.ByName(tx.IfName)
+	tx.Link, err = link.ByName(tx.Pod, tx.IfName)
 	return err
 }
 
 // toMove returns the link that Claim has chosen, without the host's programs, and its namespace, which the
 // caller closes if it is not the host's.
-func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, error) {
+func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, error) {
 	if tx.Record.MadeAnew() {
 		return renewed(ctx, tx)
 	}
 	host, lent := tx.Node.Netns, tx.Record.Loan
-	l, err := host.ByName(lent.Name)
+	l, err := link.ByName(host, lent.Name)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !lent.Identity.Is(l) {
 		return nil, nil, failure.New(failure.TryAgain, "another NIC has taken the name %s meanwhile", lent.Name)
 	}
-	if err := host.Detach(l.Index, lent.Snapshot.Programs); err != nil {
+	if err := bpf.Detach(host, l.Index, lent.Snapshot.Programs); err != nil {
 		return nil, nil, failure.Wrap(err, failure.Kernel, "lend %s without the host's BPF programs", lent.Name)
 	}
 	return l, host, nil
@@ -531,7 +536,7 @@ func peerOf(ip *net.IPNet) net.IP {
 // their routes and rules.
 func carry(tx *attachment.Tx) error {
 	c := tx.Record.Loan.Snapshot.Carried()
-	rules, err := tx.Node.Netns.Rules(c.Addresses, c.Tables)
+	rules, err := link.Rules(tx.Node.Netns, c.Addresses, c.Tables)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
@@ -24,7 +25,7 @@ func TestNICThatLeavesWhileItIsChosenAsksForARetry(t *testing.T) {
 			return
 		}
 		defer n.Close()
-		chosen, err := n.Netns.ByName("rail0")
+		chosen, err := link.ByName(n.Netns, "rail0")
 		if err != nil {
 			t.Error(err)
 			return

@@ -6,21 +6,23 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/bpf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
 // detachPrograms detaches all BPF programs from a returned NIC, except the
 // host's own. A program survives the NIC's move, and would drop or watch the
 // next pod's packets. missing are the host's programs that are gone.
-func detachPrograms(n *attachment.Node, r *ledger.Record, home *link.Netns, l *link.Link) (missing []link.Program, err error) {
-	there, err := home.Programs(l)
+func detachPrograms(n *attachment.Node, r *ledger.Record, home *netns.Netns, l *link.Link) (missing []bpf.Program, err error) {
+	there, err := bpf.Programs(home, l)
 	if err != nil {
 		return nil, err
 	}
 	was := r.Loan.Snapshot.Programs
-	foreign := slices.DeleteFunc(slices.Clone(there), func(p link.Program) bool { return slices.ContainsFunc(was, p.Same) })
+	foreign := slices.DeleteFunc(slices.Clone(there), func(p bpf.Program) bool { return slices.ContainsFunc(was, p.Same) })
 	for _, p := range foreign {
 		n.LogOf(r).Info("detaching a BPF program that the pod attached", "program", p.String())
 	}
-	missing = slices.DeleteFunc(slices.Clone(was), func(p link.Program) bool { return slices.ContainsFunc(there, p.Same) })
-	return missing, home.Detach(l.Index, foreign)
+	missing = slices.DeleteFunc(slices.Clone(was), func(p bpf.Program) bool { return slices.ContainsFunc(there, p.Same) })
+	return missing, bpf.Detach(home, l.Index, foreign)
 }

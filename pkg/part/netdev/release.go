@@ -14,6 +14,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/part/vf"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -30,7 +34,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 	}
 	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
 	if pod != nil {
-		l, err := pod.FindAt(r.Loan.PodIndex, id, r.IfName, snapshot.Name)
+		l, err := link.FindAt(pod, r.Loan.PodIndex, id, r.IfName, snapshot.Name)
 		if err != nil {
 			return err
 		}
@@ -69,7 +73,7 @@ func gone(releasing *attachment.Releasing) bool {
 	if !host.HasOneNIC(id.ParentDev) {
 		return false
 	}
-	links, err := releasing.Home.Links()
+	links, err := link.Links(releasing.Home)
 	if err != nil {
 		return false
 	}
@@ -83,19 +87,19 @@ func gone(releasing *attachment.Releasing) bool {
 // awaitReturn looks for the NIC on the host, where the kernel moves it when its
 // pod netns ends, and waits as long as it can still come. The kernel moves it
 // to init_net even if the host netns is another; away is then open.
-func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *link.Netns, err error) {
+func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *netns.Netns, err error) {
 	r, home, host := releasing.Record, releasing.Home, releasing.Node.Host()
 	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
 	came, err := releasing.Await(ctx, func() int { return releasing.Node.NICsMoving() }, func() (done bool, err error) {
-		l, err = home.Find(id, hints...)
+		l, err = link.Find(home, id, hints...)
 		if l != nil || err != nil || id.ParentDev == "" {
 			return true, err
 		}
-		if away, err = link.OpenNetns(link.InitNetns); err != nil {
+		if away, err = netns.Open(netns.InitPath); err != nil {
 			away = nil
 			return !host.Bound(id.ParentDev), nil // a container may not open it
 		}
-		if l, err = away.Find(id, hints...); l != nil && !away.ID.Equal(home.ID) {
+		if l, err = link.Find(away, id, hints...); l != nil && !away.ID.Equal(home.ID) {
 			return true, nil
 		}
 		away.Close()
@@ -110,13 +114,13 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 
 // returnNIC moves the NIC l from a netns to the host's, and restores it there.
 // If its name is taken on the host it stays in the netns.
-func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.Netns, l *link.Link) error {
+func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *netns.Netns, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
 	prepare := func() error {
 		// Remove altnames that the pod added first: if one is taken on the host the
 		// kernel would refuse the move, and the pod could keep the NIC.
-		if err := from.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
+		if err := link.KeepAltNames(from, l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
 			n.LogOf(r).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 		}
 		return freeNames(ctx, releasing, append([]string{s.Name}, s.AltNames...))
@@ -126,29 +130,29 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 	}
 	if releasing.Leaving(ctx) {
 		var err error
-		if l, err = from.ByIndex(l.Index); err == nil {
+		if l, err = link.ByIndex(from, l.Index); err == nil {
 			err = prepare()
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if from.SetDown(l.Index) == nil {
+	if link.SetDown(from, l.Index) == nil {
 		releasing.Silent()
 	}
-	from.ForgetApplications(l.Name, s.Device)
-	err := from.MoveAs(l, home, s.Name, s.Alias)
+	device.ForgetApplications(from, l.Name, s.Device)
+	err := link.MoveAs(from, l, home, s.Name, s.Alias)
 	if errors.Is(err, unix.EEXIST) {
 		// Another link of the pod has the name. Prefer a brief wrong name on
 		// the host over leaving the NIC in the pod.
-		err = from.Move(l.Index, home, s.Name, s.Alias)
+		err = link.Move(from, l.Index, home, s.Name, s.Alias)
 	}
 	if err != nil {
 		return errors.Join(
 			failure.From(err, failure.NotReturned, "cannot return %s", s.Name).Cure("a DEL, a sweep or `railctl gc` tries again"),
 			undoReturn(r, from, home))
 	}
-	arrived, err := home.ByName(s.Name)
+	arrived, err := link.ByName(home, s.Name)
 	if err != nil {
 		return err
 	}
@@ -158,7 +162,7 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *link.
 // freeNames frees the names of a NIC that is about to move to the host.
 func freeNames(ctx context.Context, releasing *attachment.Releasing, names []string) error {
 	home := releasing.Home
-	if taken, _, err := home.NameTaken(names, 0); taken == nil || err != nil {
+	if taken, _, err := link.NameTaken(home, names, 0); taken == nil || err != nil {
 		return err // nearly always free
 	}
 	unlock, err := lockNames(ctx, releasing)
@@ -193,22 +197,22 @@ func lockNames(ctx context.Context, releasing *attachment.Releasing) (unlock fun
 // undoReturn undoes a failed move to the host: a NIC that arrived under the pod's
 // name goes back to the pod, up as before, but without addresses, because these
 // may be another pod's by now.
-func undoReturn(r *ledger.Record, pod, home *link.Netns) error {
+func undoReturn(r *ledger.Record, pod, home *netns.Netns) error {
 	id, s := r.Loan.Identity, r.Loan.Snapshot
-	l, err := home.Find(id, r.IfName)
+	l, err := link.Find(home, id, r.IfName)
 	if err != nil {
 		return err
 	}
 	if l != nil && l.Name != s.Name {
-		if err := home.Move(l.Index, pod, r.IfName, s.Name); err != nil {
+		if err := link.Move(home, l.Index, pod, r.IfName, s.Name); err != nil {
 			return err
 		}
 	}
-	l, err = pod.FindAt(r.Loan.PodIndex, id, r.IfName, s.Name)
+	l, err = link.FindAt(pod, r.Loan.PodIndex, id, r.IfName, s.Name)
 	if err != nil || l == nil {
 		return err
 	}
-	return errors.Join(pod.FlushAddresses(l.Index), pod.SetUp(l.Index))
+	return errors.Join(link.FlushAddresses(pod, l.Index), link.SetUp(pod, l.Index))
 }
 
 // restoreNames frees the names of a NIC that is on the host, and renames the NIC to its
@@ -233,7 +237,7 @@ func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.
 		return failure.New(failure.NotReturned, "%s was returned as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()).
 			Cure("rename or remove that link")
 	}
-	_ = home.Rename(l.Index, s.Name) // link.Restore tries again, and returns the error
+	_ = link.Rename(home, l.Index, s.Name) // link.Restore tries again, and returns the error
 	return nil
 }
 
@@ -250,7 +254,7 @@ func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	changed := l.Name != s.Name || !slices.Equal(l.AltNames, s.AltNames)
 	// Altnames come first: a pod can add any number, and they slow down other
 	// programs of the host until they are removed.
-	if err := home.KeepAltNames(l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
+	if err := link.KeepAltNames(home, l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
 		n.LogOf(r).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 	}
 	// Before it has its name, by which a manager of the host may know it and set it up, and
@@ -268,7 +272,7 @@ func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if !changed {
 		return l, nil
 	}
-	return home.ByIndex(l.Index)
+	return link.ByIndex(home, l.Index)
 }
 
 // restore restores the state of the snapshot of a NIC that is on the host. l has just
@@ -293,14 +297,14 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		return records
 	})
 	restore := func() (lost []error, err error) {
-		lost, err = home.Restore(l, s)
+		lost, err = nicstate.Restore(home, l, s)
 		return slices.DeleteFunc(lost, func(err error) bool { return returnWithOthers(err, lent) }), err
 	}
 	lost, err := restore()
 	// A setting that is lost now is lost for good, because the record is
 	// removed: a temporary error (no memory, something busy) must not be
 	// enough.
-	again := func(err error) bool { return !errors.Is(err, link.ErrVirtual) }
+	again := func(err error) bool { return !errors.Is(err, nicstate.ErrVirtual) }
 	c := &comparison{releasing: releasing, index: l.Index}
 	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
 		c.lost = lost
@@ -308,17 +312,17 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 			break // and waits for the NIC's manager
 		}
 		_ = wait.For(ctx, restorePause)
-		if l, err = home.ByIndex(l.Index); err == nil {
+		if l, err = link.ByIndex(home, l.Index); err == nil {
 			lost, err = restore()
 		}
 	}
 	var left []link.Changed
 	if err == nil { // otherwise another may have the name, and the next try comes here
-		left = append(home.RestoreDevice(l.Index, s.Name, s.Device), home.RestoreFunctions(l.Index, s.Functions)...)
-		left = append(left, home.MoreReceivers(l.Index, s)...)
+		left = append(device.Restore(home, l.Index, s.Name, s.Device), sriov.Restore(home, l.Index, s.Functions)...)
+		left = append(left, nicstate.MoreReceivers(home, l.Index, s)...)
 		c.lost = lost
 		lost = c.compare(ctx, func() []error {
-			now, err := home.ByIndex(l.Index)
+			now, err := link.ByIndex(home, l.Index)
 			if err != nil {
 				return lost
 			}
@@ -337,8 +341,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 // returnWithOthers reports whether err is about nexthops that return with their own NICs, which
 // are lent.
 func returnWithOthers(err error, lent func() []*ledger.Record) bool {
-	var missing *link.MissingHops
-	return errors.As(err, &missing) && !slices.ContainsFunc(missing.Links, func(hop link.HopLink) bool {
+	var missing *nicstate.MissingHops
+	return errors.As(err, &missing) && !slices.ContainsFunc(missing.Links, func(hop nicstate.HopLink) bool {
 		return !slices.ContainsFunc(lent(), func(r *ledger.Record) bool { return hop.Is(r.Loan.Identity, r.Loan.Snapshot.Name) })
 	})
 }

@@ -6,13 +6,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
 // renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, or its driver was bound again, and its
 // namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before either
 // ends. The interface has the settings that the former one would have kept on its way into
 // the pod.
-func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, error) {
+func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, error) {
 	lent := tx.Record.Loan
 	// A NIC that returns could take its name, by which some settings are set.
 	lock, err := tx.Node.Ledger.LockNames(ctx)
@@ -28,9 +30,9 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, e
 	if tx.Record.Rebinds() {
 		settings.MAC, settings.Broadcast = "", "" // with the former GUID and partition
 	}
-	left, err := ns.Renew(l, &settings)
+	left, err := nicstate.Renew(ns, l, &settings)
 	if err == nil {
-		l, err = ns.ByIndex(l.Index)
+		l, err = link.ByIndex(ns, l.Index)
 	}
 	if err != nil {
 		if ns != tx.Node.Netns {
@@ -47,16 +49,16 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *link.Netns, e
 
 // findRenewed finds the interface with this identity on the host, or else in init_net. Its name may be any:
 // the kernel takes a free one, and udev may be renaming it.
-func findRenewed(host *link.Netns, id link.Identity) (*link.Link, *link.Netns, error) {
-	l, err := host.Find(id)
+func findRenewed(host *netns.Netns, id link.Identity) (*link.Link, *netns.Netns, error) {
+	l, err := link.Find(host, id)
 	if l != nil || err != nil {
 		return l, host, err
 	}
-	first, err := link.OpenNetns(link.InitNetns)
+	first, err := netns.Open(netns.InitPath)
 	if err != nil {
 		return nil, nil, err
 	}
-	if l, err = first.Find(id); l != nil {
+	if l, err = link.Find(first, id); l != nil {
 		return l, first, nil
 	}
 	first.Close()

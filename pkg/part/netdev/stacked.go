@@ -8,6 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 )
 
@@ -20,7 +22,7 @@ const stackedWait = 5 * time.Second
 // above returns the ifindexes of the links in the pod netns that are stacked on
 // a NIC of the host, never nil. The pod did not make them, and they stay.
 func above(tx *attachment.Tx, index int) ([]int, error) {
-	links, err := tx.Pod.Stacked(index, tx.Node.Netns)
+	links, err := link.Stacked(tx.Pod, index, tx.Node.Netns)
 	found := []int{}
 	for _, l := range links {
 		found = append(found, l.Index)
@@ -37,14 +39,14 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 //
 // A link that cannot be deleted is logged. The NIC is returned anyway.
 // deleteStacked reports whether there was a link to delete.
-func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, index int) bool {
+func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *netns.Netns, index int) bool {
 	switch {
 	case r.Loan.PodIndex == 0:
 		return false // the pod never had the NIC, or upstream's plugin lent it
 	case r.Netns.Cookie == 0 && pod.Path != r.Netns.Path:
 		return false // another pod's: its netns has the inode number of ours
 	}
-	links, err := pod.Stacked(index, at)
+	links, err := link.Stacked(pod, index, at)
 	links = slices.DeleteFunc(links, func(l *link.Link) bool { return slices.Contains(r.Loan.Above, l.Index) })
 	if len(links) > 0 {
 		others := n.OthersIn(pod, r)
@@ -59,7 +61,7 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *link.Netns, in
 // brought there from a netns of the pod that has ended. They would keep the NIC from being lent
 // again, and send through it as soon as it is up. If a record cannot be read none is deleted: it
 // may name children of the host. deleteStray reports whether there was one.
-func deleteStray(n *attachment.Node, r *ledger.Record, at *link.Netns, index int) bool {
+func deleteStray(n *attachment.Node, r *ledger.Record, at *netns.Netns, index int) bool {
 	if r.Loan.Snapshot.IPoIB == nil {
 		return false
 	}
@@ -67,26 +69,26 @@ func deleteStray(n *attachment.Node, r *ledger.Record, at *link.Netns, index int
 	if len(errs) > 0 {
 		return deleteLinks(n, r, at, nil, errors.Join(errs...))
 	}
-	var hosts []*link.Snapshot
+	var hosts []*nicstate.Snapshot
 	for _, other := range records {
 		hosts = append(hosts, other.Loan.Snapshot)
 	}
-	links, err := at.StrayChildren(index, r.Loan.Snapshot, hosts)
+	links, err := nicstate.StrayChildren(at, index, r.Loan.Snapshot, hosts)
 	return deleteLinks(n, r, at, links, err)
 }
 
 // deleteLinks deletes links that a pod put on its NIC, and reports whether there was one. err is
 // the error of listing them.
-func deleteLinks(n *attachment.Node, r *ledger.Record, in *link.Netns, links []*link.Link, err error) bool {
+func deleteLinks(n *attachment.Node, r *ledger.Record, in *netns.Netns, links []*link.Link, err error) bool {
 	found := len(links) > 0
 	if found {
 		n.LogOf(r).Info("deleting links that the pod put on the NIC", "links", len(links), "first", links[0].Name)
 	}
 	if len(links) > fewLinks && err == nil {
-		links, err = in.DeleteTogether(links, stackedWait)
+		links, err = link.DeleteTogether(in, links, stackedWait)
 	}
 	for deadline := time.Now().Add(stackedWait); len(links) > 0 && err == nil; links = links[1:] {
-		if err = in.Delete(links[0].Index); time.Now().After(deadline) {
+		if err = link.Delete(in, links[0].Index); time.Now().After(deadline) {
 			break
 		}
 	}

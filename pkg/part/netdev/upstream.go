@@ -11,7 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -26,7 +28,7 @@ func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
 		return p.takeOverReturned(ctx, u)
 	}
-	l, err := u.Pod.ByName(u.IfName)
+	l, err := link.ByName(u.Pod, u.IfName)
 	if errors.Is(err, link.ErrNotFound) {
 		return nil
 	}
@@ -38,7 +40,7 @@ func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	if err != nil || !lentByAlias(l) || !attachment.Selects(s, r.Loan) || !mayTake(u.Node, r, l) {
 		return nil
 	}
-	r.Netns.NetnsID = u.Pod.ID
+	r.Netns.ID = u.Pod.ID
 	return returnNIC(ctx, &attachment.Releasing{Node: u.Node, Record: r, Pod: u.Pod, Home: u.Node.Netns}, u.Pod, l)
 }
 
@@ -118,11 +120,11 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 // returned looks for the NIC that s selects, under a name from the pod: in the
 // host netns, and in init_net, where the kernel moves it. If it is there, and
 // the host netns is another, away is open.
-func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *link.Netns, err error) {
+func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *netns.Netns, err error) {
 	if l, err = returnedIn(u.Node.Netns, s, u); l != nil || err != nil {
 		return l, nil, err
 	}
-	if away, err = link.OpenNetns(link.InitNetns); err != nil {
+	if away, err = netns.Open(netns.InitPath); err != nil {
 		return nil, nil, nil // a container may not open it
 	}
 	if !away.ID.Equal(u.Node.Netns.ID) {
@@ -134,8 +136,8 @@ func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *link.
 	return nil, nil, err
 }
 
-func returnedIn(ns *link.Netns, s nic.Selector, u *attachment.Upstream) (*link.Link, error) {
-	links, err := ns.Links()
+func returnedIn(ns *netns.Netns, s nic.Selector, u *attachment.Upstream) (*link.Link, error) {
+	links, err := link.Links(ns)
 	for _, l := range links {
 		if r := unrecorded(u, l); hasReturned(l, u.IfName) && attachment.Selects(s, r.Loan) && mayTake(u.Node, r, l) {
 			return l, nil
@@ -156,7 +158,7 @@ func hasReturned(l *link.Link, ifName string) bool {
 // shows it.
 func unrecorded(u *attachment.Upstream, l *link.Link) *ledger.Record {
 	r := &ledger.Record{Key: u.Key, HostNetns: u.Node.HostNetns(), Netns: ledger.Netns{Path: u.Netns}}
-	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &link.Snapshot{
+	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &nicstate.Snapshot{
 		Name: l.Alias, AltNames: l.AltNames, MTU: l.MTU, MAC: l.MAC.String(), TxQueueLen: l.TxQueueLen,
 		Group: l.Group, Flags: l.SettableFlags(),
 	}}

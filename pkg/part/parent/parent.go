@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
@@ -41,7 +42,7 @@ func (f Found) SetRail(tx *attachment.Tx) {
 
 // Of returns the parent that c selects in ns, the netns of the parent. If c.NeedsRail, Of fails if the
 // parent has no rail, or another one than c.Rail.
-func Of(c Conf, n *attachment.Node, ns *link.Netns) (Found, error) {
+func Of(c Conf, n *attachment.Node, ns *netns.Netns) (Found, error) {
 	var f Found
 	if c.NeedsRail {
 		var err error
@@ -58,7 +59,7 @@ func Of(c Conf, n *attachment.Node, ns *link.Netns) (Found, error) {
 	return f, c.RailCure(err)
 }
 
-func (c Conf) find(n *attachment.Node, ns *link.Netns, r *rails.Rails) (*link.Link, error) {
+func (c Conf) find(n *attachment.Node, ns *netns.Netns, r *rails.Rails) (*link.Link, error) {
 	if c.Master != "" {
 		return c.named(n, ns)
 	}
@@ -89,8 +90,8 @@ func allocated(host *nic.Host, ids []string) (s nic.Selector, ok bool) {
 }
 
 // named returns the link that the configuration names.
-func (c Conf) named(n *attachment.Node, ns *link.Netns) (*link.Link, error) {
-	l, err := ns.ByName(c.Master)
+func (c Conf) named(n *attachment.Node, ns *netns.Netns) (*link.Link, error) {
+	l, err := link.ByName(ns, c.Master)
 	if !errors.Is(err, link.ErrNotFound) {
 		return l, err
 	}
@@ -123,13 +124,13 @@ func selected(n *attachment.Node, s nic.Selector, what string) (*link.Link, erro
 }
 
 // ofDefaultRoute returns the interface of the default route.
-func ofDefaultRoute(ns *link.Netns) (*link.Link, error) {
-	uplinks, err := ns.DefaultRouteLinks()
+func ofDefaultRoute(ns *netns.Netns) (*link.Link, error) {
+	uplinks, err := link.DefaultRouteLinks(ns)
 	if err != nil {
 		return nil, err
 	}
 	if len(uplinks) == 0 {
 		return nil, failure.New(failure.InvalidConfig, "no default route interface found for the master").Cure(`name one by "master"`)
 	}
-	return ns.ByIndex(uplinks[0])
+	return link.ByIndex(ns, uplinks[0])
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -36,7 +36,7 @@ type Chained struct {
 func (p *Chained) Off() bool { return p.Conf.RDMA.RDMA == netconf.RDMAOff }
 
 // InPlace reports whether the lent RDMA devices are in the pod netns.
-func (*Chained) InPlace(r *ledger.Record, pod *link.Netns) bool {
+func (*Chained) InPlace(r *ledger.Record, pod *netns.Netns) bool {
 	core, err := rdma.Open(pod)
 	if err != nil {
 		return false

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -56,7 +56,7 @@ func check(c *attachment.Checking, conf netconf.RDMA) error {
 	return nil
 }
 
-func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *link.Netns, active bool) error {
+func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *netns.Netns, active bool) error {
 	device, err := findDevice(core, d)
 	if err != nil {
 		return err

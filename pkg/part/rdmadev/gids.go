@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -118,7 +119,7 @@ func peerOf(tx *attachment.Tx, ip netip.Addr) (peer netip.Addr, ok bool) {
 	if tx.Link == nil || !ip.Is4() {
 		return peer, false
 	}
-	return tx.Pod.PeerOf(tx.Link.Index, ip)
+	return link.PeerOf(tx.Pod, tx.Link.Index, ip)
 }
 
 // port is a recorded device as it is now.

@@ -87,7 +87,7 @@ func guardInfiniBand(tx *attachment.Tx, core *rdma.Core, d rdma.Device, allow []
 	if err := guardManager(d.Name, tx.Parent.Name, ports, allow); err != nil {
 		return err
 	}
-	links, err := tx.Node.Netns.Links()
+	links, err := link.Links(tx.Node.Netns)
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
@@ -25,7 +26,7 @@ type lowerNIC struct {
 	// on; nil if neither is the device's. The link below a macvlan may be a VLAN
 	// or a bond, which has no parent.
 	netdev *link.Link
-	netns  *link.Netns // where netdev is
+	netns  *netns.Netns // where netdev is
 }
 
 func (b *lowerNIC) String() string {
@@ -44,9 +45,9 @@ func (b *lowerNIC) child() bool { return b.netdev != nil && b.netdev != b.pod }
 
 // findBehind finds the NIC: by the runtime's ID, or else by the interface. It
 // ignores an ID that is no device of this host (a device plugin's own number).
-func findBehind(n *attachment.Node, c *attachment.Call, pod *link.Netns, conf *netconf.RDMAChained) (*lowerNIC, error) {
+func findBehind(n *attachment.Node, c *attachment.Call, pod *netns.Netns, conf *netconf.RDMAChained) (*lowerNIC, error) {
 	host := n.Host()
-	l, err := pod.ByName(c.IfName)
+	l, err := link.ByName(pod, c.IfName)
 	if err != nil && !errors.Is(err, link.ErrNotFound) {
 		return nil, err
 	}
@@ -82,7 +83,7 @@ func (b *lowerNIC) isOn(parent string) bool {
 	if b.netdev.ParentDev == parent {
 		return true
 	}
-	below, err := b.netns.Below(b.netdev)
+	below, err := link.Below(b.netns, b.netdev)
 	return err == nil && slices.ContainsFunc(below, func(l *link.Link) bool { return l.ParentDev == parent })
 }
 
@@ -101,12 +102,12 @@ func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 
 // lower returns the NIC, VLAN or bond on which an interface of the pod is stacked, and
 // its netns: the host's, or the pod's as well.
-func lower(n *attachment.Node, pod *link.Netns, l *link.Link) (*link.Link, *link.Netns) {
+func lower(n *attachment.Node, pod *netns.Netns, l *link.Link) (*link.Link, *netns.Netns) {
 	ns := pod
 	if l.LowerInOtherNetns {
 		ns = n.Netns
 	}
-	if below, err := ns.ByIndex(l.Lower); err == nil && (below.HasParent() || below.IsStacked()) {
+	if below, err := link.ByIndex(ns, l.Lower); err == nil && (below.HasParent() || below.IsStacked()) {
 		return below, ns
 	}
 	return nil, nil
@@ -143,7 +144,7 @@ func noDevice(parent string) error {
 // place is a possible place of an RDMA device.
 type place struct {
 	core *rdma.Core
-	ns   *link.Netns
+	ns   *netns.Netns
 }
 
 // devicesOf returns the RDMA devices of a host's device, and their place: on
@@ -214,7 +215,7 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *lowerNIC, move bool, al
 // a guardrail protects.
 func checkUnused(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *lowerNIC, allow []string) error {
 	if b.netdev == nil {
-		v, err := tx.Node.Netns.View(p.Netdev)
+		v, err := link.ReadView(tx.Node.Netns, p.Netdev)
 		if err == nil {
 			err = tx.Node.Host().Guard(v, allow)
 		}

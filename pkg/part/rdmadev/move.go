@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -120,7 +120,7 @@ func cureOfMove(err error) string {
 
 // withCores opens the RDMA core in two namespaces and holds the node's lock
 // while f moves devices between them.
-func withCores(ctx context.Context, n *attachment.Node, from, to *link.Netns, f func(from, to *rdma.Core) error) error {
+func withCores(ctx context.Context, n *attachment.Node, from, to *netns.Netns, f func(from, to *rdma.Core) error) error {
 	lock, err := n.Ledger.LockRDMA(ctx)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -29,7 +29,7 @@ const namePause = 20 * time.Millisecond
 // namespace, in the namespace. If a device that is not lent has the name, as a
 // Soft-RoCE device of a pod may, d gets an unused name: it must not keep the one
 // that its pod gave it, nor its pod from ending.
-func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *link.Netns, d *rdma.Device, name string) error {
+func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *netns.Netns, d *rdma.Device, name string) error {
 	if d == nil || d.Name == name {
 		return nil
 	}
@@ -55,7 +55,7 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 // makeWay renames the lent device that a pod gave this name to; its own return
 // restores its name. A device that is not lent keeps the name. makeWay reports
 // whether the name may be free now.
-func makeWay(n *attachment.Node, home *link.Netns, d *rdma.Device, name string) bool {
+func makeWay(n *attachment.Node, home *netns.Netns, d *rdma.Device, name string) bool {
 	records, _ := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { return r.RDMA != nil }) // a device with an unreadable record stays
 	for _, r := range records {
 		for _, o := range r.RDMA.Devices {
@@ -73,8 +73,8 @@ func makeWay(n *attachment.Node, home *link.Netns, d *rdma.Device, name string) 
 // renamedAway looks for the lent device o in its pod, on the host and in
 // init_net, and calls renameToUnused. It reports whether the device was
 // renamed.
-func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name string) bool {
-	if pod, _ := link.FindNetns(r.Netns.NetnsID, r.Netns.Path); pod != nil {
+func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *netns.Netns, name string) bool {
+	if pod, _ := netns.Find(r.Netns.ID, r.Netns.Path); pod != nil {
 		defer pod.Close()
 		if renameToUnused(pod, o, name) {
 			return true
@@ -83,7 +83,7 @@ func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name s
 	if renameToUnused(home, o, name) {
 		return true
 	}
-	first, err := link.OpenNetns(link.InitNetns)
+	first, err := netns.Open(netns.InitPath)
 	if err != nil {
 		return false // a container may not open it
 	}
@@ -93,7 +93,7 @@ func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *link.Netns, name s
 
 // renameToUnused renames the device o of the namespace to an unused name, if it is called
 // name. It reports whether it did.
-func renameToUnused(ns *link.Netns, o ledger.RDMADevice, name string) bool {
+func renameToUnused(ns *netns.Netns, o ledger.RDMADevice, name string) bool {
 	core, err := rdma.Open(ns)
 	if err != nil {
 		return false

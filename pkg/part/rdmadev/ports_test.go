@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
@@ -22,7 +23,7 @@ func TestCarrierOfTheChainedPluginAnnouncesTheAddresses(t *testing.T) {
 	pod, wire := testnet.NewNetns(t, "pod"), testnet.NewNetns(t, "wire")
 	pod.NIC("net1", wire)
 	pod.IP("addr", "add", "172.31.1.2/24", "dev", "net1")
-	l, err := pod.ByName("net1")
+	l, err := link.ByName(pod.Netns, "net1")
 	if err != nil {
 		t.Fatal(err)
 	}

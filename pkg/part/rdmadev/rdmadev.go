@@ -10,6 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -295,7 +296,7 @@ func warnStays(n *attachment.Node, l *link.Link, why error) {
 
 // ofNIC returns the RDMA devices of the NIC l, or of the links by which its packets
 // leave. A device that moves must serve no other NIC.
-func ofNIC(core *rdma.Core, host *link.Netns, l *link.Link, mode rdma.Mode, allow []string) ([]ledger.RDMADevice, error) {
+func ofNIC(core *rdma.Core, host *netns.Netns, l *link.Link, mode rdma.Mode, allow []string) ([]ledger.RDMADevice, error) {
 	if mode == rdma.Exclusive {
 		device, others, err := ofBond(core, host, l)
 		if err == nil && len(others) > 0 {
@@ -347,7 +348,7 @@ func findDevice(core *rdma.Core, r ledger.RDMADevice) (*rdma.Device, error) {
 }
 
 // where returns the netns in which the pod's devices are visible.
-func where(r *ledger.RDMA, n *attachment.Node, pod *link.Netns) *link.Netns {
+func where(r *ledger.RDMA, n *attachment.Node, pod *netns.Netns) *netns.Netns {
 	if r.Mode == string(rdma.Exclusive) {
 		return pod
 	}

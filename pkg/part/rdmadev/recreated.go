@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -59,11 +59,11 @@ func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) 
 	lent := lentOf(r)
 	// The path must lead to the netns: a kernel without cookies may have given the inode
 	// number of a dead pod's netns to another pod's.
-	if len(lent) == 0 || !n.Ledger.Holds(r) || !link.NetnsAlive(r.Netns.NetnsID, r.Netns.Path) {
+	if len(lent) == 0 || !n.Ledger.Holds(r) || !netns.Alive(r.Netns.ID, r.Netns.Path) {
 		return nil, nil
 	}
 	var missing []ledger.RDMADevice
-	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	pod, err := netns.Find(r.Netns.ID, r.Netns.Path)
 	if err != nil || pod == nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func MoveRecreated(ctx context.Context, n *attachment.Node, judged *ledger.Recor
 	if err != nil || len(missing) == 0 {
 		return false, err
 	}
-	pod, err := link.FindNetns(r.Netns.NetnsID, r.Netns.Path)
+	pod, err := netns.Find(r.Netns.ID, r.Netns.Path)
 	if err != nil || pod == nil {
 		return false, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -123,8 +124,8 @@ func devicesAway(n *attachment.Node, core *rdma.Core) (away int) {
 
 // moveFromInit moves the device to a home that is not init_net, where the kernel
 // moved it. It returns false if it is not there.
-func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, home *link.Netns) (bool, error) {
-	first, err := link.OpenNetns(link.InitNetns)
+func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, home *netns.Netns) (bool, error) {
+	first, err := netns.Open(netns.InitPath)
 	if err != nil {
 		return false, nil // a container may not open it
 	}
@@ -153,7 +154,7 @@ func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMAD
 // ReturnDevice moves the device to home, under its name there, if it is in from. It
 // reports whether it is on the host: in shared mode every namespace has it, and
 // nothing moves.
-func ReturnDevice(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *link.Netns) (bool, error) {
+func ReturnDevice(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *netns.Netns) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveWait)
 	defer cancel()
 	moved := false

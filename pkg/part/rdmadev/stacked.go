@@ -7,6 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -40,11 +41,11 @@ func isServed(n *attachment.Node, l *link.Link) bool {
 // ofBond returns the RDMA device that serves l as a member of a bond, and the other members
 // that the device serves. If the hardware aggregates the members, they have one device
 // together, and the netdev of its port is the bond or one of the members.
-func ofBond(core *rdma.Core, host *link.Netns, l *link.Link) (device string, others []string, err error) {
+func ofBond(core *rdma.Core, host *netns.Netns, l *link.Link) (device string, others []string, err error) {
 	if l.Master == 0 {
 		return "", nil, nil
 	}
-	links, err := host.Links()
+	links, err := link.Links(host)
 	if err != nil {
 		return "", nil, err
 	}

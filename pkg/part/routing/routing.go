@@ -58,7 +58,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 // free returns an error if another interface of the pod netns has the table. It also looks at
 // the records, because another ADD records its table before it makes the routes.
 func free(tx *attachment.Tx, table int) error {
-	used, err := tx.Pod.TableUsed(table)
+	used, err := link.TableUsed(tx.Pod, table)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err := tx.Node.Ledger.Put(tx.Record); err != nil {
 		return err
 	}
-	if err := tx.Pod.AddRules(rulesOf(r, tx.IfName)); err != nil {
+	if err := link.AddRules(tx.Pod, rulesOf(r, tx.IfName)); err != nil {
 		return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure("the kernel needs CONFIG_IP_MULTIPLE_TABLES and CONFIG_IPV6_MULTIPLE_TABLES")
 	}
 	l3.Routes = inTable(l3.Routes, r.Table)
@@ -201,7 +201,7 @@ func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 		return nil
 	}
 	r := c.Record.Routing
-	missing, err := c.Pod.MissingRules(rulesOf(r, c.IfName))
+	missing, err := link.MissingRules(c.Pod, rulesOf(r, c.IfName))
 	if err != nil {
 		return err
 	}
@@ -209,7 +209,7 @@ func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 		return attachment.Mismatch("the rule %s is gone", describe(missing[0]))
 	}
 	for _, route := range ownRoutes(r.Table, c.IPs(), inTable(c.Result.Routes, r.Table)) {
-		ok, err := c.Pod.HasRoute(c.Link.Index, route)
+		ok, err := link.HasRoute(c.Pod, c.Link.Index, route)
 		if err != nil {
 			return err
 		}
@@ -240,7 +240,7 @@ func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
 	if pod == nil || releasing.Failed || r.Netns.Cookie == 0 && pod.Path != r.Netns.Path {
 		return nil // without a cookie, a netns at another path may be another pod's, with the inode number of this one's
 	}
-	return failure.Wrap(pod.DeleteRules(rulesOf(r.Routing, r.IfName)), failure.Kernel, "rules of %s", r.Holder())
+	return failure.Wrap(link.DeleteRules(pod, rulesOf(r.Routing, r.IfName)), failure.Kernel, "rules of %s", r.Holder())
 }
 
 // TakeOver deletes the rules of an attachment whose record is damaged or lost, when its
@@ -250,15 +250,15 @@ func (p Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil || u.Recorded || p.Conf.Policy.Mode != netconf.RoutingSource {
 		return nil
 	}
-	if _, err := u.Pod.ByName(u.IfName); !errors.Is(err, link.ErrNotFound) {
+	if _, err := link.ByName(u.Pod, u.IfName); !errors.Is(err, link.ErrNotFound) {
 		return err // as in Release
 	}
-	rules, err := u.Pod.RulesOfInterface(u.IfName, p.Conf.RulePriority())
+	rules, err := link.RulesOfInterface(u.Pod, u.IfName, p.Conf.RulePriority())
 	if err != nil {
 		return err
 	}
 	if t := p.Conf.Policy.Table; t != nil {
 		rules = slices.DeleteFunc(rules, func(r netlink.Rule) bool { return r.Table != *t })
 	}
-	return failure.Wrap(u.Pod.DeleteRules(rules), failure.Kernel, "rules of %s", u.Key)
+	return failure.Wrap(link.DeleteRules(u.Pod, rules), failure.Kernel, "rules of %s", u.Key)
 }

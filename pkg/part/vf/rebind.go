@@ -13,6 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
@@ -33,7 +35,7 @@ func (First) Release(ctx context.Context, releasing *attachment.Releasing) error
 	if err := Restore(ctx, releasing); err != nil {
 		return err
 	}
-	links, err := releasing.Home.Links()
+	links, err := link.Links(releasing.Home)
 	if err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == releasing.Record.Loan.PCI }) {
 		releasing.Silent() // it is in no pod
 	}
@@ -45,7 +47,7 @@ type guids struct{ node, port uint64 }
 
 // same reports whether both are equal, where 0 and all ones are no GUID.
 func (g guids) same(other guids) bool {
-	equal := func(a, b uint64) bool { return a == b || !link.IsGUID(a) && !link.IsGUID(b) }
+	equal := func(a, b uint64) bool { return a == b || !sriov.IsGUID(a) && !sriov.IsGUID(b) }
 	return equal(g.node, other.node) && equal(g.port, other.port)
 }
 
@@ -89,7 +91,7 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 		return failure.New(failure.TryAgain, "the RDMA device of %s is not in the host's network namespace, so its GUID cannot be set", lent.PCI).
 			Cure("load its RDMA driver; `rdma dev` shows the devices")
 	}
-	v.Before = link.WithGUIDs(v.Before, have.node, have.port)
+	v.Before = sriov.WithGUIDs(v.Before, have.node, have.port)
 	switch {
 	case have == guids{*p.want.GUID, *p.want.GUID}:
 		return nil
@@ -127,7 +129,7 @@ func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driv
 		return failure.New(failure.NotAvailable, "the driver %s of %s could not be rebound: its driver_override is %s", driver, lent.PCI, other).
 			Cure("clear driver_override in its sysfs directory")
 	}
-	first, err := link.OpenNetns(link.InitNetns)
+	first, err := netns.Open(netns.InitPath)
 	if err != nil {
 		return err
 	}
@@ -262,7 +264,7 @@ func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.
 		if err != nil {
 			return false, err
 		}
-		links, err := r.host.Netns.Links()
+		links, err := link.Links(r.host.Netns)
 		switch {
 		case err != nil:
 			return false, err
@@ -299,13 +301,13 @@ func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	if err := r.run(ctx); err != nil || !netdev {
 		return err
 	}
-	links, err := host.Netns.Links()
+	links, err := link.Links(host.Netns)
 	if err != nil {
 		return err
 	}
 	for _, l := range links {
 		if l.IsIPoIB() && l.ParentDev == names.PCI && l.Name != names.Interface {
-			return host.Netns.Rename(l.Index, names.Interface)
+			return link.Rename(host.Netns, l.Index, names.Interface)
 		}
 	}
 	return nil
@@ -332,7 +334,7 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 	}
 	want := guids{}
 	given := false
-	want.node, want.port, given = link.FunctionGUIDs(r.VF.Before)
+	want.node, want.port, given = sriov.GUIDs(r.VF.Before)
 	have, there, err := guidsOf(host, r.Loan.PCI)
 	if err != nil {
 		return err

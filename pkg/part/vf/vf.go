@@ -17,15 +17,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/nicstate"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
 // Part sets the settings of the lent virtual function. Its zero value releases those of a record.
 type Part struct {
 	attachment.Base
-	want       *link.FunctionSettings
+	want       *sriov.Settings
 	infiniBand bool // the function must be InfiniBand
 	userspace  bool // a userspace driver must hold it
 	await      func() error
@@ -36,7 +38,7 @@ func Ethernet(c *netconf.SRIOV) Part { return Part{want: wanted(c)} }
 
 // InfiniBand returns the part for a network of ib-sriov, which is valid.
 func InfiniBand(c *netconf.IBSRIOV) Part {
-	w := &link.FunctionSettings{LinkState: linkState(c.LinkState)}
+	w := &sriov.Settings{LinkState: linkState(c.LinkState)}
 	if c.GUID != 0 {
 		w.GUID = &c.GUID
 	}
@@ -83,19 +85,19 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 			Cure(`use "type": "sriov"`)
 	}
 	var now []byte
-	if err := answered(ctx, func() error { now, err = host.Netns.Function(of.Index, number); return err }); err != nil {
+	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, of.Index, number); return err }); err != nil {
 		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, of.Name).Cure("its driver may be resetting it")
 	}
-	given := link.FunctionMAC(now)
+	given := sriov.MAC(now)
 	if err := checkMAC(lent, given, p.want); err != nil {
 		return err
 	}
 	if lent.Snapshot == nil && !p.infiniBand { // the MAC that the pod's own driver finds, for the result
 		tx.Record.MAC = cmp.Or(p.want.MAC.String(), given.String())
 	}
-	before, want := link.FunctionChanges(now, p.want)
+	before, want := sriov.Changes(now, p.want)
 	if len(want) > 0 && isTrusted(p.want) && p.want.MAC == nil { // igb takes a MAC that the pod sets for the given one, and refuses others later
-		was, _ := link.FunctionChanges(now, &link.FunctionSettings{MAC: make(net.HardwareAddr, 6)})
+		was, _ := sriov.Changes(now, &sriov.Settings{MAC: make(net.HardwareAddr, 6)})
 		before = append(was, before...)
 	}
 	v := &ledger.VF{PF: physical, Number: number, Before: before, Want: want}
@@ -123,14 +125,14 @@ func isAlone(host *nic.Host, lent *ledger.Loan) (bool, error) {
 	if lent.Snapshot == nil {
 		return false, nil
 	}
-	links, err := host.Netns.Links()
+	links, err := link.Links(host.Netns)
 	others := slices.ContainsFunc(links, func(l *link.Link) bool {
 		return l.ParentDev == lent.Identity.ParentDev && l.Index != lent.Identity.Index
 	})
 	return !others, err
 }
 
-func isTrusted(w *link.FunctionSettings) bool { return w.Trust != nil && *w.Trust }
+func isTrusted(w *sriov.Settings) bool { return w.Trust != nil && *w.Trust }
 
 // answerWait bounds the wait for a driver that resets a virtual function. The kernel leaves the function out of its answer
 // meanwhile (rtnl_fill_vfinfo).
@@ -151,7 +153,7 @@ func answered(ctx context.Context, do func() error) error {
 // checkMAC refuses the network's MAC if the interface's own differs from the one that the physical function has given. A
 // driver accepts only the given MAC, so the interface's own could not be restored. It refuses a trusted function
 // too, whose pod may set another MAC.
-func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *link.FunctionSettings) error {
+func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *sriov.Settings) error {
 	if w.MAC == nil && !isTrusted(w) || given == nil || lent.Snapshot == nil || lent.Snapshot.MAC == given.String() {
 		return nil
 	}
@@ -160,11 +162,11 @@ func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *link.FunctionSetting
 }
 
 // wanted returns the settings that the network wants. The configuration is valid.
-func wanted(c *netconf.SRIOV) *link.FunctionSettings {
+func wanted(c *netconf.SRIOV) *sriov.Settings {
 	mac, _ := c.HardwareAddr()
-	w := &link.FunctionSettings{MAC: mac, SpoofCheck: isOn(c.SpoofChk), Trust: isOn(c.Trust), MinRate: unsigned(c.MinTxRate), MaxRate: unsigned(c.MaxTxRate)}
+	w := &sriov.Settings{MAC: mac, SpoofCheck: isOn(c.SpoofChk), Trust: isOn(c.Trust), MinRate: unsigned(c.MinTxRate), MaxRate: unsigned(c.MaxTxRate)}
 	if c.VLAN != nil {
-		w.VLAN = &link.FunctionVLAN{ID: uint32(*c.VLAN), Proto: unix.ETH_P_8021Q}
+		w.VLAN = &sriov.VLAN{ID: uint32(*c.VLAN), Proto: unix.ETH_P_8021Q}
 		if c.VLANQoS != nil {
 			w.VLAN.QoS = uint32(*c.VLANQoS)
 		}
@@ -204,7 +206,7 @@ func unsigned(v *int) *uint32 {
 // physicalLink returns the interface of a physical function on the host, and no representor, which has the same parent
 // device.
 func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
-	links, err := host.Netns.Links()
+	links, err := link.Links(host.Netns)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +221,7 @@ func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 
 // Set sets what differs from w of a virtual function, by its PCI address. It returns [link.ErrNotFound] if
 // there is no such function, or no interface of its physical function.
-func Set(ctx context.Context, host *nic.Host, pci string, w *link.FunctionSettings) error {
+func Set(ctx context.Context, host *nic.Host, pci string, w *sriov.Settings) error {
 	physical := host.PhysicalFunction(pci)
 	number, ok := host.FunctionNumber(physical, pci)
 	if !ok {
@@ -230,11 +232,11 @@ func Set(ctx context.Context, host *nic.Host, pci string, w *link.FunctionSettin
 		return err
 	}
 	var now []byte
-	if err := answered(ctx, func() error { now, err = host.Netns.Function(of.Index, number); return err }); err != nil {
+	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, of.Index, number); return err }); err != nil {
 		return err
 	}
-	_, want := link.FunctionChanges(now, w)
-	_, err = host.Netns.SetFunction(of.Index, want)
+	_, want := sriov.Changes(now, w)
+	_, err = sriov.Set(host.Netns, of.Index, want)
 	return err
 }
 
@@ -255,16 +257,16 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	}
 	if lent.Snapshot != nil {
 		tx.Begin("netdev") // a rollback sets it up again, with its routes
-		if l, err := host.Netns.ByIndex(lent.Identity.Index); err == nil && lent.Identity.Is(l) && l.IsUp() {
-			if err := host.Netns.SetDown(l.Index); err != nil {
+		if l, err := link.ByIndex(host.Netns, lent.Identity.Index); err == nil && lent.Identity.Is(l) && l.IsUp() {
+			if err := link.SetDown(host.Netns, l.Index); err != nil {
 				return err
 			}
 		}
 	}
-	_, err = host.Netns.SetFunction(of.Index, v.Want)
+	_, err = sriov.Set(host.Netns, of.Index, v.Want)
 	var differ []string
 	if err == nil {
-		err = answered(ctx, func() error { differ, _, err = host.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
+		err = answered(ctx, func() error { differ, _, err = sriov.Compare(host.Netns, of.Index, v.Number, v.Want); return err })
 	}
 	if err == nil && len(differ) > 0 {
 		err = fmt.Errorf("%s: the driver reports another value than the one that was set", strings.Join(differ, ", "))
@@ -306,7 +308,7 @@ func (Part) Check(ctx context.Context, c *attachment.Checking) error {
 		return err
 	}
 	var differ []string
-	err = answered(ctx, func() error { differ, _, err = c.Node.Netns.CompareFunction(of.Index, v.Number, v.Want); return err })
+	err = answered(ctx, func() error { differ, _, err = sriov.Compare(c.Node.Netns, of.Index, v.Number, v.Want); return err })
 	if err == nil && len(differ) > 0 {
 		err = attachment.Mismatch("virtual function %d of %s is not as it was set: %s", v.Number, of.Name, strings.Join(differ, ", "))
 	}
@@ -382,7 +384,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	waiting, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	_ = wait.Until(waiting, 50*time.Millisecond, func() (bool, error) { // a driver may be resetting the function; why is the reason
-		refused, why = host.Netns.SetFunction(of.Index, v.Before)
+		refused, why = sriov.Set(host.Netns, of.Index, v.Before)
 		return why == nil, nil
 	})
 	if why == nil {
@@ -391,22 +393,22 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	var differ, unreported []string
 	var now []byte
 	err = answered(ctx, func() error {
-		if differ, unreported, err = host.Netns.CompareFunction(of.Index, v.Number, v.Before); err == nil {
-			now, err = host.Netns.Function(of.Index, v.Number)
+		if differ, unreported, err = sriov.Compare(host.Netns, of.Index, v.Number, v.Before); err == nil {
+			now, err = sriov.Function(host.Netns, of.Index, v.Number)
 		}
 		return err
 	})
 	if err != nil {
 		return errors.Join(why, err)
 	}
-	unset := link.UnsetGUIDs(now) // the driver has refused the pod's too
+	unset := sriov.UnsetGUIDs(now) // the driver has refused the pod's too
 	differ = slices.DeleteFunc(differ, func(setting string) bool { return slices.Contains(unset, setting) })
 	for _, setting := range refused {
 		if slices.Contains(unreported, setting) {
 			differ = append(differ, setting)
 		}
 	}
-	if slices.ContainsFunc(differ, link.Isolates) {
+	if slices.ContainsFunc(differ, sriov.Isolates) {
 		return why
 	}
 	if len(differ) > 0 {
@@ -417,16 +419,16 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 
 // keepMAC sets, through the physical function, the MAC that the interface had, if another is still set there: a driver that
 // does not take the zero MAC (be2net, octeontx2) would refuse the interface its own.
-func keepMAC(host *nic.Host, of *link.Link, number int, was *link.Snapshot) error {
-	now, err := host.Netns.Function(of.Index, number)
+func keepMAC(host *nic.Host, of *link.Link, number int, was *nicstate.Snapshot) error {
+	now, err := sriov.Function(host.Netns, of.Index, number)
 	if err != nil || was == nil || of.Encap == "infiniband" { // which reports its own address there (ipoib_get_vf_config)
 		return err
 	}
 	mac, err := net.ParseMAC(was.MAC)
-	if given := link.FunctionMAC(now); err != nil || given == nil || bytes.Equal(given, mac) {
+	if given := sriov.MAC(now); err != nil || given == nil || bytes.Equal(given, mac) {
 		return err
 	}
-	_, want := link.FunctionChanges(now, &link.FunctionSettings{MAC: mac})
-	_, err = host.Netns.SetFunction(of.Index, want)
+	_, want := sriov.Changes(now, &sriov.Settings{MAC: mac})
+	_, err = sriov.Set(host.Netns, of.Index, want)
 	return err
 }

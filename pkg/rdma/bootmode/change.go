@@ -3,7 +3,7 @@ package bootmode
 import (
 	"errors"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -50,7 +50,7 @@ func RunningMode() (mode rdma.Mode, err error) {
 
 // onHost calls f with the RDMA core of the calling thread's namespace.
 func onHost(f func(*rdma.Core) error) error {
-	host, err := link.CurrentNetns()
+	host, err := netns.Current()
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPor
 	if err != nil {
 		return by, err
 	}
-	links, err := p.netns.Links()
+	links, err := link.Links(p.netns)
 	if err != nil {
 		return by, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
@@ -26,7 +27,7 @@ func (p *Prober) route(f *verify.Flow) *verify.Route {
 		return &verify.Route{Problem: err.Error()}
 	}
 	r := &verify.Route{NextHop: hop.String(), Interface: fmt.Sprintf("index %d", index)}
-	if l, err := p.netns.ByIndex(index); err == nil {
+	if l, err := link.ByIndex(p.netns, index); err == nil {
 		r.Interface = l.Name
 	}
 	mac, state, err := p.neighbor(index, hop)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
@@ -83,7 +84,7 @@ func (p *Prober) answer(ctx context.Context, line []byte) *verify.Answer {
 // Prober is a prober in the network namespace of this process. The zero value is ready to use;
 // Close ends its sockets.
 type Prober struct {
-	netns *link.Netns
+	netns *netns.Netns
 	token [8]byte
 	node  int
 	rails []rail
@@ -150,7 +151,7 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 	if p.netns != nil {
 		return nil, errors.New("\"open\" came before")
 	}
-	n, err := link.CurrentNetns()
+	n, err := netns.Current()
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +159,7 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 	binary.BigEndian.PutUint64(p.token[:], o.Token)
 	p.seen, p.reported, p.received = map[uint32]map[uint32]*arrival{}, map[uint32]bool{}, map[verify.Broadcast]bool{}
 	p.numbers = map[reception]bool{}
-	links, err := n.Links()
+	links, err := link.Links(n)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +215,7 @@ func (p *Prober) begin(i int) {
 		r.Problem = "it has no carrier"
 		return
 	}
-	nets, err := p.netns.SomeAddresses(l.Index, maxAddresses)
+	nets, err := link.SomeAddresses(p.netns, l.Index, maxAddresses)
 	if err != nil {
 		r.Problem = err.Error()
 		return

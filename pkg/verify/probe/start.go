@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
@@ -25,7 +25,7 @@ type Child struct {
 // its stdin and stdout. It ends with Close, with ctx, and when this process ends or is killed:
 // then the kernel kills it, and its stdin ends.
 func Start(ctx context.Context, path, program string, args ...string) (*Child, error) {
-	netns, err := link.OpenNetns(path)
+	netns, err := netns.Open(path)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,2 @@
+// Package bpf lists the BPF programs on a link, and detaches them.
+package bpf

@@ -1,0 +1,188 @@
+package routes
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/nlsocket"
+)
+
+// NexthopID is RTA_NH_ID of linux/rtnetlink.h.
+const NexthopID = 30
+
+// Sizes of struct nhmsg and struct nexthop_grp (linux/nexthop.h).
+const (
+	SizeofNhmsg    = 8
+	SizeofGroupHop = 8
+)
+
+// Object is a nexthop object: one hop, or a group of them.
+type Object struct {
+	Family   byte // of its gateway
+	Protocol byte // RTPROT_*
+	Flags    byte // RTNH_F_*
+	Attrs    nlattr.Attrs
+}
+
+// needsNexthop reports whether a route names only an object for its hops, and no link. The
+// kernel leaves the rest out of the dump where net.ipv4.nexthop_compat_mode is 0.
+func needsNexthop(attrs nlattr.Attrs) (id uint32, needs bool) {
+	for _, kind := range []uint16{unix.RTA_OIF, unix.RTA_MULTIPATH} {
+		if _, has := attrs.Get(kind); has {
+			return 0, false
+		}
+	}
+	return attrs.Uint32(NexthopID)
+}
+
+// Objects returns the nexthop objects by their IDs (Linux 5.3).
+func Objects(n *netns.Netns) (map[uint32]Object, error) {
+	found := map[uint32]Object{}
+	msgs, err := n.Dump(unix.RTM_GETNEXTHOP, nlsocket.RawHeader(make([]byte, SizeofNhmsg)), func([]byte) bool { return true })
+	if err != nil {
+		return nil, fmt.Errorf("list nexthop objects of netns %s: %w", n.Path, err)
+	}
+	for _, m := range msgs {
+		if id, object, ok := ParseObject(m); ok {
+			found[id] = object
+		}
+	}
+	return found, nil
+}
+
+// ParseObject decodes the payload of RTM_NEWNEXTHOP.
+func ParseObject(m []byte) (id uint32, _ Object, ok bool) {
+	header, attrs, err := nlattr.ParseMessage(m, SizeofNhmsg)
+	if id, ok = attrs.Uint32(unix.NHA_ID); err != nil || !ok {
+		return 0, Object{}, false
+	}
+	return id, Object{Family: header[0], Protocol: header[2], Flags: byte(binary.NativeEndian.Uint32(header[4:])) & unix.RTNH_F_ONLINK, Attrs: attrs}, true
+}
+
+// complete returns a route that names only this object, with its hops as the kernel shows them
+// where nexthop_compat_mode is 1.
+func (h Object) complete(objects map[uint32]Object, rtmsg []byte, attrs nlattr.Attrs) []byte {
+	rtmsg = slices.Clone(rtmsg)
+	group, isGroup := h.Attrs.Get(unix.NHA_GROUP)
+	if !isGroup {
+		binary.NativeEndian.PutUint32(rtmsg[8:], binary.NativeEndian.Uint32(rtmsg[8:])|uint32(h.Flags))
+		if oif, ok := h.Attrs.Get(unix.NHA_OIF); ok {
+			attrs = append(slices.Clone(attrs), nlattr.Attr{Type: unix.RTA_OIF, Value: oif})
+		}
+		return nlattr.Marshal(rtmsg, append(slices.Clone(attrs), h.hop(rtmsg[0])...))
+	}
+	var hops []byte
+	for ; len(group) >= SizeofGroupHop; group = group[SizeofGroupHop:] {
+		one, ok := objects[binary.NativeEndian.Uint32(group)]
+		index, hasLink := one.Attrs.Uint32(unix.NHA_OIF)
+		if !ok || !hasLink {
+			continue
+		}
+		const weight = 4 // its offset: one less than the weight, as in rtnexthop
+		hop := nlattr.Marshal(binary.NativeEndian.AppendUint32([]byte{0, 0, one.Flags, group[weight]}, index), one.hop(rtmsg[0]))
+		binary.NativeEndian.PutUint16(hop, uint16(len(hop)))
+		hops = append(hops, hop...)
+		hops = append(hops, make([]byte, nlattr.Align(len(hop))-len(hop))...)
+	}
+	return nlattr.Marshal(rtmsg, append(slices.Clone(attrs), nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops}))
+}
+
+// hop returns the gateway and the encapsulation as attributes of a route of this family.
+func (h Object) hop(family byte) (attrs nlattr.Attrs) {
+	if gateway, ok := h.Attrs.Get(unix.NHA_GATEWAY); ok && h.Family == family {
+		attrs = append(attrs, nlattr.Attr{Type: unix.RTA_GATEWAY, Value: gateway})
+	} else if ok { // struct rtvia
+		attrs = append(attrs, nlattr.Attr{Type: unix.RTA_VIA, Value: append(binary.NativeEndian.AppendUint16(nil, uint16(h.Family)), gateway...)})
+	}
+	for from, to := range map[uint16]uint16{unix.NHA_ENCAP_TYPE: unix.RTA_ENCAP_TYPE, unix.NHA_ENCAP: unix.RTA_ENCAP} {
+		if i := slices.IndexFunc(h.Attrs, func(a nlattr.Attr) bool { return a.Type == from }); i >= 0 {
+			attrs = append(attrs, nlattr.Attr{Type: to, Flags: h.Attrs[i].Flags, Value: h.Attrs[i].Value})
+		}
+	}
+	return attrs
+}
+
+// memberID is where the entry of a group has the ID of its object (struct nexthop_grp).
+const memberID = 0
+
+// Members returns the IDs of a group's objects, nil for an object that is not a group.
+func (h Object) Members() []uint32 {
+	group, _ := h.Attrs.Get(unix.NHA_GROUP)
+	var ids []uint32
+	for ; len(group) >= SizeofGroupHop; group = group[SizeofGroupHop:] {
+		ids = append(ids, binary.NativeEndian.Uint32(group[memberID:]))
+	}
+	return ids
+}
+
+// Link returns the index of the link that the object's hop leaves by, 0 for a group.
+func (h Object) Link() int { return h.Attrs.Int(unix.NHA_OIF) }
+
+// Same reports whether both objects have the same hop, apart from their links.
+func (h Object) Same(other Object) bool {
+	gateway, _ := h.Attrs.Get(unix.NHA_GATEWAY)
+	others, _ := other.Attrs.Get(unix.NHA_GATEWAY)
+	return h.Family == other.Family && bytes.Equal(gateway, others) && (h.Members() == nil) == (other.Members() == nil)
+}
+
+// Text returns an object in ip-nexthop(8)'s form, as far as a reader needs it.
+func (h Object) Text(id uint32) string {
+	if members := h.Members(); members != nil {
+		return fmt.Sprintf("%d group %s", id, strings.ReplaceAll(strings.Trim(fmt.Sprint(members), "[]"), " ", "/"))
+	}
+	if gateway, ok := h.Attrs.Get(unix.NHA_GATEWAY); ok {
+		return fmt.Sprintf("%d via %s", id, net.IP(gateway))
+	}
+	return fmt.Sprint(id)
+}
+
+// EntryOf returns the entry of an object in a group, nil if it has none.
+func EntryOf(group []byte, member uint32) []byte {
+	for entry := range slices.Chunk(group, SizeofGroupHop) {
+		if len(entry) == SizeofGroupHop && binary.NativeEndian.Uint32(entry[memberID:]) == member {
+			return entry
+		}
+	}
+	return nil
+}
+
+// Header returns the struct nhmsg of the object.
+func (h Object) Header() []byte {
+	header := make([]byte, SizeofNhmsg)
+	header[0], header[2] = h.Family, h.Protocol
+	binary.NativeEndian.PutUint32(header[4:], uint32(h.Flags))
+	return header
+}
+
+// WithGroup returns the group with these entries, as the kernel takes it.
+func (h Object) WithGroup(group []byte) Object {
+	id, _ := h.Attrs.Get(unix.NHA_ID)
+	attrs := nlattr.Attrs{{Type: unix.NHA_ID, Value: id}, {Type: unix.NHA_GROUP, Value: group}}
+	if kind, ok := h.Attrs.Get(unix.NHA_GROUP_TYPE); ok {
+		attrs = append(attrs, nlattr.Attr{Type: unix.NHA_GROUP_TYPE, Value: kind})
+	}
+	if resilient, err := h.Attrs.Nested(nhaResGroup); err == nil && len(resilient) > 0 {
+		settings := nlattr.Marshal(nil, resilient.Without(nhaResGroupUnbalancedTime)) // a state
+		attrs = append(attrs, nlattr.Attr{Type: nhaResGroup, Flags: unix.NLA_F_NESTED, Value: settings})
+	}
+	return Object{Protocol: h.Protocol, Attrs: attrs}
+}
+
+// Of a resilient group (linux/nexthop.h).
+const nhaResGroup, nhaResGroupUnbalancedTime = 12, 4
+
+// WithLink returns the object with another index of its link.
+func (h Object) WithLink(indexes map[int]int) Object {
+	if index, ok := indexes[h.Link()]; ok {
+		h.Attrs = append(h.Attrs.Without(unix.NHA_OIF), nlattr.Attr{Type: unix.NHA_OIF, Value: binary.NativeEndian.AppendUint32(nil, uint32(index))})
+	}
+	return h
+}

@@ -1,0 +1,21 @@
+package netns
+
+import (
+	"testing"
+)
+
+// For tests of the ways to a namespace that Find tries only if a quicker
+// one fails.
+var (
+	Scan         = scan
+	ScanUntil    = scanUntil
+	OpenByHandle = openByHandle
+	MountsOf     = mountsOf
+)
+
+// UseHandles makes Exists use file handles of namespaces first, or never,
+// until t ends.
+func UseHandles(t testing.TB, yes bool) {
+	before := noHandles.Swap(!yes)
+	t.Cleanup(func() { noHandles.Store(before) })
+}

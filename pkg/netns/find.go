@@ -1,0 +1,461 @@
+package netns
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Find opens the namespace id, whose last known path was path. It tries
+// that first, and then searches for other references to the namespace. It
+// returns nil without an error if the namespace is gone, and an error if that
+// is unknown.
+func Find(id ID, path string) (*Netns, error) {
+	n, err := locate(id, path)
+	if n == nil {
+		return nil, err
+	}
+	if err := n.connect(); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// Exists reports whether the namespace exists, or whether that cannot be
+// determined. Where the kernel has file handles of namespaces, it opens no socket in it: a
+// closed socket keeps its namespace for some more milliseconds (RCU), so frequent checks
+// could keep it alive forever.
+func Exists(id ID, path string) bool {
+	if leadsTo(path, id) {
+		return true // nearly always
+	}
+	n, err := locate(id, path)
+	n.Close()
+	return n != nil || err != nil
+}
+
+// locate returns the namespace without sockets in it, or nil if it is gone. It
+// returns an error if neither is known.
+func locate(id ID, path string) (*Netns, error) {
+	if n, err := openIf(path, id); n != nil || err != nil {
+		return n, err
+	}
+	if n, sure := openByHandle(id); sure {
+		return n, nil
+	}
+	if dead.has(id) {
+		return nil, nil
+	}
+	n, err := scan(id)
+	if n == nil && err == nil {
+		dead.add(id)
+	}
+	return n, err
+}
+
+// Starved reports whether an error proves nothing about a namespace: the
+// process or the machine has run out of a resource.
+func Starved(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN)
+}
+
+// graves remembers namespaces that a scan of every open file of the machine did
+// not find: a pod with eight NICs dies once, and a cookie is never reused.
+type graves struct {
+	mu      sync.Mutex
+	cookies map[uint64]bool
+}
+
+var dead graves
+
+func (g *graves) has(id ID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.cookies[id.Cookie]
+}
+
+func (g *graves) add(id ID) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.cookies == nil || len(g.cookies) > 1000 {
+		g.cookies = map[uint64]bool{}
+	}
+	if id.Cookie != 0 {
+		g.cookies[id.Cookie] = true
+	}
+}
+
+// Alive is the quick form of [Find] for the usual case: it reports
+// whether path still leads to the namespace id. False means "search".
+func Alive(id ID, path string) bool {
+	fd, err := candidate(path, id)
+	if fd < 0 || err != nil {
+		return false
+	}
+	n := &Netns{Path: path, fd: fd}
+	defer n.Close()
+	return n.identify() == nil && n.ID.Equal(id)
+}
+
+// candidate opens path if it is the namespace file with the inode number of id.
+// Otherwise fd is -1, with an error if that is unknown.
+//
+// The file may be a pod's, on a FUSE or NFS server that does not answer: a
+// request to such a server sleeps beyond SIGKILL. So the file is opened with
+// O_PATH, and its device is read, neither of which involves the file system.
+// Only a file of nsfs is opened for reading.
+func candidate(path string, id ID) (fd int, err error) {
+	if path == "" {
+		return -1, nil
+	}
+	fd, err = openNamespaceFile(path, id)
+	if Starved(err) {
+		return -1, fmt.Errorf("%s: %w", path, err)
+	}
+	if err != nil {
+		return -1, nil
+	}
+	return fd, nil
+}
+
+func openNamespaceFile(path string, id ID) (int, error) {
+	handle, err := namespaceFile(path, id)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(handle)
+	return unix.Open(fmt.Sprintf("/proc/thread-self/fd/%d", handle), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+}
+
+// namespaceFile opens path with O_PATH if it is the namespace file with the inode
+// number of id.
+func namespaceFile(path string, id ID) (int, error) {
+	own, err := nsfsDevice()
+	if err != nil {
+		return -1, err
+	}
+	handle, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	dev, inode, err := identityOf(handle, "", unix.AT_EMPTY_PATH)
+	if err == nil && (dev != own || inode != id.Inode) {
+		err = ErrNoNetns
+	}
+	if err != nil {
+		_ = unix.Close(handle)
+		return -1, err
+	}
+	return handle, nil
+}
+
+// nsfs is the device of all namespace files, 0 while unknown.
+var nsfs atomic.Uint64
+
+func nsfsDevice() (uint64, error) {
+	if dev := nsfs.Load(); dev != 0 {
+		return dev, nil
+	}
+	dev, _, err := identityOf(unix.AT_FDCWD, self, 0)
+	if err == nil {
+		nsfs.Store(dev)
+	}
+	return dev, err
+}
+
+// identityOf returns the device and the inode number of a file that the kernel
+// has cached, without a request to the file system.
+func identityOf(dir int, path string, flags int) (dev, inode uint64, err error) {
+	var st unix.Statx_t
+	err = unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st)
+	return unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, err
+}
+
+// openIf opens path if it is the namespace id, and returns nil if it is not.
+func openIf(path string, id ID) (*Netns, error) {
+	fd, err := candidate(path, id)
+	if fd < 0 || err != nil {
+		return nil, err
+	}
+	n := &Netns{Path: path, fd: fd}
+	err = n.identify()
+	if err == nil && n.ID.Equal(id) {
+		return n, nil
+	}
+	n.Close()
+	if err != nil && !errors.Is(err, ErrNoNetns) {
+		return nil, err
+	}
+	return nil, nil
+}
+
+// nsHandleType is FILEID_NSFS of linux/exportfs.h: the file handle of a
+// namespace, which holds struct nsfs_file_handle (linux/nsfs.h).
+const nsHandleType = 0xf1
+
+func nsHandle(id ID) []byte {
+	h := binary.NativeEndian.AppendUint64(nil, id.Cookie)
+	h = binary.NativeEndian.AppendUint32(h, unix.CLONE_NEWNET)
+	return binary.NativeEndian.AppendUint32(h, uint32(id.Inode))
+}
+
+// noHandles is set if the kernel has no file handles of namespaces.
+var noHandles atomic.Bool
+
+// leadsTo reports whether path is the namespace id, as far as the kernel can
+// answer without entering the namespace (Linux 6.18). False means unknown. Each
+// ADD checks this for the netns of each attachment on the node: entering it, to
+// read the cookie, takes twenty times as long.
+//
+// Like an open with O_PATH, name_to_handle_at(2) sends no request for the file to
+// the server of its file system, and no other file system has handles of this type.
+func leadsTo(path string, id ID) bool {
+	if path == "" || id.Cookie == 0 || noHandles.Load() {
+		return false
+	}
+	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		// It may be another file system that has none.
+		if file, err := namespaceFile(path, id); err == nil {
+			_ = unix.Close(file)
+			noHandles.Store(true)
+		}
+	}
+	if err != nil {
+		return false
+	}
+	return handle.Type() == nsHandleType && bytes.Equal(handle.Bytes(), nsHandle(id))
+}
+
+// openByHandle opens the namespace by a file handle (Linux 6.18). It also finds
+// one that only a socket keeps alive, which is not visible in /proc. sure is
+// false if the kernel cannot answer.
+func openByHandle(id ID) (n *Netns, sure bool) {
+	if id.Cookie == 0 {
+		return nil, false
+	}
+	own, err := Current()
+	if err != nil {
+		return nil, false
+	}
+	defer own.Close()
+	// "Stale" means "gone" only if handles are supported, in this form.
+	known, _, err := unix.NameToHandleAt(own.fd, "", unix.AT_EMPTY_PATH)
+	if err != nil || known.Type() != nsHandleType || !bytes.Equal(known.Bytes(), nsHandle(own.ID)) {
+		return nil, false
+	}
+	fd, err := unix.OpenByHandleAt(own.fd, unix.NewFileHandle(nsHandleType, nsHandle(id)), unix.O_RDONLY|unix.O_CLOEXEC)
+	if errors.Is(err, unix.ESTALE) {
+		return nil, true
+	}
+	if err != nil {
+		return nil, false
+	}
+	// The kernel finds the namespace by its cookie, so its ID need not be read in it.
+	return &Netns{Path: id.String(), ID: id, fd: fd}, true
+}
+
+// scanTime bounds a scan. It takes milliseconds, but it reads every process'
+// open files.
+const scanTime = 10 * time.Second
+
+// scan searches all paths that can lead to the namespace. It fails after
+// scanTime.
+func scan(id ID) (*Netns, error) {
+	type answer struct {
+		n   *Netns
+		err error
+	}
+	found := make(chan answer)
+	ctx, cancel := context.WithTimeout(context.Background(), scanTime)
+	defer cancel()
+	end := make(chan struct{})
+	defer close(end)
+	go func() {
+		n, err := scanUntil(ctx, "/proc", id)
+		select {
+		case found <- answer{n, err}:
+		case <-end:
+			n.Close()
+		}
+	}()
+	select {
+	case a := <-found:
+		return a.n, a.err
+	case <-time.After(scanTime + time.Second): // it hangs
+		return nil, fmt.Errorf("look for netns %s among the open files of all processes: %w", id, context.DeadlineExceeded)
+	}
+}
+
+// scanUntil searches bind mounts, processes and their threads, and files that
+// processes hold open. Processes come and go meanwhile; vanished ones are
+// ignored.
+func scanUntil(ctx context.Context, proc string, id ID) (*Netns, error) {
+	want := id.String()
+	points, err := mountsOf(want)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range points {
+		if n, err := openIf(p, id); n != nil || err != nil {
+			return n, err
+		}
+	}
+	for _, pattern := range []string{"[0-9]*/ns/net", "[0-9]*/task/[0-9]*/ns/net"} {
+		// The only error is a malformed pattern, and these are constants.
+		paths, _ := filepath.Glob(filepath.Join(proc, pattern))
+		for _, p := range paths {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			if target, err := os.Readlink(p); err != nil || target != want {
+				continue
+			}
+			if n, err := openIf(p, id); n != nil || err != nil {
+				return n, err
+			}
+		}
+	}
+	n, err := scanFiles(ctx, proc, id)
+	if n == nil && err == nil {
+		// Glob skips unreadable files. If this process has run out of files
+		// meanwhile, nothing was read, which proves nothing.
+		_, err = mountsOf(want)
+	}
+	return n, err
+}
+
+// firstFiles is the number of open files of each process that are read in the
+// first round, before more of any process are read.
+const firstFiles = 1024
+
+// scanFiles searches the open files of all processes for the netns. A process
+// can have a million of them. Processes with many come last, so that they do
+// not delay the search in the others.
+func scanFiles(ctx context.Context, proc string, id ID) (*Netns, error) {
+	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd"))
+	for limit := firstFiles; len(dirs) > 0; limit *= 8 {
+		var larger []string
+		for _, dir := range dirs {
+			n, all, err := scanFilesOf(ctx, dir, limit, id)
+			if n != nil || err != nil {
+				return n, err
+			}
+			if !all {
+				larger = append(larger, dir)
+			}
+		}
+		dirs = larger
+	}
+	return nil, nil
+}
+
+// scanFilesOf reads at most about limit open files of a process, and reports whether
+// these were all. It reads them in blocks: the names of all could take a hundred
+// megabytes.
+func scanFilesOf(ctx context.Context, dir string, limit int, id ID) (n *Netns, all bool, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, true, onlyStarved(err)
+	}
+	defer d.Close()
+	want, target := id.String(), make([]byte, unix.PathMax)
+	for seen := 0; seen < limit; {
+		names, err := d.Readdirnames(256)
+		if len(names) == 0 {
+			return nil, true, onlyStarved(err)
+		}
+		seen += len(names)
+		for _, name := range names {
+			if ctx.Err() != nil {
+				return nil, false, fmt.Errorf("look for netns %s among the open files of all processes: %s has too many, end that process: %w", id, dir, ctx.Err())
+			}
+			size, err := unix.Readlinkat(int(d.Fd()), name, target)
+			if err != nil || !mayBe(string(target[:size]), want) {
+				continue
+			}
+			p := filepath.Join(dir, name)
+			if !hasInode(p, id.Inode) {
+				continue
+			}
+			if n, err := openIf(p, id); n != nil || err != nil {
+				return n, false, err
+			}
+		}
+	}
+	return nil, false, nil
+}
+
+// onlyStarved returns err if it means that this process ran out of files or
+// memory, and nil for other errors: an unreadable file has vanished.
+func onlyStarved(err error) error {
+	if Starved(err) {
+		return err
+	}
+	return nil
+}
+
+// mayBe reports whether an open file whose link is target may be the namespace
+// want. The link of one that was opened through a bind mount is the mount's
+// path, or "/" after the unmount.
+func mayBe(target, want string) bool {
+	return target == want || target == "/" || strings.Contains(target, "netns")
+}
+
+// hasInode reports whether a file that a process has open may have the inode
+// number, by its fdinfo (Linux 5.14; proc_pid_fdinfo(5)), which involves no
+// file system. It returns true if there is no such fdinfo.
+func hasInode(path string, inode uint64) bool {
+	process, number, ok := strings.Cut(path, "/fd/")
+	if !ok {
+		return true // /proc/PID/ns/net
+	}
+	info, err := os.ReadFile(process + "/fdinfo/" + number)
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(info)) {
+		if text, ok := strings.CutPrefix(line, "ino:"); ok {
+			return strings.TrimSpace(text) == strconv.FormatUint(inode, 10)
+		}
+	}
+	return true
+}
+
+// mountsOf returns the bind mounts of the namespace file "net:[…]", from
+// proc_pid_mountinfo(5): /run/netns/…, /run/docker/netns/…, and others.
+func mountsOf(nsfile string) ([]string, error) {
+	table, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("look for netns %s: %w", nsfile, err)
+	}
+	var points []string
+	for line := range strings.Lines(string(table)) {
+		// id, parent, major:minor, root, mount point, …
+		fields := strings.Fields(line)
+		if len(fields) > 4 && fields[3] == nsfile {
+			points = append(points, unescapeMount(fields[4]))
+		}
+	}
+	return points, nil
+}
+
+// unescapeMount reverses the kernel's escapes of blanks and backslashes.
+func unescapeMount(s string) string {
+	for _, c := range " \t\n#\\" {
+		s = strings.ReplaceAll(s, fmt.Sprintf(`\%03o`, c), string(c))
+	}
+	return s
+}

@@ -1,0 +1,46 @@
+package netns
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/failure"
+)
+
+// Listen calls told whenever the kernel sends a message to a multicast group of
+// a netlink family (unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) in the namespace,
+// until ctx ends. It does not read the message: messages are lost if they come
+// too fast, so the listener must check the state itself. told is also called if
+// some were lost. The namespace may be closed meanwhile, and lives until then.
+// The error wraps EPROTONOSUPPORT if the kernel does not have the family.
+func (n *Netns) Listen(ctx context.Context, family, group int, told func()) error {
+	var socket *os.File
+	err := n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, family)
+		if err != nil {
+			return err
+		}
+		socket = os.NewFile(uintptr(fd), "netlink")
+		return unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (group - 1)})
+	})
+	if socket != nil {
+		defer socket.Close()
+	}
+	if err != nil {
+		return failure.Wrap(err, failure.Kernel, "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
+	}
+	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
+	for notice := make([]byte, 64); ; { // the kernel drops what is too long
+		_, err := socket.Read(notice)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !errors.Is(err, unix.ENOBUFS):
+			return failure.Wrap(err, failure.Kernel, "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
+		}
+		told()
+	}
+}

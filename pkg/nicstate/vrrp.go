@@ -1,0 +1,107 @@
+package nicstate
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/link/vrrp"
+	"github.com/rail-cni/rail-cni/pkg/nlattr"
+)
+
+// ifaProto is IFA_PROTO of linux/if_addr.h.
+const ifaProto = 11
+
+// isVirtual reports whether a VRRP daemon has added the address: by the mark of newer ones
+// (IFA_PROTO), and on a link on which a daemon listens by its form. Such a daemon adds, beside the link's
+// own address, a host address, or one within the own one's subnet.
+func (s *Snapshot) isVirtual(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
+	if by, ok := attrs.Get(ifaProto); ok && len(by) == 1 && by[0] == unix.RTPROT_KEEPALIVED {
+		return true
+	}
+	if link.PeerAddress(attrs) != nil {
+		return false
+	}
+	family := vrrp.IPv4
+	if ifaddrmsg[0] == unix.AF_INET6 {
+		family = vrrp.IPv6
+	}
+	ip := link.AddressOf(ifaddrmsg, attrs).IP
+	if !slices.Contains(s.VRRP, family) || slices.Contains(s.VRRPSources, ip.String()) {
+		return false
+	}
+	if isHost(ifaddrmsg) {
+		return s.hasSubnet(ifaddrmsg[0])
+	}
+	// The kernel calls an IPv6 privacy address secondary.
+	secondary := family == vrrp.IPv4 && link.AddressFlags(ifaddrmsg, attrs)&unix.IFA_F_SECONDARY != 0
+	return secondary || s.withinEarlier(ifaddrmsg, ip)
+}
+
+// withinEarlier reports whether the address is in the larger subnet of one that the link had
+// before it: a daemon adds its addresses to a link that has its own.
+func (s *Snapshot) withinEarlier(ifaddrmsg []byte, ip net.IP) bool {
+	for _, r := range s.Addresses { // in the order in which they were added
+		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
+		if err != nil || header[0] != ifaddrmsg[0] || header[3] != unix.RT_SCOPE_UNIVERSE {
+			continue
+		}
+		earlier := link.AddressOf(header, attrs)
+		if earlier.IP.Equal(ip) {
+			return false
+		}
+		if header[1] < ifaddrmsg[1] && earlier.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// isHost reports whether the address has no subnet.
+func isHost(ifaddrmsg []byte) bool {
+	return ifaddrmsg[0] == unix.AF_INET && ifaddrmsg[1] == 32 || ifaddrmsg[0] == unix.AF_INET6 && ifaddrmsg[1] == 128
+}
+
+// hasSubnet reports whether the link has an address of the family with a subnet.
+func (s *Snapshot) hasSubnet(family byte) bool {
+	return slices.ContainsFunc(s.Addresses, func(r Replay) bool {
+		header, _, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
+		return err == nil && header[0] == family && header[3] == unix.RT_SCOPE_UNIVERSE && !isHost(header)
+	})
+}
+
+// ErrVirtual is wrapped by the error for an address that was not restored because it is a VRRP
+// daemon's.
+var ErrVirtual = errors.New("a VRRP daemon had added it: another host may have it now, and the daemon adds it again when it is this one's")
+
+// virtual reports whether the address of the snapshot is a VRRP daemon's.
+func (s *Snapshot) virtual(r Replay) bool {
+	header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
+	return err == nil && s.isVirtual(header, attrs)
+}
+
+// Virtual returns the addresses of VRRP daemons.
+func (s *Snapshot) Virtual() []string {
+	var found []string
+	for _, r := range s.Addresses {
+		if s.virtual(r) {
+			found = append(found, r.Text)
+		}
+	}
+	return found
+}
+
+// withoutVirtual returns the snapshot without the addresses of VRRP daemons, and an error for
+// each of these.
+func (s *Snapshot) withoutVirtual() (left *Snapshot, lost []error) {
+	c := *s
+	c.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), s.virtual)
+	for _, text := range s.Virtual() {
+		lost = append(lost, fmt.Errorf("address %s of %s: %w", text, s.Name, ErrVirtual))
+	}
+	return &c, lost
+}
