@@ -45,7 +45,7 @@ CLUSTERS = integration/cluster integration/devices integration/doctor integratio
 NO_RACE ?= $(CLUSTERS) cmd/rail-agent deployments/kustomize/base integration/crash integration/multus integration/owners integration/specs integration/whereabouts
 # … and those that start few goroutines of ours, or whose goroutines run programs: they have it
 # with FULL=yes only. So do packages without goroutines (scripts/test.sh).
-RACE_IN_FULL ?= docs integration/bench integration/controlplane pkg/install/node pkg/ipam/local pkg/part/all \
+RACE_IN_FULL ?= docs integration/bench integration/controlplane pkg/install/node pkg/ipam/local pkg/part/plans \
 	pkg/whereabouts/block pkg/whereabouts/plugin scripts/demo
 # … and those that measure a cluster, which other tests beside it would slow or starve.
 ALONE = integration/doctor integration/verify

@@ -2,7 +2,7 @@
 # Plants faults in packages and runs their tests (scripts/mutants). Called by "make mutants".
 #
 #   PKG      directories of packages, with all below them; pkg/ledger and pkg/statefile
-#   TESTS    packages whose tests run as well, such as ./pkg/part/all
+#   TESTS    packages whose tests run as well, such as ./pkg/part/plans
 #   ONE_IN   of so many mutants one is tested, each day another
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -2,7 +2,7 @@
 // ledger. It knows who holds a NIC ([Node.HolderOf]) and which NICs the kernel is about to
 // return ([Node.OnTheirWay]), and nothing else of NICs, RDMA or addresses: an attachment is
 // made of parts ([Part]), and a plugin is a plan ([Plan]) of them. The parts are packages below
-// pkg/part; pkg/migrate/rdmacni has one that takes over the records of rdma-cni. pkg/part/all has
+// pkg/part; pkg/migrate/rdmacni has one that takes over the records of rdma-cni. pkg/part/plans has
 // the plans of all plugins and the order in which parts are released ([ReleaseOrder]).
 //
 // Invariants:

@@ -12,7 +12,7 @@ import (
 )
 
 // ReleaseOrder is the order in which the parts of any recorded attachment are released:
-// all.ReleaseOrder in pkg/part/all/order.go. Its parts have no configuration, because
+// plans.ReleaseOrder in pkg/part/plans/order.go. Its parts have no configuration, because
 // they release by the record alone.
 type ReleaseOrder struct {
 	// Interface are the parts that take the interface and its devices from the

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
-	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/plans"
 )
 
 // Ending is the end of an attachment whose pod is gone: the reason and the outcome. Its
@@ -35,7 +35,7 @@ const (
 // searched that has left its recorded directory. left has an error for each record that could not be
 // read or ended.
 func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun bool) (endings []Ending, left []error, err error) {
-	n, err := all.Open(stateDir)
+	n, err := plans.Open(stateDir)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/notify"
-	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/plans"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -109,7 +109,7 @@ func (k *stateDir) key(what string, r *ledger.Record) string {
 var errKept = errors.New("the addresses are not freed yet, because the IPAM plugin is not installed")
 
 func newStateDir(k *Keeper, path string) (*stateDir, error) {
-	node, err := all.Open(path)
+	node, err := plans.Open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func (k *stateDir) end(r *ledger.Record) {
 }
 
 func (k *stateDir) tryEnd(r *ledger.Record) error {
-	node, err := all.Open(k.node.Ledger.Dir())
+	node, err := plans.Open(k.node.Ledger.Dir())
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ package main
 import (
 	"runtime"
 
-	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/plans"
 	_ "github.com/rail-cni/rail-cni/pkg/quickstart"
 )
 
@@ -17,4 +17,4 @@ var version = "unknown"
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
-func main() { all.IPoIB().Main(version) }
+func main() { plans.IPoIB().Main(version) }

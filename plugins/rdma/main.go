@@ -10,7 +10,7 @@ package main
 import (
 	"runtime"
 
-	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/plans"
 	_ "github.com/rail-cni/rail-cni/pkg/quickstart"
 )
 
@@ -21,4 +21,4 @@ var version = "unknown"
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
-func main() { all.RDMA().Main(version) }
+func main() { plans.RDMA().Main(version) }

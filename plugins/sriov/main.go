@@ -7,7 +7,7 @@ package main
 import (
 	"runtime"
 
-	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/plans"
 	_ "github.com/rail-cni/rail-cni/pkg/quickstart"
 )
 
@@ -18,4 +18,4 @@ var version = "unknown"
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
-func main() { all.SRIOV().Main(version) }
+func main() { plans.SRIOV().Main(version) }

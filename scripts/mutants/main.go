@@ -41,7 +41,7 @@ func main() {
 	var o options
 	flag.IntVar(&o.oneIn, "one-in", 1, "test one in `N` mutants")
 	flag.IntVar(&o.seed, "seed", time.Now().YearDay(), "which of them: those whose hash is this one modulo N; the default is the day")
-	flag.StringVar(&o.tests, "tests", "", "`packages` whose tests run as well, such as ./pkg/part/all")
+	flag.StringVar(&o.tests, "tests", "", "`packages` whose tests run as well, such as ./pkg/part/plans")
 	flag.StringVar(&o.out, "out", "bin/mutants", "`directory` of the reports, one for each package")
 	flag.Parse()
 	if err := run(o, flag.Args()); err != nil {

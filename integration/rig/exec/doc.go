@@ -2,7 +2,7 @@
 // static binary:
 //
 //	go build -o bin/tools/rig ./integration/rig/exec
-//	CGO_ENABLED=0 go test -exec "$PWD/bin/tools/rig" ./pkg/part/all -run TestNIC -v
+//	CGO_ENABLED=0 go test -exec "$PWD/bin/tools/rig" ./pkg/part/plans -run TestNIC -v
 //
 // "rig build" only makes the machine's image.
 //

@@ -19,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/netns"
-	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/plans"
 	"github.com/rail-cni/rail-cni/pkg/part/rdmadev"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
@@ -147,7 +147,7 @@ func TestAddFailsIfTheRequiredRDMADeviceHasLeftThePod(t *testing.T) {
 	n.up(1)
 	before := n.State()
 	p := n.pod("trainer")
-	at, err := all.Open(n.state)
+	at, err := plans.Open(n.state)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/netns"
-	"github.com/rail-cni/rail-cni/pkg/part/all"
+	"github.com/rail-cni/rail-cni/pkg/part/plans"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -133,7 +133,7 @@ func TestRDMADeviceThatIsRenamedDuringAddReturnsUnderItsNewName(t *testing.T) {
 		}
 		return core.Rename(d, to)
 	}
-	at, err := all.Open(n.state)
+	at, err := plans.Open(n.state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestRDMADeviceThatIsRenamedDuringAddReturnsUnderItsNewName(t *testing.T) {
 	if _, err := at.Add(t.Context(), &attachment.Call{
 		Key:   ledger.Key{ContainerID: call.ContainerID, IfName: call.IfName},
 		Netns: call.Netns, Path: testnet.Bin(t), Conf: &conf.Common,
-	}, all.HostDevicePlan(conf)); err != nil {
+	}, plans.HostDevicePlan(conf)); err != nil {
 		t.Fatal(err)
 	}
 	if err := rename(p.Netns.Netns, name, "mine"); err != nil {
