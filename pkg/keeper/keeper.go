@@ -5,372 +5,178 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/attachment"
-	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/component"
-	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
-	"github.com/rail-cni/rail-cni/pkg/part/plans"
-	"github.com/rail-cni/rail-cni/pkg/statefile"
-	"github.com/rail-cni/rail-cni/pkg/wait"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 const (
-	// A pod that dies causes many notices. A check waits debounce for more of them, and up to
-	// maxRest if the last check took long.
-	debounce = 2 * time.Millisecond
-	maxRest  = 100 * time.Millisecond
-
-	maxConcurrent = 16 // concurrent ends of attachments
-
-	// arrivalTimeout is how long a NIC may be missing, while no other NIC returns,
-	// before that is an error: the kernel returns NICs one after another, and a driver
-	// may take a second to stop each. The NIC's arrival has a notice, but it may be
-	// lost, so check. It is also the wait for a NIC's RDMA devices, which have no notice
-	// before Linux 6.12.
-	arrivalTimeout = 5 * time.Second
-	arrivalCheck   = 250 * time.Millisecond
-
-	retryLocked = 200 * time.Millisecond // another process or attachment has a lock
-	// lockedTimeout is how long an attachment may wait for locks before that is an error.
-	// The names of the host's NICs have one lock for all, and its holder may wait for a
-	// driver that stops a NIC in the kernel.
-	lockedTimeout = time.Minute
-	firstRetry    = time.Second
-	lastRetry     = 5 * time.Minute
-
-	// endGrace bounds ends under way when the agent ends. A slow device may need longer than
-	// the kubelet waits; the next agent goes on with it.
-	endGrace = 5 * time.Second
+	// slow is the time between full checks without a notification: one may be lost,
+	// and not all changes have one.
+	slow = 30 * time.Second
+	// hung is the time without a check after which a state directory's loop counts as hung.
+	hung = 4 * slow
 )
 
-// recheckDelays are the delays of further checks after a notice: the path of a netns
-// disappears some time before the netns, whose end has no notice.
-var recheckDelays = []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second}
+// Options configures a keeper.
+type Options struct {
+	StateDirs []string // of the plugins, at least one
+	// List is the list of state directories for the plugins, see [KeptStateDirs].
+	List   nodefile.StateDirs
+	NodeIP netip.Addr // by which the cluster reaches the node; zero if not known
 
-// stateDir is a state directory whose attachments are ended when their pod netns is gone.
-type stateDir struct {
+	// Leaving: the plugins are being removed in any case, so an unreadable
+	// record no longer makes the agent unready.
+	Leaving bool
+	// Uninstalling: no list of state directories is kept.
+	Uninstalling bool
+
+	Dirs   *notify.Dirs           // the process's, which reports changes of records and of pods' netns
+	Notify func(component.Notice) // passes notices on and does not block; nil = the log is enough
+	Log    *slog.Logger
+}
+
+// Keeper keeps the NICs of a node.
+type Keeper struct {
+	Options
 	*component.Reporter
-	options *Options
-	stats   *stats
-	node    *attachment.Node
-	log     *slog.Logger
-	noticed *component.Trigger // something may have ended
-	ended   *component.Trigger // the end of an attachment is done, or failed
-	ends    sync.WaitGroup
-	ending  context.Context      // of ends; only run sets it
-	paths   *notify.Subscription // of the directories of pods' netns paths
-
-	mu      sync.Mutex
-	tasks   map[ledger.Key]*task
-	again   []time.Time // of the checks after a notice, from recheckDelays
-	running int         // ends
-	// endedSince has the attachments that have ended since the last scan began.
-	endedSince map[ledger.Key]*ledger.Record
-	full       bool                 // an end waits for room
-	checked    time.Time            // time of the last check
-	returning  int                  // NICs that the kernel was about to return then
-	arrived    time.Time            // when there were last fewer
-	changed    map[string]time.Time // NICs that were not returned as they were, with the time of the report
-	unreadable bool                 // there are records that cannot be read
-
-	lacking     int // attachments of living pods without their RDMA device
-	nicsMissing int // attachments of living pods without their NIC
+	host  *netns.Netns // for subscriptions; only for pkg/notify
+	dirs  []*stateDir
+	stats *stats
+	began time.Time
 }
 
-// task is an attachment to end.
-type task struct {
-	record  *ledger.Record
-	since   time.Time
-	next    time.Time // not before
-	pause   component.Backoff
-	tries   int
-	running bool
-	err     error // the last try's
-}
-
-func newTask(r *ledger.Record, now time.Time) *task {
-	return &task{record: r, since: now, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
-}
-
-// endKey names a task's problem for the reporter, which all state directories share.
-func (k *stateDir) endKey(d *task) string { return k.key("end", d.record) }
-
-// key names a problem of an attachment for the reporter.
-func (k *stateDir) key(what string, r *ledger.Record) string {
-	return strings.Join([]string{what, k.node.Ledger.Dir(), r.ContainerID, r.IfName}, " ")
-}
-
-// errKept: everything but the addresses has been released.
-var errKept = errors.New("the addresses are not freed yet, because the IPAM plugin is not installed")
-
-func newStateDir(k *Keeper, path string) (*stateDir, error) {
-	node, err := plans.Open(path)
-	if err != nil {
+// New returns a keeper, which does nothing until its component runs. The calling thread must be
+// in the host netns.
+func New(o Options) (*Keeper, error) {
+	k := &Keeper{Options: o, Reporter: component.NewReporter("keeper", o.Log, o.Notify), stats: newStats(), began: time.Now()}
+	var err error
+	if k.host, err = netns.Current(); err != nil {
 		return nil, err
 	}
-	d := &stateDir{
-		Reporter: k.Reporter, options: &k.Options, stats: k.stats, node: node, log: k.Log.With("stateDir", path),
-		noticed: component.NewTrigger(), ended: component.NewTrigger(), tasks: map[ledger.Key]*task{}, endedSince: map[ledger.Key]*ledger.Record{}, ending: context.Background(),
+	for _, path := range o.StateDirs {
+		dir, err := newStateDir(k, path)
+		if err != nil {
+			k.Close()
+			return nil, err
+		}
+		k.dirs = append(k.dirs, dir)
 	}
-	node.Log = d.log
-	d.paths = k.Dirs.Subscribe(d.notice)
-	return d, nil
+	return k, nil
 }
 
-// run checks at the start, on notices, and every so often, until ctx ends. Ends that are
-// under way then have endGrace.
-func (k *stateDir) run(ctx context.Context) {
-	var cancel context.CancelFunc
-	k.ending, cancel = after(ctx, endGrace)
-	defer cancel()
-	loop := component.Loop{
-		Reporter: k.Reporter, Trigger: k.noticed, Settle: debounce, MaxRest: maxRest, Now: k.ended,
-		Do: func(context.Context) time.Time { return k.scan(time.Now(), maxConcurrent) },
+// Close closes what New has opened. It must not be called while the component runs.
+func (k *Keeper) Close() {
+	for _, d := range k.dirs {
+		d.paths.Close()
+		d.node.Close()
 	}
-	loop.Run(ctx)
-	k.ends.Wait()
+	k.host.Close()
 }
 
-// notice makes the loop check now and, because the end of a netns has no notice, some times later.
-func (k *stateDir) notice() {
-	now := time.Now()
-	k.mu.Lock()
-	k.again = k.again[:0]
-	for _, delay := range recheckDelays {
-		k.again = append(k.again, now.Add(delay))
+// Component returns the keeper as a component of the agent.
+func (k *Keeper) Component() component.Component {
+	return component.Component{
+		Name: "keeper", Reporter: k.Reporter, Run: k.run, Collect: k.collect, Healthy: k.healthy, Ready: k.ready, Status: k.status,
 	}
-	k.mu.Unlock()
-	k.noticed.Fire()
 }
 
-// after returns a context that ends d after ctx ends.
-func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() {
-		_ = wait.For(longer, d)
-		cancel()
+// run keeps the NICs until ctx ends.
+func (k *Keeper) run(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	var links, devices []func() // that are called after changes
+	for _, d := range k.dirs {
+		recreated, missing, returns := newRecreatedWatch(d), newNICWatch(d), newReturnWatch(d)
+		links = append(links, d.notice, missing.changed.Fire, returns.changed.Fire)
+		devices = append(devices, recreated.changed.Fire)
+		all.Go(func() { d.run(ctx) })
+		all.Go(func() { newAnnouncer(d).run(ctx) })
+		for _, loop := range []*component.Loop{recreated.loop(), missing.loop(), returns.loop()} {
+			all.Go(func() { loop.Run(ctx) })
+		}
+	}
+	devices = append(devices, links...)
+	all.Go(func() { notify.Netlink(ctx, k.host, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, k.Log, each(links)) })
+	all.Go(func() { notify.Netlink(ctx, k.host, unix.NETLINK_RDMA, rdma.NotifyGroup, k.Log, each(devices)) })
+	first, err := netns.Open(netns.InitPath)
+	if err != nil {
+		return
+	}
+	all.Go(func() {
+		defer first.Close()
+		if !first.ID.Equal(k.host.ID) { // the kernel moves NICs there
+			notify.Netlink(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, k.Log, each(links))
+		}
 	})
-	return longer, func() { stop(); cancel() }
 }
 
-// later returns those of the times that are in the future.
-func later(times []time.Time, now time.Time) []time.Time {
-	for len(times) > 0 && !times[0].After(now) {
-		times = times[1:]
+// each returns a function that calls all of them.
+func each(all []func()) func() {
+	return func() {
+		for _, f := range all {
+			f()
+		}
 	}
-	return times
 }
 
-// scan finds the attachments to end, and starts those that are due, at most room at a time. It
-// returns the time of the next check.
-func (k *stateDir) scan(now time.Time, room int) (next time.Time) {
-	k.keepFiles()
-	stale, errs := k.stale()
-	away := k.onTheirWay(stale)
-	k.watchPaths()
-	changed, changedErrs := k.node.Ledger.Returned()
-	k.reportChanged(changed)
-	k.reportUnreadable(errors.Join(append(errs, changedErrs...)...))
-	return k.begin(now, stale, away, room)
+// status returns the state directories.
+func (k *Keeper) status() map[string]any {
+	var dirs []local.StateDir
+	for _, d := range k.dirs {
+		of := local.StateDir{Path: d.node.Ledger.Dir(), Checked: d.lastScan(), Ending: []local.Ending{}}
+		for _, u := range d.unended() {
+			e := local.Ending{Key: u.record.Key, NIC: u.record.NICName(), Pod: u.record.Pod, Since: u.since, Tries: u.tries, Next: u.next}
+			if u.err != nil {
+				e.Error = u.err.Error()
+			}
+			of.Ending = append(of.Ending, e)
+		}
+		dirs = append(dirs, of)
+	}
+	return map[string]any{"stateDirs": dirs}
 }
 
-// stale returns the attachments to end, and why others could not be read. Those that end in the
-// meantime are in k.endedSince.
-func (k *stateDir) stale() ([]*ledger.Record, []error) {
-	k.mu.Lock()
-	k.endedSince = map[ledger.Key]*ledger.Record{}
-	k.mu.Unlock()
-	return k.node.Stale()
-}
-
-// begin starts the ends of stale attachments that are due, for scan.
-func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.Key]bool, room int) (next time.Time) {
+func (k *stateDir) lastScan() time.Time {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(away) < k.returning {
-		k.arrived = now
-	}
-	k.returning = len(away)
-	k.checked, next = now, now.Add(slow)
-	k.again = later(k.again, now)
-	if len(k.again) > 0 {
-		next = earlier(next, k.again[0])
-	}
-	k.stats.countScan()
-	found := map[ledger.Key]bool{}
-	k.full = false
-	for _, r := range stale {
-		if ended := k.endedSince[r.Key]; ended != nil && ended.Same(r) {
-			continue
+	return k.checked
+}
+
+// healthy returns an error if the loop of a state directory hangs.
+func (k *Keeper) healthy() error {
+	for _, d := range k.dirs {
+		last := slices.MaxFunc([]time.Time{d.lastScan(), k.began}, time.Time.Compare)
+		if since := time.Since(last); since > hung {
+			return fmt.Errorf("%s: last searched %v ago", d.node.Ledger.Dir(), since.Round(time.Second))
 		}
-		found[r.Key] = true
-		d := k.tasks[r.Key]
-		if d == nil || !d.running && !d.record.Same(r) {
-			d = newTask(r, now)
-			k.tasks[r.Key] = d
-		}
+	}
+	return nil
+}
+
+// ready returns an error unless every state directory was checked, and its records can be read.
+func (k *Keeper) ready() error {
+	var errs []error
+	for _, d := range k.dirs {
+		d.mu.Lock()
+		looked, unreadable := d.checked, d.unreadable
+		d.mu.Unlock()
 		switch {
-		case d.running:
-		case d.next.After(now):
-			next = earlier(next, d.next)
-		case away[r.Key] && (now.Sub(d.since) < arrivalTimeout || now.Sub(k.arrived) < arrivalTimeout):
-			next = earlier(next, now.Add(arrivalCheck))
-		case k.running == room:
-			k.full = true // the end of one makes room
-		default:
-			k.running++
-			d.running = true
-			k.ends.Go(func() { k.end(r) })
+		case looked.IsZero():
+			errs = append(errs, fmt.Errorf("%s: not searched yet", d.node.Ledger.Dir()))
+		case unreadable && !k.Leaving:
+			errs = append(errs, fmt.Errorf("%s: there are records that cannot be read", d.node.Ledger.Dir()))
 		}
 	}
-	for key, d := range k.tasks {
-		if !found[key] && !d.running && k.gone(d.record) {
-			k.settled(d)
-		}
-	}
-	return next
-}
-
-// gone reports whether the attachment has ended. If it is not among those to
-// end it may only have been missed, for example because its record could not be
-// read.
-func (k *stateDir) gone(r *ledger.Record) bool {
-	now, err := k.node.Ledger.Peek(r.Key)
-	return errors.Is(err, ledger.ErrNoRecord) || err == nil && !now.Same(r)
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
-
-// onTheirWay returns the attachments whose NIC the kernel is about to return.
-func (k *stateDir) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
-	if len(stale) == 0 {
-		return nil
-	}
-	away, err := k.node.OnTheirWay(stale)
-	if err != nil {
-		k.log.Debug("cannot find all NICs that the kernel is moving to the host", "err", err)
-	}
-	return away
-}
-
-// end tries to end an attachment. Each has a Node of its own, so that a hanging
-// IPAM plugin does not delay other NICs.
-func (k *stateDir) end(r *ledger.Record) {
-	began := time.Now()
-	k.done(r.Key, k.Contain(func() error { return k.tryEnd(r) }), time.Since(began))
-}
-
-func (k *stateDir) tryEnd(r *ledger.Record) error {
-	node, err := plans.Open(k.node.Ledger.Dir())
-	if err != nil {
-		return err
-	}
-	defer node.Close()
-	node.Log = k.log
-	if err := node.End(k.ending, r, arrivalTimeout); err != nil {
-		return err
-	}
-	left, err := node.Ledger.Get(r.Key)
-	switch {
-	case errors.Is(err, ledger.ErrNoRecord):
-		return nil
-	case err == nil && left.Same(r):
-		return errKept
-	}
-	return err
-}
-
-// done records a try that took so long.
-func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.running--
-	d := k.tasks[key]
-	d.running = false
-	if k.full || err != nil {
-		defer k.ended.Fire() // of another one, or of the next try
-	}
-	if errors.Is(err, statefile.ErrBusy) && time.Since(d.since) < lockedTimeout {
-		d.next = time.Now().Add(retryLocked)
-		return
-	}
-	d.tries++
-	if err == nil {
-		k.stats.end(d.record.Plugin, took)
-		k.log.Info("attachment of a dead pod has ended", "containerID", d.record.ContainerID, "ifname", d.record.IfName,
-			"pod", d.record.Pod.String(), "nic", d.record.NICName(), "took", took.Round(time.Millisecond), "after", time.Since(d.since).Round(time.Millisecond))
-		k.settled(d)
-		k.endedSince[key] = d.record
-		return
-	}
-	if k.ending.Err() != nil { // the context was canceled, and the next agent goes on
-		return
-	}
-	k.stats.fail(d.record.Plugin, cnierr.Code(err))
-	d.err = err
-	d.next = time.Now().Add(d.pause.Next())
-	k.OnceErr(k.endKey(d), err, component.Notice{
-		Reason: "NotReturned", Summary: "attachment of a dead pod has not ended",
-		Message: fmt.Sprintf("%s of %s: ", d.record.NICName(), d.record.Holder()), Warning: true,
-	}, "containerID", d.record.ContainerID, "ifname", d.record.IfName, "nic", d.record.NICName(), "netns", d.record.Netns.Path)
-}
-
-// settled removes a task that this or another process has done, and withdraws its
-// notice.
-func (k *stateDir) settled(d *task) {
-	delete(k.tasks, d.record.Key)
-	if k.Over(k.endKey(d)) {
-		k.Report(component.Notice{Reason: "Returned", Summary: "attachment has ended", Message: fmt.Sprintf("attachment of %s on %s has ended", d.record.Holder(), d.record.NICName())})
-	}
-}
-
-// reportChanged reports once each NIC that was not returned as it was.
-func (k *stateDir) reportChanged(all []*ledger.Returned) {
-	told := map[string]time.Time{}
-	for _, r := range all {
-		told[r.File] = r.Time
-		if k.changed[r.File].Equal(r.Time) {
-			continue
-		}
-		k.Report(component.Notice{
-			Reason: "ReturnedChanged", Summary: "NIC was returned with other settings", Warning: true,
-			Message: fmt.Sprintf("%s was returned, but not as it was, after %s: %s", r.NIC, r.Holder, strings.Join(r.Changed, "; ")),
-		}, "nic", r.NIC, "file", r.File)
-	}
-	k.changed = told
-}
-
-func (k *stateDir) reportUnreadable(err error) {
-	k.OnceErr("unreadable "+k.node.Ledger.Dir(), err, component.Notice{Reason: "UnreadableRecord", Summary: "record cannot be read", Warning: true})
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.unreadable = err != nil
-}
-
-// watchPaths watches the directories of pods' netns paths.
-func (k *stateDir) watchPaths() {
-	for _, dir := range []string{"/run/netns", "/run/docker/netns"} {
-		k.paths.Watch(dir)
-	}
-}
-
-// unended returns copies of all tasks.
-func (k *stateDir) unended() []task {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	list := make([]task, 0, len(k.tasks))
-	for _, d := range k.tasks {
-		list = append(list, *d)
-	}
-	return list
+	return errors.Join(errs...)
 }

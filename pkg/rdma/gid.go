@@ -117,6 +117,22 @@ func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 	return t, nil
 }
 
+// portGUID returns the GUID of an InfiniBand port: the interface identifier of the entry 0 of its
+// GID table.
+func (c *Core) portGUID(d Device, port uint32) (GUID, error) {
+	var gid GID
+	err := c.inNetns(func() error {
+		return c.steady(d, func() error {
+			text, err := c.readSys(filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(port)), "gids/0"))
+			if err == nil {
+				gid, err = parseGID(text)
+			}
+			return err
+		})
+	})
+	return gid.Interface(), failure.Wrap(err, failure.IO, "read the GUID of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
+}
+
 func (c *Core) gidEntries(at string, names []string, want *GID) ([]GIDEntry, error) {
 	root, err := c.sys()
 	if err != nil {

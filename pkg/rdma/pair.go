@@ -75,11 +75,7 @@ func (c *Core) guids(d Device, ports []Port) map[uint32]GUID {
 		if p.LinkLayer != "InfiniBand" {
 			continue
 		}
-		table, err := c.GIDs(d, p.Number)
-		if err != nil || len(table.Entries) == 0 {
-			continue
-		}
-		if guid := table.Entries[0].GID.Interface(); guid != 0 && guid != ^GUID(0) {
+		if guid, err := c.portGUID(d, p.Number); err == nil && guid != 0 && guid != ^GUID(0) {
 			found[p.Number] = guid
 		}
 	}

@@ -3,7 +3,6 @@ package rdma
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strconv"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
@@ -31,7 +30,21 @@ func (k PKey) String() string { return fmt.Sprintf("%d=%#04x", k.Index, k.Key) }
 
 // PKeys returns the entries of a port that are in use, by index. The error wraps [ErrNotFound]
 // if the namespace has no such device or port.
-func (c *Core) PKeys(d Device, port uint32) (keys []PKey, err error) {
+func (c *Core) PKeys(d Device, port uint32) ([]PKey, error) {
+	return c.pkeys(d, port, func(PKey) bool { return false })
+}
+
+// Member returns the port's entry of a partition, as [FindPKey] does. If the port is not a member, keys are
+// the entries of its table, by index. The table is read only as far as an entry of full membership: drivers ask
+// the firmware for each entry (mlx5_query_hca_vport_pkey), and there are 128.
+func (c *Core) Member(d Device, port uint32, key uint16) (found PKey, ok bool, keys []PKey, err error) {
+	keys, err = c.pkeys(d, port, func(k PKey) bool { return k.IsFull() && k.Partition() == (PKey{Key: key}).Partition() })
+	found, ok = FindPKey(keys, key)
+	return found, ok, keys, err
+}
+
+// pkeys reads the table by index, until an entry is the last that the caller wants.
+func (c *Core) pkeys(d Device, port uint32, last func(PKey) bool) (keys []PKey, err error) {
 	at := filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(port)), "pkeys")
 	read := func() error {
 		keys = nil
@@ -39,23 +52,29 @@ func (c *Core) PKeys(d Device, port uint32) (keys []PKey, err error) {
 		if err == nil && len(names) == 0 {
 			return fmt.Errorf("%w %s with port %d in netns %s", ErrNotFound, d.Name, port, c.ns.Path)
 		}
-		for _, name := range names {
-			index, indexErr := strconv.Atoi(name)
-			text, readErr := c.readSys(filepath.Join(at, name))
-			key, keyErr := strconv.ParseUint(text, 0, 16)
-			for _, e := range []error{indexErr, readErr, keyErr} {
-				if e != nil {
-					return e
-				}
+		if err != nil {
+			return err
+		}
+		for index := range names { // an entry for each index
+			text, err := c.readSys(filepath.Join(at, strconv.Itoa(index)))
+			if err != nil {
+				return err
 			}
-			if key != 0 {
-				keys = append(keys, PKey{index, uint16(key)})
+			key, err := strconv.ParseUint(text, 0, 16)
+			if err != nil {
+				return err
+			}
+			if key == 0 {
+				continue
+			}
+			keys = append(keys, PKey{index, uint16(key)})
+			if last(keys[len(keys)-1]) {
+				break
 			}
 		}
-		return err
+		return nil
 	}
 	err = c.inNetns(func() error { return c.steady(d, read) })
-	slices.SortFunc(keys, func(a, b PKey) int { return a.Index - b.Index })
 	return keys, failure.Wrap(err, failure.IO, "read the P_Keys of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 }
 

@@ -37,3 +37,29 @@ func TestTableOfPartitionsIsReadByIndex(t *testing.T) {
 		t.Errorf("%v %v, want %v", keys, err, want)
 	}
 }
+
+// A full member needs no further entry; for a limited one a later entry may be better.
+func TestTableIsReadAsFarAsTheFullMember(t *testing.T) {
+	tree := map[string]string{}
+	for i, key := range []string{"0x7fff", "0x0000", "0x8010", "not a key"} {
+		tree[fmt.Sprintf("class/infiniband/mlx5_0/ports/1/pkeys/%d", i)] = key + "\n"
+	}
+	c := offline(t, nil, sysfs(t, tree))
+	if found, ok, _, err := c.Member(device0, 1, 0x0010); err != nil || !ok || found != (PKey{2, 0x8010}) {
+		t.Errorf("%v %v %v", found, ok, err)
+	}
+	if found, ok, _, err := c.Member(device0, 1, 0xffff); err == nil {
+		t.Errorf("it did not read on behind a limited member: %v %v", found, ok)
+	}
+}
+
+func TestMemberReturnsTheKeysOfAPortThatIsNone(t *testing.T) {
+	tree := map[string]string{}
+	for i, key := range []string{"0xffff", "0x0000", "0x8010"} {
+		tree[fmt.Sprintf("class/infiniband/mlx5_0/ports/1/pkeys/%d", i)] = key + "\n"
+	}
+	found, ok, keys, err := offline(t, nil, sysfs(t, tree)).Member(device0, 1, 0x8020)
+	if want := []PKey{{0, 0xffff}, {2, 0x8010}}; err != nil || ok || !slices.Equal(keys, want) {
+		t.Errorf("%v %v %v %v, want %v", found, ok, keys, err, want)
+	}
+}

@@ -98,12 +98,9 @@ func (p Part) partition(n *attachment.Node, l *link.Link) (rdma.PKey, error) {
 	if err != nil {
 		return rdma.PKey{}, err
 	}
-	keys, err := core.PKeys(device, port)
-	if err != nil {
-		return rdma.PKey{}, err
-	}
-	if key, ok := rdma.FindPKey(keys, want); ok {
-		return key, nil
+	key, ok, keys, err := core.Member(device, port, want)
+	if ok || err != nil {
+		return key, err
 	}
 	has := make([]string, len(keys))
 	for i, k := range keys {

@@ -68,8 +68,7 @@ var errNoMember = errors.New("not a member")
 func (p Partition) member(ctx context.Context, core *rdma.Core, d rdma.Device, port uint32) error {
 	var keys []rdma.PKey
 	err := wait.Until(ctx, 50*time.Millisecond, func() (member bool, err error) {
-		keys, err = core.PKeys(d, port)
-		_, member = rdma.FindPKey(keys, p.Key)
+		_, member, keys, err = core.Member(d, port, p.Key)
 		return member, err
 	})
 	if !wait.Ended(ctx, err) {

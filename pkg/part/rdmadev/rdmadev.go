@@ -194,7 +194,7 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 // kernel silently drops them if a table is full. With "auto" on a VLAN or bond, the pod then
 // gets no RDMA instead of an error.
 func (p Shared) Apply(_ context.Context, tx *attachment.Tx) error {
-	if tx.Record.RDMA == nil {
+	if tx.Record.RDMA == nil || tx.Parent.IsIPoIB() { // only RoCE has GIDs of addresses
 		return nil
 	}
 	full, err := fullTable(tx)

@@ -192,11 +192,10 @@ func partition(core *rdma.Core, d rdma.Device, port uint32, links []*link.Link, 
 		return nil, fmt.Errorf("%s is not an InfiniBand interface", netdev)
 	}
 	key := links[i].IPoIB.PKey
-	keys, err := core.PKeys(d, port)
+	found, ok, keys, err := core.Member(d, port, key)
 	if err != nil {
 		return nil, err
 	}
-	found, ok := rdma.FindPKey(keys, key)
 	if !ok {
 		return nil, fmt.Errorf("port %d of %s is not in the partition %#04x of %s: its keys are %v", port, d.Name, key, netdev, keys)
 	}
