@@ -269,7 +269,8 @@ func (a *another) GetInfo(context.Context, *registration.InfoRequest) (*registra
 	return &registration.PluginInfo{Type: registration.DevicePlugin, Name: a.resource, SupportedVersions: []string{api.Version}}, nil
 }
 
-// serveOther serves another device plugin at a socket, until the returned function runs.
+// serveOther serves another device plugin at a socket, until the returned function runs. That also
+// removes the socket, as a device plugin that is stopped does.
 func (k *peer) serveOther(socket, resource string, ids ...string) (end func()) {
 	k.t.Helper()
 	path := filepath.Join(k.dir, socket)
@@ -287,8 +288,12 @@ func (k *peer) serveOther(socket, resource string, ids ...string) (end func()) {
 		registration.RegisterRegistrationServer(g, a)
 	}
 	go func() { _ = g.Serve(l) }()
-	k.t.Cleanup(g.Stop)
-	return g.Stop
+	end = func() {
+		g.Stop()
+		_ = os.Remove(path)
+	}
+	k.t.Cleanup(end)
+	return end
 }
 
 // await fails the test unless ok becomes true in time.
