@@ -31,7 +31,7 @@ var volatileOf = map[string]map[string]string{
 }
 
 // Dump returns all facts that the kernel reports about an interface, without
-// the code of pkg/link: all attributes of rtnetlink, of its addresses, routes
+// the packages that it checks (pkg/link, pkg/nicstate): all attributes of rtnetlink, of its addresses, routes
 // and permanent neighbors, queueing disciplines, the ethtool ioctls, attached
 // programs, sysctls, and, in the netns of this process's /sys, its settings
 // there. Each line is one fact. The dump of a missing interface is "".

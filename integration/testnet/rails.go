@@ -9,6 +9,47 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
+// Rail is a host's netns with one NIC in it, the NIC's switch, and a pod's netns.
+type Rail struct {
+	Host, Wire, Pod *Netns
+}
+
+// NewRail makes a rail whose NIC has this name.
+func NewRail(t testing.TB, nic string) *Rail {
+	t.Helper()
+	r := &Rail{Host: NewNetns(t, "host"), Wire: NewNetns(t, "wire"), Pod: NewNetns(t, "pod")}
+	r.Host.NIC(nic, r.Wire)
+	return r
+}
+
+// NewRailWithDAD makes a rail whose NIC ens1, with this index, detects duplicate addresses.
+func NewRailWithDAD(t testing.TB) (r *Rail, index int) {
+	t.Helper()
+	r = NewRail(t, "ens1")
+	r.Host.Sysctl("ipv6/conf/ens1/accept_dad", "1")
+	return r, r.Host.Link("ens1").Index
+}
+
+// Link returns the link with this name or altname, and fails the test if there is none.
+func (n *Netns) Link(name string) *link.Link {
+	n.t.Helper()
+	l, err := link.ByName(n.Netns, name)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return l
+}
+
+// View returns the view of a link, and fails the test if there is no such link.
+func (n *Netns) View(l *link.Link) *link.View {
+	n.t.Helper()
+	v, err := link.ReadView(n.Netns, l.Index)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return v
+}
+
 // Rails is nodes whose rails are cabled to a bridge for each rail. Rail k of a node is its
 // interface net<k+1>, with MTU 9000; the bridge is br<k>.
 type Rails struct {

@@ -23,5 +23,5 @@
 //
 // A plugin's main is
 //
-//	func main() { all.HostDevice().Main(version) }
+//	func main() { plans.HostDevice().Main(version) }
 package attachment

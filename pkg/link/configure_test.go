@@ -29,20 +29,20 @@ func cidr(t *testing.T, s string) *net.IPNet {
 }
 
 func TestAddAddress(t *testing.T) {
-	r := newRail(t, "ens1")
-	index := byName(t, r.host, "ens1").Index
+	r := testnet.NewRail(t, "ens1")
+	index := r.Host.Link("ens1").Index
 	for address, want := range map[string]string{
 		"10.0.0.5/24": "10.0.0.5/24 brd 10.0.0.255", "10.0.1.5/32": "10.0.1.5/32 scope",
 		"10.0.2.4/31": "10.0.2.4/31 scope", "fd00::5/64": "fd00::5/64 scope",
 	} {
-		if err := link.AddAddress(r.host.Netns, index, cidr(t, address)); err != nil {
+		if err := link.AddAddress(r.Host.Netns, index, cidr(t, address)); err != nil {
 			t.Error(err)
 		}
-		if got := r.host.IP("addr", "show", "dev", "ens1"); !strings.Contains(got, want) {
+		if got := r.Host.IP("addr", "show", "dev", "ens1"); !strings.Contains(got, want) {
 			t.Errorf("%s: no %q in\n%s", address, want, got)
 		}
 	}
-	if err := link.AddAddress(r.host.Netns, index, cidr(t, "10.0.0.5/24")); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "10.0.0.5/24") {
+	if err := link.AddAddress(r.Host.Netns, index, cidr(t, "10.0.0.5/24")); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "10.0.0.5/24") {
 		t.Errorf("twice: %v", err)
 	}
 }
@@ -69,12 +69,12 @@ func TestAddRoute(t *testing.T) {
 		{"IPv6 default", link.Route{Dst: cidr(t, "::/0"), Gateway: net.ParseIP("fd00::1"), Priority: 9}, "default via fd00::1 dev ens1 metric 9"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRail(t, "ens1")
-			index := byName(t, r.host, "ens1").Index
-			r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
-			r.host.IP("addr", "add", "fd00::5/64", "dev", "ens1")
+			r := testnet.NewRail(t, "ens1")
+			index := r.Host.Link("ens1").Index
+			r.Host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
+			r.Host.IP("addr", "add", "fd00::5/64", "dev", "ens1")
 			has := func(route link.Route) bool {
-				ok, err := link.HasRoute(r.host.Netns, index, route)
+				ok, err := link.HasRoute(r.Host.Netns, index, route)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -84,11 +84,11 @@ func TestAddRoute(t *testing.T) {
 				t.Fatal("the route was there before")
 			}
 			for range 2 { // an existing one is not an error
-				if err := link.AddRoute(r.host.Netns, index, c.route); err != nil {
+				if err := link.AddRoute(r.Host.Netns, index, c.route); err != nil {
 					t.Fatal(err)
 				}
 			}
-			shown := strings.Join(strings.Fields(r.host.IP("route", "show", "table", "all")+r.host.IP("-6", "route", "show", "table", "all")), " ")
+			shown := strings.Join(strings.Fields(r.Host.IP("route", "show", "table", "all")+r.Host.IP("-6", "route", "show", "table", "all")), " ")
 			if !strings.Contains(shown, c.shown) {
 				t.Errorf("no %q in %s", c.shown, shown)
 			}
@@ -107,14 +107,14 @@ func TestAddRoute(t *testing.T) {
 					t.Errorf("it passes for one with another %s", name)
 				}
 			}
-			if ok, err := link.HasRoute(r.host.Netns, index+1000, c.route); ok || err != nil {
+			if ok, err := link.HasRoute(r.Host.Netns, index+1000, c.route); ok || err != nil {
 				t.Errorf("by another link: %v, %v", ok, err)
 			}
 		})
 	}
 	t.Run("refused", func(t *testing.T) {
-		r := newRail(t, "ens1")
-		err := link.AddRoute(r.host.Netns, byName(t, r.host, "ens1").Index, link.Route{Dst: cidr(t, "10.5.0.0/16"), Gateway: net.ParseIP("10.77.0.1")})
+		r := testnet.NewRail(t, "ens1")
+		err := link.AddRoute(r.Host.Netns, r.Host.Link("ens1").Index, link.Route{Dst: cidr(t, "10.5.0.0/16"), Gateway: net.ParseIP("10.77.0.1")})
 		if err == nil || !strings.Contains(err.Error(), "10.5.0.0/16 via 10.77.0.1") {
 			t.Errorf("a gateway that cannot be reached: %v", err)
 		}
@@ -133,41 +133,41 @@ func TestAddRouteBesideOneToTheSameDestination(t *testing.T) {
 	} {
 		gateway := c.gateway4 + c.gateway6
 		t.Run(c.dst+" via "+gateway, func(t *testing.T) {
-			r := newRail(t, "ens1")
+			r := testnet.NewRail(t, "ens1")
 			route := link.Route{Dst: cidr(t, c.dst)}
 			way := func(i int) (int, link.Route) {
 				if gateway != "" {
 					route.Gateway = net.ParseIP(fmt.Sprintf(gateway, i))
 				}
-				return byName(t, r.host, fmt.Sprint("ens", i)).Index, route
+				return r.Host.Link(fmt.Sprint("ens", i)).Index, route
 			}
 			for i := 1; i <= 3; i++ {
 				if i > 1 {
-					r.host.NIC(fmt.Sprint("ens", i), r.wire)
+					r.Host.NIC(fmt.Sprint("ens", i), r.Wire)
 				}
-				r.host.IP("addr", "add", fmt.Sprintf("10.0.%d.5/24", i), "dev", fmt.Sprint("ens", i))
-				r.host.IP("addr", "add", fmt.Sprintf("fd00:%d::5/64", i), "dev", fmt.Sprint("ens", i))
+				r.Host.IP("addr", "add", fmt.Sprintf("10.0.%d.5/24", i), "dev", fmt.Sprint("ens", i))
+				r.Host.IP("addr", "add", fmt.Sprintf("fd00:%d::5/64", i), "dev", fmt.Sprint("ens", i))
 				index, route := way(i)
-				if ok, err := link.HasRoute(r.host.Netns, index, route); ok || err != nil {
+				if ok, err := link.HasRoute(r.Host.Netns, index, route); ok || err != nil {
 					t.Errorf("before ens%d has it: %v, %v", i, ok, err)
 				}
 				for range 2 {
-					if err := link.AddRoute(r.host.Netns, index, route); err != nil {
+					if err := link.AddRoute(r.Host.Netns, index, route); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
 			for i := 1; i <= 3; i++ {
 				index, route := way(i)
-				if ok, err := link.HasRoute(r.host.Netns, index, route); !ok || err != nil {
+				if ok, err := link.HasRoute(r.Host.Netns, index, route); !ok || err != nil {
 					t.Errorf("by ens%d: %v, %v", i, ok, err)
 				}
 			}
 			// The others stay if one is removed.
-			r.host.IP("link", "del", "ens2")
+			r.Host.IP("link", "del", "ens2")
 			for i := 1; i <= 3; i += 2 {
 				index, route := way(i)
-				if ok, err := link.HasRoute(r.host.Netns, index, route); !ok || err != nil {
+				if ok, err := link.HasRoute(r.Host.Netns, index, route); !ok || err != nil {
 					t.Errorf("after ens2 went, by ens%d: %v, %v", i, ok, err)
 				}
 			}
@@ -179,14 +179,14 @@ func TestAwaitDAD(t *testing.T) {
 	const address = "fd00::5/64"
 	for _, c := range []struct {
 		name     string
-		given    func(r *rail)
+		given    func(r *testnet.Rail)
 		deadline time.Duration
 		atLeast  time.Duration
 		atMost   time.Duration
 		check    func(err error, tentative string) string
 	}{
 		{
-			"nobody else has it", func(r *rail) { r.host.IP("addr", "add", address, "dev", "ens1") },
+			"nobody else has it", func(r *testnet.Rail) { r.Host.IP("addr", "add", address, "dev", "ens1") },
 			10 * time.Second, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
 				if err != nil || tentative != "" {
@@ -196,9 +196,9 @@ func TestAwaitDAD(t *testing.T) {
 			},
 		},
 		{
-			"a duplicate", func(r *rail) {
-				r.wire.IP("addr", "add", address, "dev", "ens1-sw")
-				r.host.IP("addr", "add", address, "dev", "ens1")
+			"a duplicate", func(r *testnet.Rail) {
+				r.Wire.IP("addr", "add", address, "dev", "ens1-sw")
+				r.Host.IP("addr", "add", address, "dev", "ens1")
 			},
 			10 * time.Second, 0, 9 * time.Second,
 			func(err error, _ string) string {
@@ -209,13 +209,13 @@ func TestAwaitDAD(t *testing.T) {
 			},
 		},
 		{
-			"no cable", func(r *rail) {
-				r.wire.IP("link", "set", "ens1-sw", "down")
+			"no cable", func(r *testnet.Rail) {
+				r.Wire.IP("link", "set", "ens1-sw", "down")
 				// IPv6 is notified by linkwatch, up to a second later.
-				for !strings.Contains(r.host.IP("link", "show", "ens1"), "state DOWN") {
+				for !strings.Contains(r.Host.IP("link", "show", "ens1"), "state DOWN") {
 					time.Sleep(10 * time.Millisecond)
 				}
-				r.host.IP("addr", "add", address, "dev", "ens1")
+				r.Host.IP("addr", "add", address, "dev", "ens1")
 			},
 			500 * time.Millisecond, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
@@ -226,10 +226,10 @@ func TestAwaitDAD(t *testing.T) {
 			},
 		},
 		{
-			"the cable comes late", func(r *rail) {
-				r.wire.IP("link", "set", "ens1-sw", "down")
-				r.host.IP("addr", "add", address, "dev", "ens1")
-				r.later(300*time.Millisecond, func() { _ = link.SetUp(r.wire.Netns, byName(t, r.wire, "ens1-sw").Index) })
+			"the cable comes late", func(r *testnet.Rail) {
+				r.Wire.IP("link", "set", "ens1-sw", "down")
+				r.Host.IP("addr", "add", address, "dev", "ens1")
+				later(t, 300*time.Millisecond, func() { _ = link.SetUp(r.Wire.Netns, r.Wire.Link("ens1-sw").Index) })
 			},
 			10 * time.Second, 500 * time.Millisecond, 9 * time.Second,
 			func(err error, tentative string) string {
@@ -240,7 +240,7 @@ func TestAwaitDAD(t *testing.T) {
 			},
 		},
 		{
-			"the time is over", func(r *rail) { r.host.IP("addr", "add", address, "dev", "ens1") },
+			"the time is over", func(r *testnet.Rail) { r.Host.IP("addr", "add", address, "dev", "ens1") },
 			100 * time.Millisecond, 100 * time.Millisecond, 9 * time.Second,
 			func(err error, _ string) string {
 				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, link.ErrDuplicateAddress) || !strings.Contains(err.Error(), address) {
@@ -250,7 +250,7 @@ func TestAwaitDAD(t *testing.T) {
 			},
 		},
 		{
-			"no IPv6 address", func(r *rail) { r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1") },
+			"no IPv6 address", func(r *testnet.Rail) { r.Host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1") },
 			10 * time.Second, 0, 9 * time.Second,
 			func(err error, _ string) string {
 				if err != nil {
@@ -262,14 +262,14 @@ func TestAwaitDAD(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r, index := detects(t)
+			r, index := testnet.NewRailWithDAD(t)
 			c.given(r)
 			began := time.Now() // before the deadline is set, so that a wait for it is never too short
 			ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 			defer cancel()
-			err := link.AwaitDAD(ctx, r.host.Netns, index)
+			err := link.AwaitDAD(ctx, r.Host.Netns, index)
 			took := time.Since(began)
-			tentative := r.host.IP("-6", "addr", "show", "dev", "ens1", "scope", "global", "tentative")
+			tentative := r.Host.IP("-6", "addr", "show", "dev", "ens1", "scope", "global", "tentative")
 			if bad := c.check(err, tentative); bad != "" {
 				t.Errorf("error %v, %s; tentative: %q", err, bad, tentative)
 			}
@@ -279,12 +279,12 @@ func TestAwaitDAD(t *testing.T) {
 		})
 	}
 	t.Run("the link is gone", func(t *testing.T) {
-		r, index := detects(t)
-		r.host.IP("addr", "add", address, "dev", "ens1")
-		r.later(100*time.Millisecond, func() { _ = link.Delete(r.wire.Netns, byName(t, r.wire, "ens1-sw").Index) })
+		r, index := testnet.NewRailWithDAD(t)
+		r.Host.IP("addr", "add", address, "dev", "ens1")
+		later(t, 100*time.Millisecond, func() { _ = link.Delete(r.Wire.Netns, r.Wire.Link("ens1-sw").Index) })
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if err := link.AwaitDAD(ctx, r.host.Netns, index); err != nil && !errors.Is(err, link.ErrNotFound) {
+		if err := link.AwaitDAD(ctx, r.Host.Netns, index); err != nil && !errors.Is(err, link.ErrNotFound) {
 			t.Errorf("error %v", err)
 		}
 	})

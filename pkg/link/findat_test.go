@@ -46,38 +46,38 @@ func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 // The NIC has left the pod's netns, and the pod has made a veth with its MAC, its
 // name and its alias.
 func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
-	r := newRail(t, "ens1")
+	r := testnet.NewRail(t, "ens1")
 	hidden := testnet.NewNetns(t, "hidden")
-	r.pod.IP("link", "add", "filler", "type", "ifb") // has the index that the NIC had on the host
-	lent := byName(t, r.host, "ens1")
-	if err := link.Move(r.host.Netns, lent.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+	r.Pod.IP("link", "add", "filler", "type", "ifb") // has the index that the NIC had on the host
+	lent := r.Host.Link("ens1")
+	if err := link.Move(r.Host.Netns, lent.Index, r.Pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
 	}
-	index := byName(t, r.pod, "net1").Index
-	if found, err := link.FindAt(r.pod.Netns, index, lent.Identity(), "net1", "ens1"); err != nil || found == nil {
+	index := r.Pod.Link("net1").Index
+	if found, err := link.FindAt(r.Pod.Netns, index, lent.Identity(), "net1", "ens1"); err != nil || found == nil {
 		t.Fatalf("the NIC itself: %v, %v", found, err)
 	}
 	moved := lent.Identity()
 	moved.Lower++ // as if its peer had moved, and got another index
-	if found, err := link.FindAt(r.pod.Netns, index, moved, "net1", "ens1"); err != nil || found == nil {
+	if found, err := link.FindAt(r.Pod.Netns, index, moved, "net1", "ens1"); err != nil || found == nil {
 		t.Fatalf("the NIC itself, its peer has moved: %v, %v", found, err)
 	}
-	if err := link.Move(r.pod.Netns, index, hidden.Netns, "net1", ""); err != nil {
+	if err := link.Move(r.Pod.Netns, index, hidden.Netns, "net1", ""); err != nil {
 		t.Fatal(err)
 	}
-	r.pod.IP("link", "add", "net1", "address", lent.MAC.String(), "type", "veth", "peer", "name", "other")
-	r.pod.IP("link", "set", "net1", "alias", "ens1")
-	if found, err := link.FindAt(r.pod.Netns, index, lent.Identity(), "net1", "ens1"); err != nil || found != nil {
+	r.Pod.IP("link", "add", "net1", "address", lent.MAC.String(), "type", "veth", "peer", "name", "other")
+	r.Pod.IP("link", "set", "net1", "alias", "ens1")
+	if found, err := link.FindAt(r.Pod.Netns, index, lent.Identity(), "net1", "ens1"); err != nil || found != nil {
 		t.Errorf("found %+v, %v", found, err)
 	}
 
 	id := lent.Identity()
-	id.Lower = byName(t, r.pod, "other").Index // the pod can give a peer of its own the index of the NIC's
-	if found, err := link.FindAt(r.pod.Netns, index, id, "net1", "ens1"); err != nil || found != nil {
+	id.Lower = r.Pod.Link("other").Index // the pod can give a peer of its own the index of the NIC's
+	if found, err := link.FindAt(r.Pod.Netns, index, id, "net1", "ens1"); err != nil || found != nil {
 		t.Errorf("a peer in the pod that has the index of the NIC's: found %+v, %v", found, err)
 	}
 	id.Lower = 0 // it had none
-	if found, err := link.FindAt(r.pod.Netns, index, id, "net1", "ens1"); err != nil || found == nil {
+	if found, err := link.FindAt(r.Pod.Netns, index, id, "net1", "ens1"); err != nil || found == nil {
 		t.Errorf("without the index of the peer: %+v, %v", found, err)
 	}
 }

@@ -73,13 +73,13 @@ func TestLinksAreReadWhateverTheirSize(t *testing.T) {
 			t.Errorf("by %s: %s (%s), %d altnames, damage %v", how, l.Name, l.Kind, len(l.AltNames), l.Damage)
 		}
 	}
-	if s, err := nicstate.Take(n.Netns, view(t, n, big)); err != nil || len(s.Settings) == 0 {
+	if s, err := nicstate.Take(n.Netns, n.View(big)); err != nil || len(s.Settings) == 0 {
 		t.Errorf("its snapshot: %v, %v", s, err)
 	}
 	if err := link.KeepAltNames(n.Netns, big, altnames[5:7]); err != nil {
 		t.Error(err)
 	}
-	if l := byName(t, n, "big"); !slices.Equal(l.AltNames, altnames[5:7]) {
+	if l := n.Link("big"); !slices.Equal(l.AltNames, altnames[5:7]) {
 		t.Errorf("%d altnames kept", len(l.AltNames))
 	}
 }

@@ -19,7 +19,7 @@ func TestCreateMacvlan(t *testing.T) {
 	mac := net.HardwareAddr{2, 0, 0, 0, 0, 0x17}
 	for _, c := range []struct {
 		name  string
-		given func(r *rail)
+		given func(r *testnet.Rail)
 		m     link.Macvlan
 		shown []string
 		err   error
@@ -34,20 +34,20 @@ func TestCreateMacvlan(t *testing.T) {
 		{"private", nil, link.Macvlan{Name: "net1", Mode: "private"}, []string{"mode private"}, nil},
 		{"passthru", nil, link.Macvlan{Name: "net1", Mode: "passthru"}, []string{"mode passthru"}, nil},
 		{
-			"its name exists on the host", func(r *rail) { r.host.IP("link", "add", "net1", "type", "ifb") },
+			"its name exists on the host", func(r *testnet.Rail) { r.Host.IP("link", "add", "net1", "type", "ifb") },
 			link.Macvlan{Name: "net1", Mode: "bridge"},
 			[]string{"macvlan mode bridge"},
 			nil,
 		},
 		{
-			"its name exists in the pod", func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") },
+			"its name exists in the pod", func(r *testnet.Rail) { r.Pod.IP("link", "add", "net1", "type", "ifb") },
 			link.Macvlan{Name: "net1", Mode: "bridge"},
 			nil, unix.EEXIST,
 		},
 		{
-			"its name is an altname in the pod", func(r *rail) {
-				r.pod.IP("link", "add", "other", "type", "ifb")
-				r.pod.IP("link", "property", "add", "dev", "other", "altname", "net1")
+			"its name is an altname in the pod", func(r *testnet.Rail) {
+				r.Pod.IP("link", "add", "other", "type", "ifb")
+				r.Pod.IP("link", "property", "add", "dev", "other", "altname", "net1")
 			},
 			link.Macvlan{Name: "net1", Mode: "bridge"},
 			nil, unix.EEXIST,
@@ -55,24 +55,24 @@ func TestCreateMacvlan(t *testing.T) {
 		{"MTU too large", nil, link.Macvlan{Name: "net1", Mode: "bridge", MTU: 9001}, nil, unix.EINVAL},
 		{"a group's MAC", nil, link.Macvlan{Name: "net1", Mode: "bridge", MAC: net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}}, nil, unix.EADDRNOTAVAIL},
 		{
-			"the NIC is a bridge's port", func(r *rail) {
-				r.host.IP("link", "add", "br0", "type", "bridge")
-				r.host.IP("link", "set", "ens1", "master", "br0")
+			"the NIC is a bridge's port", func(r *testnet.Rail) {
+				r.Host.IP("link", "add", "br0", "type", "bridge")
+				r.Host.IP("link", "set", "ens1", "master", "br0")
 			},
 			link.Macvlan{Name: "net1", Mode: "bridge"},
 			nil, unix.EBUSY,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRail(t, "ens1")
+			r := testnet.NewRail(t, "ens1")
 			if c.given != nil {
 				c.given(r)
 			}
-			host, pod := fmt.Sprint(names(t, r.host)), fmt.Sprint(names(t, r.pod))
+			host, pod := fmt.Sprint(names(t, r.Host)), fmt.Sprint(names(t, r.Pod))
 			m := c.m
-			m.Master = byName(t, r.host, "ens1").Index
-			heard := listen(t, r.host)
-			err := link.CreateMacvlan(r.host.Netns, r.pod.Netns, m)
+			m.Master = r.Host.Link("ens1").Index
+			heard := listen(t, r.Host)
+			err := link.CreateMacvlan(r.Host.Netns, r.Pod.Netns, m)
 			if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 				t.Errorf("error %v, want %v", err, c.err)
 			}
@@ -81,24 +81,24 @@ func TestCreateMacvlan(t *testing.T) {
 					t.Errorf("listeners on the host heard of %s", name)
 				}
 			}
-			r.host.IP("link", "del", "last-word")
-			if now := fmt.Sprint(names(t, r.host)); now != host {
+			r.Host.IP("link", "del", "last-word")
+			if now := fmt.Sprint(names(t, r.Host)); now != host {
 				t.Errorf("the host has %s, had %s", now, host)
 			}
 			if c.err != nil {
-				if now := fmt.Sprint(names(t, r.pod)); now != pod {
+				if now := fmt.Sprint(names(t, r.Pod)); now != pod {
 					t.Errorf("the pod has %s, had %s", now, pod)
 				}
 				return
 			}
-			shown := r.pod.IP("-d", "link", "show", "net1")
+			shown := r.Pod.IP("-d", "link", "show", "net1")
 			for _, want := range c.shown {
 				if !strings.Contains(shown, want) {
 					t.Errorf("no %q in\n%s", want, shown)
 				}
 			}
 			for range 2 { // a missing one is not an error
-				if err := link.Delete(r.pod.Netns, byNameOr(r.pod, "net1")); err != nil {
+				if err := link.Delete(r.Pod.Netns, byNameOr(r.Pod, "net1")); err != nil {
 					t.Error(err)
 				}
 			}
@@ -117,15 +117,15 @@ func byNameOr(n *testnet.Netns, name string) int {
 // twoMacvlans makes a NIC with a macvlan in each of two pods; the first is up.
 func twoMacvlans(t *testing.T) (host *testnet.Netns, index int, pods [2]*testnet.Netns) {
 	t.Helper()
-	r := newRail(t, "ens1")
-	index = byName(t, r.host, "ens1").Index
+	r := testnet.NewRail(t, "ens1")
+	index = r.Host.Link("ens1").Index
 	for i, name := range []string{"pod1", "pod2"} {
 		pods[i] = testnet.NewNetns(t, name)
-		r.host.IP("link", "add", "net1", "link", "ens1", "netns", pods[i].Name, "type", "macvlan", "mode", "bridge")
+		r.Host.IP("link", "add", "net1", "link", "ens1", "netns", pods[i].Name, "type", "macvlan", "mode", "bridge")
 	}
-	r.host.IP("link", "set", "ens1", "up")
+	r.Host.IP("link", "set", "ens1", "up")
 	pods[0].IP("link", "set", "net1", "up")
-	return r.host, index, pods
+	return r.Host, index, pods
 }
 
 const hiddenMAC = "02:00:00:00:00:99"

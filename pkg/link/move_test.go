@@ -34,18 +34,18 @@ func names(t *testing.T, n *testnet.Netns) []string {
 }
 
 func TestMoveRenamesAndKeepsWhatIsTheLinksOwn(t *testing.T) {
-	r := newRail(t, "ens1")
-	r.host.IP("link", "set", "ens1", "mtu", "8000", "txqueuelen", "321", "address", "02:00:00:00:00:17", "group", "9", "promisc", "on")
-	r.host.IP("link", "property", "add", "dev", "ens1", "altname", "enp4s0np0")
-	before := byName(t, r.host, "ens1")
+	r := testnet.NewRail(t, "ens1")
+	r.Host.IP("link", "set", "ens1", "mtu", "8000", "txqueuelen", "321", "address", "02:00:00:00:00:17", "group", "9", "promisc", "on")
+	r.Host.IP("link", "property", "add", "dev", "ens1", "altname", "enp4s0np0")
+	before := r.Host.Link("ens1")
 
-	if err := link.Move(r.host.Netns, before.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+	if err := link.Move(r.Host.Netns, before.Index, r.Pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
 	}
-	if left := names(t, r.host); len(left) != 0 {
+	if left := names(t, r.Host); len(left) != 0 {
 		t.Errorf("still on the host: %q", left)
 	}
-	after := byName(t, r.pod, "net1")
+	after := r.Pod.Link("net1")
 	want := *before
 	want.Name, want.Alias = "net1", "ens1"
 	// The changes of the move itself.
@@ -70,18 +70,18 @@ func sameLink(a, b *link.Link) bool {
 // Observed on Linux 6.18: a taken name is noticed after the move, unless it is
 // the link's own, and a taken altname before it.
 func TestRefusedMove(t *testing.T) {
-	taken := func(r *rail) { r.pod.IP("link", "add", "net1", "type", "ifb") }
-	takenAlt := func(r *rail) {
-		r.host.IP("link", "property", "add", "dev", "ens1", "altname", "enp4s0np0")
-		r.pod.IP("link", "add", "other", "type", "ifb")
-		r.pod.IP("link", "property", "add", "dev", "other", "altname", "enp4s0np0")
+	taken := func(r *testnet.Rail) { r.Pod.IP("link", "add", "net1", "type", "ifb") }
+	takenAlt := func(r *testnet.Rail) {
+		r.Host.IP("link", "property", "add", "dev", "ens1", "altname", "enp4s0np0")
+		r.Pod.IP("link", "add", "other", "type", "ifb")
+		r.Pod.IP("link", "property", "add", "dev", "other", "altname", "enp4s0np0")
 	}
 	move := func(from *netns.Netns, l *link.Link, to *netns.Netns, name, alias string) error {
 		return link.Move(from, l.Index, to, name, alias)
 	}
 	for _, c := range []struct {
 		name  string
-		given func(r *rail)
+		given func(r *testnet.Rail)
 		move  func(from *netns.Netns, l *link.Link, to *netns.Netns, name, alias string) error
 		inPod bool
 	}{
@@ -91,20 +91,20 @@ func TestRefusedMove(t *testing.T) {
 		{"altname, renamed first", takenAlt, link.MoveAs, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRail(t, "ens1")
+			r := testnet.NewRail(t, "ens1")
 			c.given(r)
-			l := byName(t, r.host, "ens1")
-			err := c.move(r.host.Netns, l, r.pod.Netns, "net1", "the alias")
+			l := r.Host.Link("ens1")
+			err := c.move(r.Host.Netns, l, r.Pod.Netns, "net1", "the alias")
 			if !errors.Is(err, unix.EEXIST) {
 				t.Fatalf("error %v, want EEXIST", err)
 			}
-			where, not := r.host, r.pod
+			where, not := r.Host, r.Pod
 			if c.inPod {
-				where, not = r.pod, r.host
+				where, not = r.Pod, r.Host
 			}
 			found, err := link.Find(where.Netns, l.Identity(), "ens1")
 			if err != nil || found == nil {
-				t.Fatalf("host has %q, pod has %q: found %v, %v", names(t, r.host), names(t, r.pod), found, err)
+				t.Fatalf("host has %q, pod has %q: found %v, %v", names(t, r.Host), names(t, r.Pod), found, err)
 			}
 			if found.Name != "ens1" || found.IsUp() == c.inPod {
 				t.Errorf("it is %q, up %v", found.Name, found.IsUp())
@@ -117,19 +117,19 @@ func TestRefusedMove(t *testing.T) {
 }
 
 func TestMoveAsShowsTheTargetOnlyTheNewName(t *testing.T) {
-	r := newRail(t, "ens1")
-	l := byName(t, r.host, "ens1")
-	if err := link.Move(r.host.Netns, l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+	r := testnet.NewRail(t, "ens1")
+	l := r.Host.Link("ens1")
+	if err := link.Move(r.Host.Netns, l.Index, r.Pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
 	}
-	heard := listen(t, r.host)
-	if err := link.MoveAs(r.pod.Netns, l, r.host.Netns, "ens1", ""); err != nil {
+	heard := listen(t, r.Host)
+	if err := link.MoveAs(r.Pod.Netns, l, r.Host.Netns, "ens1", ""); err != nil {
 		t.Fatal(err)
 	}
 	if got := heard(); len(got) == 0 || slices.ContainsFunc(got, func(s string) bool { return s != "ens1" }) {
 		t.Errorf("listeners on the host heard of %q, want ens1 only", got)
 	}
-	if got := byName(t, r.host, "ens1"); got.Alias != "" || got.Index != l.Index {
+	if got := r.Host.Link("ens1"); got.Alias != "" || got.Index != l.Index {
 		t.Errorf("it came as %+v", got)
 	}
 }
@@ -164,22 +164,22 @@ func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
 }
 
 func TestMoveToANamespaceThatIsTheSame(t *testing.T) {
-	r := newRail(t, "ens1")
-	l := byName(t, r.host, "ens1")
-	if err := link.MoveAs(r.host.Netns, l, r.host.Netns, "ens1", "x"); err != nil {
+	r := testnet.NewRail(t, "ens1")
+	l := r.Host.Link("ens1")
+	if err := link.MoveAs(r.Host.Netns, l, r.Host.Netns, "ens1", "x"); err != nil {
 		t.Fatal(err)
 	}
-	if got := byName(t, r.host, "ens1"); !got.IsUp() || got.Alias != "x" {
+	if got := r.Host.Link("ens1"); !got.IsUp() || got.Alias != "x" {
 		t.Errorf("a move to where it is: %+v", got)
 	}
 }
 
 func TestMoveOfALinkThatIsGone(t *testing.T) {
-	r := newRail(t, "ens1")
+	r := testnet.NewRail(t, "ens1")
 	gone := &link.Link{Index: 4711, Name: "ens1"}
 	for name, err := range map[string]error{
-		"Move":   link.Move(r.host.Netns, gone.Index, r.pod.Netns, "net1", ""),
-		"MoveAs": link.MoveAs(r.host.Netns, gone, r.pod.Netns, "net1", ""),
+		"Move":   link.Move(r.Host.Netns, gone.Index, r.Pod.Netns, "net1", ""),
+		"MoveAs": link.MoveAs(r.Host.Netns, gone, r.Pod.Netns, "net1", ""),
 	} {
 		if !errors.Is(err, unix.ENODEV) {
 			t.Errorf("%s: %v", name, err)
@@ -221,14 +221,14 @@ func TestFindKnowsALinkWithoutAParentByTwoOfThree(t *testing.T) {
 		}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRail(t, "ens1")
-			r.host.IP("link", "set", "ens1", "address", mac)
-			l := byName(t, r.host, "ens1")
-			if err := link.Move(r.host.Netns, l.Index, r.pod.Netns, "net1", "ens1"); err != nil {
+			r := testnet.NewRail(t, "ens1")
+			r.Host.IP("link", "set", "ens1", "address", mac)
+			l := r.Host.Link("ens1")
+			if err := link.Move(r.Host.Netns, l.Index, r.Pod.Netns, "net1", "ens1"); err != nil {
 				t.Fatal(err)
 			}
-			c.given(r.pod)
-			got, err := link.Find(r.pod.Netns, l.Identity(), "net1", "ens1")
+			c.given(r.Pod)
+			got, err := link.Find(r.Pod.Netns, l.Identity(), "net1", "ens1")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -239,7 +239,7 @@ func TestFindKnowsALinkWithoutAParentByTwoOfThree(t *testing.T) {
 				return
 			}
 			if got == nil || got.Index != l.Index {
-				t.Fatalf("found %+v, want the link with index %d in\n%s", got, l.Index, r.pod.IP("-d", "link"))
+				t.Fatalf("found %+v, want the link with index %d in\n%s", got, l.Index, r.Pod.IP("-d", "link"))
 			}
 		})
 	}

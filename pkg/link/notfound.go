@@ -53,14 +53,16 @@ func IfNameGone(n *netns.Netns, err error, name string) error {
 	return hasLeft(fmt.Sprintf("%q", name), n.Path, err)
 }
 
-// Left returns the error of a call about the link with this index, which n does not have.
-func Left(n *netns.Netns, index int) error { return hasLeft(withIndex(index), n.Path, unix.ENODEV) }
+// LeftError returns the error of a call about the link with this index, which n does not have.
+func LeftError(n *netns.Netns, index int) error {
+	return hasLeft(withIndex(index), n.Path, unix.ENODEV)
+}
 
 // StillThere returns an error that wraps [ErrNotFound] if the namespace does not have the
 // link with this index: of a link that has left, a list is empty.
 func StillThere(n *netns.Netns, index int) error {
 	if lacks(n, askLink(0, index)) {
-		return Left(n, index)
+		return LeftError(n, index)
 	}
 	return nil
 }

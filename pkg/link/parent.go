@@ -106,7 +106,7 @@ func addParent(n *netns.Netns, sys int, l *Link) error {
 		if l.ParentDev, l.ParentBus, err = parentIn(sys, name, l.Index); !errors.Is(err, errOtherLink) {
 			return err
 		}
-		now, err := Read(n, l.Index)
+		now, err := ReadWithoutParent(n, l.Index)
 		if errors.Is(err, unix.ENODEV) {
 			return nil
 		}
@@ -133,7 +133,7 @@ func parentIn(sys int, name string, index int) (dev, bus string, err error) {
 		return "", "", errOtherLink
 	}
 	defer unix.Close(dir)
-	text, err := netns.ReadFile(dir, "ifindex")
+	text, err := netns.ReadSetting(dir, "ifindex")
 	if netns.Starved(err) {
 		return "", "", err
 	}
@@ -184,7 +184,7 @@ func OpenSysfs(n *netns.Netns, index int) (dir int, err error) {
 		if err != nil {
 			continue
 		}
-		if v, readErr := netns.ReadFile(dir, "ifindex"); readErr == nil && v == strconv.Itoa(index) {
+		if v, readErr := netns.ReadSetting(dir, "ifindex"); readErr == nil && v == strconv.Itoa(index) {
 			return dir, nil
 		}
 		_ = unix.Close(dir)

@@ -9,6 +9,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -23,8 +24,8 @@ func rule(family, priority, table int, change func(*netlink.Rule)) netlink.Rule 
 }
 
 func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
-	r := newRail(t, "ens1")
-	kernel := r.host.IP("rule", "show") + r.host.IP("-6", "rule", "show")
+	r := testnet.NewRail(t, "ens1")
+	kernel := r.Host.IP("rule", "show") + r.Host.IP("-6", "rule", "show")
 	from4 := func(r *netlink.Rule) { r.Src = cidr(t, "10.0.0.5/32") }
 	from6 := func(r *netlink.Rule) { r.Src = cidr(t, "fd00::5/128") }
 	unreachable := func(r *netlink.Rule) { r.Src, r.Type = cidr(t, "10.0.0.5/32"), unix.RTN_UNREACHABLE }
@@ -35,18 +36,18 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 	}
 	missing := func(want int) {
 		t.Helper()
-		if found, err := link.MissingRules(r.host.Netns, rules); err != nil || len(found) != want {
+		if found, err := link.MissingRules(r.Host.Netns, rules); err != nil || len(found) != want {
 			t.Errorf("%d rules are missing, want %d: %v, %v", len(found), want, found, err)
 		}
 	}
 	missing(len(rules))
 	for range 2 { // an existing one is not an error
-		if err := link.AddRules(r.host.Netns, rules); err != nil {
+		if err := link.AddRules(r.Host.Netns, rules); err != nil {
 			t.Fatal(err)
 		}
 	}
 	missing(0)
-	shown := r.host.IP("rule", "show") + r.host.IP("-6", "rule", "show")
+	shown := r.Host.IP("rule", "show") + r.Host.IP("-6", "rule", "show")
 	for _, want := range []string{
 		"100:	from 10.0.0.5 lookup 7", "101:	from 10.0.0.5 lookup 7 unreachable", "100:	from all oif ens1 lookup 7",
 		"100:	from fd00::5 lookup 4294967295", "100:	from all oif ens1 lookup 4294967295",
@@ -61,7 +62,7 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 	} {
 		other := rules[0]
 		change(&other)
-		if found, err := link.MissingRules(r.host.Netns, []netlink.Rule{other}); err != nil || len(found) != 1 {
+		if found, err := link.MissingRules(r.Host.Netns, []netlink.Rule{other}); err != nil || len(found) != 1 {
 			t.Errorf("change %d: %v passes for another rule (%v)", i, other, err)
 		}
 	}
@@ -69,25 +70,25 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 		tables []int
 		want   bool
 	}{{[]int{7}, true}, {[]int{9, 1<<32 - 1}, true}, {[]int{unix.RT_TABLE_MAIN}, true}, {[]int{9}, false}, {nil, false}} {
-		if got, err := link.HasRuleFor(r.host.Netns, c.tables); got != c.want || err != nil {
+		if got, err := link.HasRuleFor(r.Host.Netns, c.tables); got != c.want || err != nil {
 			t.Errorf("HasRuleFor(%v) = %v, %v", c.tables, got, err)
 		}
 	}
-	r.host.IP("link", "del", "ens1") // a rule of the interface outlives it
+	r.Host.IP("link", "del", "ens1") // a rule of the interface outlives it
 	missing(0)
 	for range 2 { // a missing one is not an error
-		if err := link.DeleteRules(r.host.Netns, rules); err != nil {
+		if err := link.DeleteRules(r.Host.Netns, rules); err != nil {
 			t.Error(err)
 		}
 	}
 	missing(len(rules))
-	if now := r.host.IP("rule", "show") + r.host.IP("-6", "rule", "show"); now != kernel {
+	if now := r.Host.IP("rule", "show") + r.Host.IP("-6", "rule", "show"); now != kernel {
 		t.Errorf("the rules are\n%s\nand were\n%s", now, kernel)
 	}
 }
 
 func TestTableIsUsedIfItHasARoute(t *testing.T) {
-	r := newRail(t, "ens1")
+	r := testnet.NewRail(t, "ens1")
 	for _, route := range [][]string{
 		{"10.5.0.0/16", "dev", "ens1", "table", "1003"},
 		{"-6", "fd05::/64", "dev", "ens1", "table", "1003"},
@@ -104,9 +105,9 @@ func TestTableIsUsedIfItHasARoute(t *testing.T) {
 		}
 		for _, verb := range []string{"", "add", "del"} {
 			if verb != "" {
-				r.host.IP(append([]string{family, "route", verb}, route...)...)
+				r.Host.IP(append([]string{family, "route", verb}, route...)...)
 			}
-			if used, err := link.TableUsed(r.host.Netns, table); used != (verb == "add") || err != nil {
+			if used, err := link.TableUsed(r.Host.Netns, table); used != (verb == "add") || err != nil {
 				t.Errorf("%v, after %q: used %v, %v", route, verb, used, err)
 			}
 		}
@@ -115,17 +116,17 @@ func TestTableIsUsedIfItHasARoute(t *testing.T) {
 
 // An address with a peer keeps it, and does not come a second time.
 func TestAddressMetricOfAPeer(t *testing.T) {
-	r := newRail(t, "ens1")
-	index := byName(t, r.host, "ens1").Index
+	r := testnet.NewRail(t, "ens1")
+	index := r.Host.Link("ens1").Index
 	for _, c := range []struct{ local, peer, address string }{
 		{"10.0.0.5", "10.0.0.4/32", "10.0.0.5/32"}, {"10.1.0.5", "10.1.0.4/31", "10.1.0.5/31"}, {"fd00::5", "fd00::4/128", "fd00::5/128"},
 	} {
-		r.host.IP("addr", "add", c.local, "peer", c.peer, "dev", "ens1")
-		if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, c.address), 1003); err != nil {
+		r.Host.IP("addr", "add", c.local, "peer", c.peer, "dev", "ens1")
+		if err := link.SetAddressMetric(r.Host.Netns, index, cidr(t, c.address), 1003); err != nil {
 			t.Error(err)
 		}
 	}
-	addresses := r.host.IP("addr", "show", "dev", "ens1")
+	addresses := r.Host.IP("addr", "show", "dev", "ens1")
 	for _, want := range []string{"10.0.0.5 peer 10.0.0.4/32 metric 1003", "10.1.0.5 peer 10.1.0.4/31 metric 1003", "fd00::5 peer fd00::4/128 metric 1003"} {
 		if !strings.Contains(addresses, want) {
 			t.Errorf("no %q in\n%s", want, addresses)
@@ -138,73 +139,73 @@ func TestAddressMetricOfAPeer(t *testing.T) {
 
 // The kernel's route of the address has the metric, also when the link was down.
 func TestAddressMetric(t *testing.T) {
-	r := newRail(t, "ens1")
-	index := byName(t, r.host, "ens1").Index
-	r.host.IP("addr", "add", "fd00::6/64", "dev", "ens1", "home")
+	r := testnet.NewRail(t, "ens1")
+	index := r.Host.Link("ens1").Index
+	r.Host.IP("addr", "add", "fd00::6/64", "dev", "ens1", "home")
 	for _, address := range []string{"10.0.0.5/24", "10.0.0.6/24", "fd00::5/64"} {
-		if err := link.AddAddress(r.host.Netns, index, cidr(t, address)); err != nil {
+		if err := link.AddAddress(r.Host.Netns, index, cidr(t, address)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, address := range []string{"10.0.0.5/24", "10.0.0.6/24", "fd00::5/64", "fd00::6/64"} {
 		for range 2 {
-			if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, address), 1003); err != nil {
+			if err := link.SetAddressMetric(r.Host.Netns, index, cidr(t, address), 1003); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 	for _, state := range []string{"up", "down", "up"} {
-		r.host.IP("link", "set", "ens1", state)
-		routes := r.host.IP("route", "show", "dev", "ens1")
+		r.Host.IP("link", "set", "ens1", state)
+		routes := r.Host.IP("route", "show", "dev", "ens1")
 		if state == "up" && strings.TrimSpace(routes) != "10.0.0.0/24 proto kernel scope link src 10.0.0.5 metric 1003" {
 			t.Errorf("%s: IPv4 routes:\n%s", state, routes)
 		}
 	}
-	addresses := r.host.IP("addr", "show", "dev", "ens1")
+	addresses := r.Host.IP("addr", "show", "dev", "ens1")
 	for _, want := range []string{"10.0.0.5/24 metric 1003 brd 10.0.0.255", "10.0.0.6/24 metric 1003 brd 10.0.0.255"} {
 		if !strings.Contains(addresses, want) {
 			t.Errorf("no %q in\n%s", want, addresses)
 		}
 	}
-	if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, "10.0.0.7/24"), 1); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "10.0.0.7/24") {
+	if err := link.SetAddressMetric(r.Host.Netns, index, cidr(t, "10.0.0.7/24"), 1); !errors.Is(err, unix.EADDRNOTAVAIL) || !strings.Contains(err.Error(), "10.0.0.7/24") {
 		t.Errorf("of an address that it does not have: %v", err)
 	}
 }
 
 func TestIPv6AddressMetricKeepsFlags(t *testing.T) {
-	r := newRail(t, "ens1")
-	index := byName(t, r.host, "ens1").Index
-	r.host.IP("addr", "add", "fd00::6/64", "dev", "ens1", "home", "nodad")
-	if err := link.SetAddressMetric(r.host.Netns, index, cidr(t, "fd00::6/64"), 1003); err != nil {
+	r := testnet.NewRail(t, "ens1")
+	index := r.Host.Link("ens1").Index
+	r.Host.IP("addr", "add", "fd00::6/64", "dev", "ens1", "home", "nodad")
+	if err := link.SetAddressMetric(r.Host.Netns, index, cidr(t, "fd00::6/64"), 1003); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.host.IP("-6", "addr", "show", "dev", "ens1"); !strings.Contains(got, "fd00::6/64 metric 1003 scope global nodad home") {
+	if got := r.Host.IP("-6", "addr", "show", "dev", "ens1"); !strings.Contains(got, "fd00::6/64 metric 1003 scope global nodad home") {
 		t.Errorf("the address: %s", got)
 	}
-	if got := r.host.IP("-6", "route", "show", "fd00::/64"); !strings.Contains(got, "metric 1003") || strings.Count(got, "dev") != 1 {
+	if got := r.Host.IP("-6", "route", "show", "fd00::/64"); !strings.Contains(got, "metric 1003") || strings.Count(got, "dev") != 1 {
 		t.Errorf("the route: %s", got)
 	}
 }
 
 func TestRouteOfATableOfItsOwn(t *testing.T) {
-	r := newRail(t, "ens1")
-	index := byName(t, r.host, "ens1").Index
-	r.host.IP("addr", "add", "10.0.0.5/32", "dev", "ens1")
-	r.host.IP("addr", "add", "10.0.0.6/32", "dev", "ens1")
+	r := testnet.NewRail(t, "ens1")
+	index := r.Host.Link("ens1").Index
+	r.Host.IP("addr", "add", "10.0.0.5/32", "dev", "ens1")
+	r.Host.IP("addr", "add", "10.0.0.6/32", "dev", "ens1")
 	gateway := link.Route{Dst: cidr(t, "0.0.0.0/0"), Gateway: net.ParseIP("169.254.1.1"), Table: 1003}
-	if err := link.AddRoute(r.host.Netns, index, gateway); err == nil {
+	if err := link.AddRoute(r.Host.Netns, index, gateway); err == nil {
 		t.Error("a gateway that no address reaches was accepted")
 	}
 	gateway.OnLink, gateway.Src = true, net.ParseIP("10.0.0.6").To4()
 	for range 2 {
-		if err := link.AddRoute(r.host.Netns, index, gateway); err != nil {
+		if err := link.AddRoute(r.Host.Netns, index, gateway); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := r.host.IP("route", "show", "table", "1003"); strings.TrimSpace(got) != "default via 169.254.1.1 dev ens1 src 10.0.0.6 onlink" {
+	if got := r.Host.IP("route", "show", "table", "1003"); strings.TrimSpace(got) != "default via 169.254.1.1 dev ens1 src 10.0.0.6 onlink" {
 		t.Errorf("the table: %s", got)
 	}
-	if tables, err := link.TablesWith(r.host.Netns, index, link.Route{Dst: gateway.Dst, Gateway: gateway.Gateway}); err != nil || len(tables) != 1 || tables[0] != 1003 {
+	if tables, err := link.TablesWith(r.Host.Netns, index, link.Route{Dst: gateway.Dst, Gateway: gateway.Gateway}); err != nil || len(tables) != 1 || tables[0] != 1003 {
 		t.Errorf("tables %v, %v", tables, err)
 	}
 }

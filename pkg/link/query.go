@@ -201,7 +201,7 @@ func linksOneByOne(n *netns.Netns, each func(*Link)) error {
 		return err
 	}
 	for _, index := range indexes {
-		l, err := Read(n, index)
+		l, err := ReadWithoutParent(n, index)
 		switch {
 		case errors.Is(err, unix.ENODEV):
 			continue
@@ -222,8 +222,10 @@ func readLink(n *netns.Netns, req *nl.NetlinkRequest) (l *Link, err error) {
 	return l, err
 }
 
-// Read returns the link with this index without its parent device, or the kernel's error.
-func Read(n *netns.Netns, index int) (*Link, error) { return readLink(n, askLink(0, index)) }
+// ReadWithoutParent returns the link with this index without its parent device, or the kernel's error.
+func ReadWithoutParent(n *netns.Netns, index int) (*Link, error) {
+	return readLink(n, askLink(0, index))
+}
 
 // ByName returns the link with this name or altname. The error wraps
 // [ErrNotFound] if there is none.
@@ -254,7 +256,7 @@ func ByName(n *netns.Netns, name string) (*Link, error) {
 // altnames together with the netdevice") leave behind the altnames of a link that moves.
 // There the altnames still lead to the link, which is in its new namespace.
 func checkHere(n *netns.Netns, l *Link, name string) error {
-	here, err := Read(n, l.Index)
+	here, err := ReadWithoutParent(n, l.Index)
 	if err == nil && here.Name != name && !slices.Contains(here.AltNames, name) {
 		err = unix.ENODEV
 	}
@@ -264,7 +266,7 @@ func checkHere(n *netns.Netns, l *Link, name string) error {
 // ByIndex returns the link with this index. The error wraps [ErrNotFound] if
 // there is none.
 func ByIndex(n *netns.Netns, index int) (*Link, error) {
-	l, err := Read(n, index)
+	l, err := ReadWithoutParent(n, index)
 	if err != nil {
 		return nil, notFound(err, withIndex(index), n.Path)
 	}

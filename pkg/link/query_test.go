@@ -59,7 +59,7 @@ func TestDefaultRouteLinks(t *testing.T) {
 				got = append(got, l.Name)
 			}
 			for _, name := range []string{"ens1", "ens2"} {
-				if v := view(t, n, byName(t, n, name)); v.IsUplink() != slices.Contains(c.want, name) {
+				if v := n.View(n.Link(name)); v.IsUplink() != slices.Contains(c.want, name) {
 					t.Errorf("%s is an uplink: %v", name, v.IsUplink())
 				}
 			}
@@ -75,7 +75,7 @@ func TestLookUps(t *testing.T) {
 	n.IP("link", "add", "nic", "type", "ifb")
 	const long = "a-name-that-is-longer-than-a-name-may-be"
 	n.IP("link", "property", "add", "dev", "nic", "altname", "short", "altname", long)
-	nic := byName(t, n, "nic")
+	nic := n.Link("nic")
 	for _, name := range []string{"nic", "short", long} {
 		if l, err := link.ByName(n.Netns, name); err != nil || l.Index != nic.Index || l.Name != "nic" {
 			t.Errorf("by name %q: %+v, %v", name, l, err)
@@ -98,37 +98,37 @@ func TestLookUps(t *testing.T) {
 }
 
 func TestLinkRelations(t *testing.T) {
-	r := newRail(t, "ens1")
-	r.host.IP("link", "add", "br0", "type", "bridge")
-	r.host.IP("link", "add", "in0", "type", "veth", "peer", "name", "in1")
-	r.host.IP("link", "set", "in0", "master", "br0")
-	r.host.IP("link", "add", "mv0", "link", "ens1", "type", "macvlan")
-	nic, child, port, peer := byName(t, r.host, "ens1"), byName(t, r.host, "mv0"), byName(t, r.host, "in0"), byName(t, r.host, "in1")
+	r := testnet.NewRail(t, "ens1")
+	r.Host.IP("link", "add", "br0", "type", "bridge")
+	r.Host.IP("link", "add", "in0", "type", "veth", "peer", "name", "in1")
+	r.Host.IP("link", "set", "in0", "master", "br0")
+	r.Host.IP("link", "add", "mv0", "link", "ens1", "type", "macvlan")
+	nic, child, port, peer := r.Host.Link("ens1"), r.Host.Link("mv0"), r.Host.Link("in0"), r.Host.Link("in1")
 	if child.Lower != nic.Index || child.LowerInOtherNetns || child.Kind != "macvlan" {
 		t.Errorf("a child: %+v", child)
 	}
-	if port.Master != byName(t, r.host, "br0").Index || port.Lower != peer.Index || port.LowerInOtherNetns {
+	if port.Master != r.Host.Link("br0").Index || port.Lower != peer.Index || port.LowerInOtherNetns {
 		t.Errorf("a bridge's port: %+v", port)
 	}
 	if !nic.LowerInOtherNetns || nic.Kind != "veth" || nic.Encap != "ether" || nic.HasParent() || !nic.IsUp() || !nic.HasCarrier() {
 		t.Errorf("a NIC whose cable ends in another namespace: %+v", nic)
 	}
-	if lo := byName(t, r.host, "lo"); lo.Encap != "loopback" {
+	if lo := r.Host.Link("lo"); lo.Encap != "loopback" {
 		t.Errorf("the loopback: %+v", lo)
 	}
 }
 
 func TestAddressesWithoutTheKernelsOwn(t *testing.T) {
-	r := newRail(t, "ens1")
+	r := testnet.NewRail(t, "ens1")
 	for _, a := range []string{"10.0.0.1/24", "169.254.7.7/16", "fd00::1/64"} {
-		r.host.IP("addr", "add", a, "dev", "ens1")
+		r.Host.IP("addr", "add", a, "dev", "ens1")
 	}
-	ens1 := byName(t, r.host, "ens1")
-	found, err := link.Addresses(r.host.Netns, ens1.Index)
+	ens1 := r.Host.Link("ens1")
+	found, err := link.Addresses(r.Host.Netns, ens1.Index)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range [][]*net.IPNet{found, view(t, r.host, ens1).Addresses()} {
+	for _, found := range [][]*net.IPNet{found, r.Host.View(ens1).Addresses()} {
 		var got []string
 		for _, a := range found {
 			got = append(got, a.String())

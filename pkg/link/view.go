@@ -33,7 +33,7 @@ func ReadView(n *netns.Netns, index int) (*View, error) {
 		return nil, err
 	}
 	if v.Link = v.ByIndex(index); v.Link == nil {
-		return nil, Left(n, index)
+		return nil, LeftError(n, index)
 	}
 	v.RawAddresses, err = n.Dump(unix.RTM_GETADDR, nl.NewIfAddrmsg(unix.AF_UNSPEC), func(m []byte) bool {
 		h, _, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)

@@ -15,7 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// InitPath is the first process' netns: the kernel's init_net, except in a
+// InitPath is the path of the first process's netns: the kernel's init_net, except in a
 // container with a PID namespace of its own. The kernel moves a NIC there when
 // its netns ends.
 const InitPath = "/proc/1/ns/net"

@@ -78,15 +78,15 @@ func TestNoFileStaysOpen(t *testing.T) {
 		return nil
 	}
 	for name, call := range map[string]func() error{
-		"Do":                         func() error { return n.Do(func() error { return nil }) },
-		"OpenNetns":                  func() error { return closed(netns.Open(n.Path)) },
-		"FindNetns":                  func() error { return closed(netns.Find(n.ID, n.Path)) },
-		"FindNetns by its ID":        func() error { return closed(netns.Find(n.ID, "")) },
-		"FindNetns that has ended":   func() error { return closed(netns.Find(other, n.Path)) },
-		"NetnsAlive":                 func() error { return as(netns.Alive(n.ID, n.Path), true) },
-		"NetnsAlive of another":      func() error { return as(netns.Alive(other, n.Path), false) },
-		"NetnsExists":                func() error { return as(netns.Exists(n.ID, n.Path), true) },
-		"NetnsExists that has ended": func() error { return as(netns.Exists(other, n.Path), false) },
+		"Do":                    func() error { return n.Do(func() error { return nil }) },
+		"OpenNetns":             func() error { return closed(netns.Open(n.Path)) },
+		"Find":                  func() error { return closed(netns.Find(n.ID, n.Path)) },
+		"Find by its ID":        func() error { return closed(netns.Find(n.ID, "")) },
+		"Find that has ended":   func() error { return closed(netns.Find(other, n.Path)) },
+		"Alive":                 func() error { return as(netns.Alive(n.ID, n.Path), true) },
+		"Alive of another":      func() error { return as(netns.Alive(other, n.Path), false) },
+		"Exists":                func() error { return as(netns.Exists(n.ID, n.Path), true) },
+		"Exists that has ended": func() error { return as(netns.Exists(other, n.Path), false) },
 	} {
 		before := open()
 		for range 200 {
@@ -313,7 +313,7 @@ func TestReusedInodeIsToldApartByTheCookie(t *testing.T) {
 	t.Log("no inode number came again in 300 namespaces: nothing was tested")
 }
 
-func TestFindNetns(t *testing.T) {
+func TestFind(t *testing.T) {
 	type held struct {
 		id   netns.ID
 		path string // last known
@@ -426,7 +426,7 @@ func TestFindNetns(t *testing.T) {
 			n, err := netns.Find(h.id, h.path)
 			took := time.Since(began)
 			if err != nil || (n != nil) != c.found {
-				t.Fatalf("FindNetns: %v, %v", n, err)
+				t.Fatalf("Find: %v, %v", n, err)
 			}
 			if n != nil {
 				if !n.ID.Equal(h.id) {
@@ -439,7 +439,7 @@ func TestFindNetns(t *testing.T) {
 			}
 			began = time.Now()
 			n, _ = netns.Scan(h.id)
-			t.Logf("FindNetns took %v, a scan %v", took, time.Since(began))
+			t.Logf("Find took %v, a scan %v", took, time.Since(began))
 			if (n != nil) != c.scan {
 				t.Errorf("a scan found %v", n)
 			}
@@ -448,7 +448,7 @@ func TestFindNetns(t *testing.T) {
 	}
 }
 
-func TestNetnsAlive(t *testing.T) {
+func TestAlive(t *testing.T) {
 	n, other := testnet.NewNetns(t, "n"), testnet.NewNetns(t, "other")
 	path := "/run/netns/" + n.Name
 	for _, c := range []struct {
@@ -469,7 +469,7 @@ func TestNetnsAlive(t *testing.T) {
 	}
 }
 
-func TestNetnsExists(t *testing.T) {
+func TestExists(t *testing.T) {
 	n, gone := testnet.NewNetns(t, "n"), testnet.NewNetns(t, "gone")
 	path := "/run/netns/" + n.Name
 	gone.Delete()
@@ -496,7 +496,7 @@ func TestNetnsExists(t *testing.T) {
 
 // The cost of a sweep for each record whose netns lives, and for one whose
 // netns is gone.
-func BenchmarkFindNetns(b *testing.B) {
+func BenchmarkFind(b *testing.B) {
 	n := testnet.NewNetns(b, "n")
 	path := "/run/netns/" + n.Name
 	gone := netns.ID{Inode: n.ID.Inode, Cookie: 1 << 60}

@@ -34,11 +34,11 @@ func (n *Netns) Sysfs() (int, error) {
 // IsElement reports whether s is one element of a path, and not "..".
 func IsElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
-// ReadFile returns the value in a file of sysfs or /proc/sys. It makes three system calls: os.ReadFile makes
+// ReadSetting returns the value, of at most 512 bytes, in a file of sysfs or /proc/sys. It makes three system calls: os.ReadFile makes
 // eight, and a snapshot reads some 130 settings. The path is relative to the
 // directory at: otherwise the kernel would resolve all of /proc/sys for each,
 // which is a third of the cost.
-func ReadFile(at int, path string) (string, error) {
+func ReadSetting(at int, path string) (string, error) {
 	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
@@ -81,9 +81,9 @@ func mount(kind string, attributes int) (int, error) {
 	return root, nil
 }
 
-// WriteFile writes a value to a file of sysfs below the directory dir, in one write(2). It never creates the file, and a missing
+// WriteSetting writes a value to a file of sysfs below the directory dir, in one write(2). It never creates the file, and a missing
 // one is not an error.
-func WriteFile(dir int, file, value string) error {
+func WriteSetting(dir int, file, value string) error {
 	fd, err := unix.Openat(dir, file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // of a queue that no longer exists

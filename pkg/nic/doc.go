@@ -6,7 +6,7 @@
 // table of rules, each with the key that overrides it, and [Host.Permit] checks
 // the administrator's node file.
 //
-// The package does not change the machine, and does not know CNI.
+// The package changes nothing but the drivers of PCI functions (bind.go), and does not know CNI.
 //
 // To select a NIC and check that it may be lent:
 //

@@ -94,7 +94,7 @@ func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) nlattr.Attrs {
 		return attrs
 	}
 	hops, count := routes.OwnHops(all, index), 0
-	own := attrs.Without(unix.RTA_MULTIPATH, routes.NexthopID)
+	own := attrs.Without(unix.RTA_MULTIPATH, routes.AttrNexthop)
 	var one nlattr.Attrs
 	flags := binary.NativeEndian.Uint32(rtmsg[8:])
 	routes.EachHop(hops, func(hop []byte) {

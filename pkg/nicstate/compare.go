@@ -105,7 +105,7 @@ func addressKey(ifaddrmsg []byte, attrs nlattr.Attrs) string {
 func compareRoutes(n *netns.Netns, index int, s *Snapshot, present [][]byte, gone map[uint32]bool) ([]error, error) {
 	want := slices.DeleteFunc(slices.Clone(s.configured().Routes), func(r Replay) bool {
 		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
-		object, _ := attrs.Uint32(routes.NexthopID)
+		object, _ := attrs.Uint32(routes.AttrNexthop)
 		return err != nil || header[5] == unix.RTPROT_RA || expires(attrs) != 0 || gone[object]
 	})
 	from := origin{prefixes: prefixesOf(present)}

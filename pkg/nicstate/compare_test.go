@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
@@ -27,9 +28,9 @@ func whats(t *testing.T, errs []error) []string {
 	return all
 }
 
-func compare(t *testing.T, r *rail, s *nicstate.Snapshot, settled bool) []string {
+func compare(t *testing.T, r *testnet.Rail, s *nicstate.Snapshot, settled bool) []string {
 	t.Helper()
-	missing, err := nicstate.Compare(r.host.Netns, byName(t, r.host, nicName).Index, s, settled)
+	missing, err := nicstate.Compare(r.Host.Netns, r.Host.Link(nicName).Index, s, settled)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +41,7 @@ func compare(t *testing.T, r *rail, s *nicstate.Snapshot, settled bool) []string
 func TestCompareFindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	r := configured(t)
-	h := r.host
+	h := r.Host
 	for _, args := range []string{
 		"addr add 10.77.0.1/32 dev ens12np0",
 		"nexthop add id 7 via 172.31.1.1 dev ens12np0", "nexthop add id 8 via 172.31.2.1 dev ens13np0", "nexthop add id 9 group 7/8",
@@ -50,8 +51,8 @@ func TestCompareFindsWhatIsMissing(t *testing.T) {
 	} {
 		h.IP(strings.Fields(args)...)
 	}
-	l, s := r.lend(t)
-	mustLoseNothing(t, r.home(t, l, s))
+	l, s := lend(t, r)
+	mustLoseNothing(t, home(t, r, l, s))
 	if missing := compare(t, r, s, true); len(missing) > 0 {
 		t.Fatalf("nothing is missing, and it finds %q", missing)
 	}
@@ -107,8 +108,8 @@ func TestCompareOfNothingAsksNothing(t *testing.T) {
 // routes, and adds others only with the carrier.
 func TestCompareWithoutACarrier(t *testing.T) {
 	t.Parallel()
-	r := newRail(t, nicName)
-	h := r.host
+	r := testnet.NewRail(t, nicName)
+	h := r.Host
 	h.Sysctl("ipv6/conf/"+nicName+"/accept_dad", "1")
 	for _, args := range []string{
 		"addr add 172.31.1.9/24 dev ens12np0", "addr add fd00:1::9/64 dev ens12np0", "route add 10.50.0.0/16 via 172.31.1.1",
@@ -117,13 +118,13 @@ func TestCompareWithoutACarrier(t *testing.T) {
 		h.IP(strings.Fields(args)...)
 	}
 	awaitSettledAddresses(t, h)
-	l, s := r.lend(t)
-	r.wire.IP("link", "set", nicName+"-sw", "down")
-	mustLoseNothing(t, r.home(t, l, s))
+	l, s := lend(t, r)
+	r.Wire.IP("link", "set", nicName+"-sw", "down")
+	mustLoseNothing(t, home(t, r, l, s))
 	if missing := compare(t, r, s, true); len(missing) > 0 {
 		t.Errorf("without a carrier it finds %q", missing)
 	}
-	r.wire.IP("link", "set", nicName+"-sw", "up")
+	r.Wire.IP("link", "set", nicName+"-sw", "up")
 	awaitSettledAddresses(t, h)
 	if missing := compare(t, r, s, true); len(missing) > 0 {
 		t.Errorf("with one it finds %q", missing)
@@ -137,16 +138,16 @@ func TestCompareWithoutACarrier(t *testing.T) {
 // TestChangedFindsWhatLinkFilesSet sets what a .link file of udev does after the return.
 func TestChangedFindsWhatLinkFilesSet(t *testing.T) {
 	t.Parallel()
-	r := newRail(t, nicName)
-	l, s := r.lend(t)
-	mustLoseNothing(t, r.home(t, l, s))
+	r := testnet.NewRail(t, nicName)
+	l, s := lend(t, r)
+	mustLoseNothing(t, home(t, r, l, s))
 	changed := func() []string {
 		t.Helper()
-		now, err := link.ByIndex(r.host.Netns, l.Index)
+		now, err := link.ByIndex(r.Host.Netns, l.Index)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := nicstate.CompareSettings(r.host.Netns, now, s)
+		found, err := nicstate.CompareSettings(r.Host.Netns, now, s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,11 +159,11 @@ func TestChangedFindsWhatLinkFilesSet(t *testing.T) {
 	for _, set := range [][]string{
 		{"name", "rail0"}, {"mtu", "4000"}, {"txqueuelen", "777"}, {"address", "02:00:00:00:00:99"}, {"alias", "x"}, {"gso_max_size", "3000"}, {"down"},
 	} {
-		now, err := link.ByIndex(r.host.Netns, l.Index)
+		now, err := link.ByIndex(r.Host.Netns, l.Index)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.host.IP(append([]string{"link", "set", "dev", now.Name}, set...)...)
+		r.Host.IP(append([]string{"link", "set", "dev", now.Name}, set...)...)
 	}
 	want := []string{"MAC", "MTU", "alias", "gso_max_size", "name", "queue length", "state"}
 	for i, w := range want {

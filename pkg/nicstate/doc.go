@@ -2,9 +2,9 @@
 // [Snapshot], which a record keeps; [Restore] sets what differs from it; [Compare] and [CompareSettings] report later what
 // is missing or changed.
 //
-// What is restored, in the order of [Restore], and where a new setting is added:
+// What is restored, and where a new setting is added:
 //
-//   - names, altnames, alias, MTU, MAC, queue length, group, flags, master, up: a field of [Snapshot], [Take]
+//   - names, altnames, alias, MTU, MAC, queue length, group, flags, master, up or down: a field of [Snapshot], [Take]
 //     (snapshot.go), and restoreAttributes or a function beside it (restore.go).
 //   - further numbers of the link (gso_max_size, proto_down, …): a row of settings (settings.go). The
 //     link-layer broadcast address and the IPv6 token are in that file, too.

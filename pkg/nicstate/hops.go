@@ -151,7 +151,7 @@ func (f *hopFinder) link(recorded int) HopLink {
 // hops returns those of a snapshot's nexthops whose links are here, with the indexes that the
 // links have now. It adds the links of the others to missing.
 func (f *hopFinder) hops(hops []byte, missing *MissingHops) []byte {
-	return routes.Filter(hops, func(hop []byte) bool {
+	return routes.FilterHops(hops, func(hop []byte) bool {
 		hop[2] &= unix.RTNH_F_ONLINK // the others are state, and the kernel refuses them
 		index := f.here(routes.LinkOf(hop))
 		if index == 0 {
@@ -169,7 +169,7 @@ func gained(current, hops []byte, index int) []byte {
 	same := func(a, b []byte) bool {
 		return routes.LinkOf(a) == routes.LinkOf(b) && routes.HopKey(a) == routes.HopKey(b)
 	}
-	return routes.Filter(current, func(hop []byte) bool {
+	return routes.FilterHops(current, func(hop []byte) bool {
 		hop[2] &= unix.RTNH_F_ONLINK
 		isNew := routes.LinkOf(hop) != index
 		routes.EachHop(hops, func(other []byte) { isNew = isNew && !same(hop, other) })
@@ -196,7 +196,7 @@ func KeepOtherHops(n *netns.Netns, s *Snapshot) error {
 		}
 		attrs[i].Value = others
 		binary.NativeEndian.PutUint32(header[8:], 0)
-		err = n.Request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs.Without(unix.RTA_CACHEINFO, routes.NexthopID))
+		err = n.Request(unix.RTM_NEWROUTE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs.Without(unix.RTA_CACHEINFO, routes.AttrNexthop))
 		if !errors.Is(err, unix.EEXIST) {
 			errs = append(errs, failure.Context(err, "route %s without %s", r.Text, s.Name))
 		}
@@ -269,7 +269,7 @@ func (s *Snapshot) joinIndexes(before *Snapshot) map[int]int {
 
 // withIndexes returns a copy of the nexthops with other indexes of their links.
 func withIndexes(hops []byte, indexes map[int]int) []byte {
-	return routes.Filter(hops, func(hop []byte) bool {
+	return routes.FilterHops(hops, func(hop []byte) bool {
 		if index, ok := indexes[routes.LinkOf(hop)]; ok {
 			binary.NativeEndian.PutUint32(hop[4:], uint32(index))
 		}

@@ -34,10 +34,10 @@ func restoreIPoIB(n *netns.Netns, l *link.Link, attrs nlattr.Attrs, s *Snapshot)
 	}
 	defer unix.Close(dir)
 	if have.Mode != want.Mode {
-		err = netns.WriteFile(dir, "mode", map[bool]string{false: "datagram\n", true: "connected\n"}[want.Connected()])
+		err = netns.WriteSetting(dir, "mode", map[bool]string{false: "datagram\n", true: "connected\n"}[want.Connected()])
 	}
 	if have.Umcast != want.Umcast {
-		err = errors.Join(err, netns.WriteFile(dir, "umcast", strconv.Itoa(int(want.Umcast))+"\n"))
+		err = errors.Join(err, netns.WriteSetting(dir, "umcast", strconv.Itoa(int(want.Umcast))+"\n"))
 	}
 	return true, err
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/link/announce"
 	"github.com/rail-cni/rail-cni/pkg/link/bpf"
@@ -28,8 +29,8 @@ func errorsOf(changed []link.Changed) error {
 
 // callsOf are the calls of package link that read or change the link of v by its index or
 // its name, except Delete, for which a missing link is no error.
-func callsOf(t *testing.T, r *rail, v *link.View) map[string]func() error {
-	l, n, other := v.Link, r.host, r.wire.Netns
+func callsOf(t *testing.T, r *testnet.Rail, v *link.View) map[string]func() error {
+	l, n, other := v.Link, r.Host, r.Wire.Netns
 	before, err := nicstate.Take(n.Netns, v)
 	if err != nil {
 		t.Fatal(err)
@@ -112,17 +113,17 @@ func changed(s nicstate.Snapshot) *nicstate.Snapshot {
 }
 
 func TestLinkThatIsGoneIsNotFound(t *testing.T) {
-	for name, leave := range map[string]func(r *rail){
-		"moved":   func(r *rail) { r.host.IP("link", "set", "ens1", "netns", r.pod.Path) },
-		"deleted": func(r *rail) { r.host.IP("link", "del", "ens1") },
+	for name, leave := range map[string]func(r *testnet.Rail){
+		"moved":   func(r *testnet.Rail) { r.Host.IP("link", "set", "ens1", "netns", r.Pod.Path) },
+		"deleted": func(r *testnet.Rail) { r.Host.IP("link", "del", "ens1") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRail(t, "ens1")
-			r.host.IP("link", "property", "add", "dev", "ens1", "altname", "enp1")
-			r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
-			r.host.IP("route", "add", "10.1.0.0/16", "via", "10.0.0.1", "dev", "ens1")
-			r.host.IP("neigh", "add", "10.0.0.9", "lladdr", "02:00:00:00:00:09", "dev", "ens1")
-			calls := callsOf(t, r, view(t, r.host, byName(t, r.host, "ens1")))
+			r := testnet.NewRail(t, "ens1")
+			r.Host.IP("link", "property", "add", "dev", "ens1", "altname", "enp1")
+			r.Host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
+			r.Host.IP("route", "add", "10.1.0.0/16", "via", "10.0.0.1", "dev", "ens1")
+			r.Host.IP("neigh", "add", "10.0.0.9", "lladdr", "02:00:00:00:00:09", "dev", "ens1")
+			calls := callsOf(t, r, r.Host.View(r.Host.Link("ens1")))
 			leave(r)
 			for call, do := range calls {
 				if err := do(); !errors.Is(err, link.ErrNotFound) {
@@ -134,17 +135,17 @@ func TestLinkThatIsGoneIsNotFound(t *testing.T) {
 }
 
 func TestRestoreOfALinkThatIsGoneLosesNothing(t *testing.T) {
-	r := newRail(t, "ens1")
-	r.host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
-	r.host.IP("route", "add", "10.1.0.0/16", "via", "10.0.0.1", "dev", "ens1")
-	v := view(t, r.host, byName(t, r.host, "ens1"))
-	before, err := nicstate.Take(r.host.Netns, v)
+	r := testnet.NewRail(t, "ens1")
+	r.Host.IP("addr", "add", "10.0.0.5/24", "dev", "ens1")
+	r.Host.IP("route", "add", "10.1.0.0/16", "via", "10.0.0.1", "dev", "ens1")
+	v := r.Host.View(r.Host.Link("ens1"))
+	before, err := nicstate.Take(r.Host.Netns, v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.host.IP("link", "set", "ens1", "netns", r.pod.Path)
+	r.Host.IP("link", "set", "ens1", "netns", r.Pod.Path)
 	// The link itself is as it was, so Restore has only addresses and routes to set.
-	if lost, err := nicstate.Restore(r.host.Netns, v.Link, before); !errors.Is(err, link.ErrNotFound) || len(lost) > 0 {
+	if lost, err := nicstate.Restore(r.Host.Netns, v.Link, before); !errors.Is(err, link.ErrNotFound) || len(lost) > 0 {
 		t.Errorf("%v, lost %v", err, lost)
 	}
 }

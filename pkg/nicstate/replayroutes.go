@@ -98,7 +98,7 @@ func (r *replayer) replayRoute(from Replay) error {
 	// both into one multipath route, of which this is a hop.
 	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
 	missing := &MissingHops{}
-	if id, ok := attrs.Uint32(routes.NexthopID); ok && r.s.hasObject(id) {
+	if id, ok := attrs.Uint32(routes.AttrNexthop); ok && r.s.hasObject(id) {
 		switch by, err := r.byObject(id, header, attrs); {
 		case err != nil:
 			return err
@@ -111,7 +111,7 @@ func (r *replayer) replayRoute(from Replay) error {
 	}
 	// An object that is not restored was deleted with the link, or is a daemon's; the
 	// attributes beside it have the same content.
-	attrs = attrs.Without(routes.NexthopID)
+	attrs = attrs.Without(routes.AttrNexthop)
 	for i, a := range attrs {
 		switch {
 		case a.Type == unix.RTA_OIF:
@@ -202,7 +202,7 @@ func (r *replayer) readRoutes() error {
 	for _, m := range messages {
 		header, attrs, _ := nlattr.ParseMessage(m, unix.SizeofRtMsg)
 		now := route{}
-		now.object, _ = attrs.Uint32(routes.NexthopID)
+		now.object, _ = attrs.Uint32(routes.AttrNexthop)
 		now.hops = routes.HopsOf(header, attrs)
 		key := routes.Key(header, attrs)
 		r.current[key] = append(r.current[key], now)

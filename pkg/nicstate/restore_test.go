@@ -22,12 +22,12 @@ const (
 )
 
 // configured makes a rail whose NIC has every kind of setting of a host.
-func configured(t *testing.T) *rail {
+func configured(t *testing.T) *testnet.Rail {
 	t.Helper()
-	r := newRail(t, nicName)
-	h := r.host
+	r := testnet.NewRail(t, nicName)
+	h := r.Host
 	// The partner of the multipath routes, and a second gateway.
-	h.NIC("ens13np0", r.wire)
+	h.NIC("ens13np0", r.Wire)
 	h.IP("addr", "add", "172.31.2.5/24", "dev", "ens13np0")
 	h.IP("addr", "add", "fd00:99::5/64", "dev", "ens13np0")
 	for _, args := range [][]string{
@@ -134,10 +134,10 @@ func restore(t *testing.T, n *testnet.Netns, index int, s *nicstate.Snapshot) (l
 
 // lend moves the NIC to the pod as an ADD does, after a snapshot that went
 // through the ledger's JSON.
-func (r *rail) lend(t *testing.T) (*link.Link, *nicstate.Snapshot) {
+func lend(t *testing.T, r *testnet.Rail) (*link.Link, *nicstate.Snapshot) {
 	t.Helper()
-	l := byName(t, r.host, nicName)
-	taken, err := nicstate.Take(r.host.Netns, view(t, r.host, l))
+	l := r.Host.Link(nicName)
+	taken, err := nicstate.Take(r.Host.Netns, r.Host.View(l))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,26 +149,26 @@ func (r *rail) lend(t *testing.T) (*link.Link, *nicstate.Snapshot) {
 	if err := json.Unmarshal(text, read); err != nil {
 		t.Fatal(err)
 	}
-	if err := link.Move(r.host.Netns, l.Index, r.pod.Netns, "net1", l.Name); err != nil {
+	if err := link.Move(r.Host.Netns, l.Index, r.Pod.Netns, "net1", l.Name); err != nil {
 		t.Fatal(err)
 	}
 	return l, read
 }
 
 // home moves the NIC back and restores it.
-func (r *rail) home(t *testing.T, l *link.Link, s *nicstate.Snapshot) (lost []error) {
+func home(t *testing.T, r *testnet.Rail, l *link.Link, s *nicstate.Snapshot) (lost []error) {
 	t.Helper()
-	found, err := link.Find(r.pod.Netns, l.Identity(), "net1", nicName)
+	found, err := link.Find(r.Pod.Netns, l.Identity(), "net1", nicName)
 	if err != nil || found == nil {
-		t.Fatalf("not in the pod: %v\n%s", err, r.pod.IP("-d", "link"))
+		t.Fatalf("not in the pod: %v\n%s", err, r.Pod.IP("-d", "link"))
 	}
-	if err := link.KeepAltNames(r.pod.Netns, found, s.AltNames); err != nil {
+	if err := link.KeepAltNames(r.Pod.Netns, found, s.AltNames); err != nil {
 		t.Fatal(err)
 	}
-	if err := link.MoveAs(r.pod.Netns, found, r.host.Netns, s.Name, s.Alias); err != nil {
+	if err := link.MoveAs(r.Pod.Netns, found, r.Host.Netns, s.Name, s.Alias); err != nil {
 		t.Fatal(err)
 	}
-	lost, err = restore(t, r.host, found.Index, s)
+	lost, err = restore(t, r.Host, found.Index, s)
 	if err != nil {
 		t.Fatalf("Restore: %v", err)
 	}
@@ -185,26 +185,26 @@ func mustLoseNothing(t *testing.T, lost []error) {
 func TestRestoreGivesBackEverythingThatAPodCanChange(t *testing.T) {
 	t.Parallel()
 	r := configured(t)
-	before := r.host.State()
+	before := r.Host.State()
 	for _, want := range []string{`"fd00:54::/48"`, `"10.54.0.0/16"`, nicName + " ipv6/conf/hop_limit = 17", `"gso_max_segs": 60`, `"promisc"`} {
 		if !strings.Contains(strings.ToLower(before), strings.ToLower(want)) {
 			t.Fatalf("the host is not as the test means it: no %s in\n%s", want, before)
 		}
 	}
-	l, s := r.lend(t)
-	meddle(r.pod)
-	r.pod.IP("link", "property", "del", "dev", "mine", "altname", "enp4s0np0")
-	mustLoseNothing(t, r.home(t, l, s))
-	if d := r.host.Settled(before); d != "" {
+	l, s := lend(t, r)
+	meddle(r.Pod)
+	r.Pod.IP("link", "property", "del", "dev", "mine", "altname", "enp4s0np0")
+	mustLoseNothing(t, home(t, r, l, s))
+	if d := r.Host.Settled(before); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
 	}
 	// Restore changes only what differs: a second one changes nothing.
-	lost, err := restore(t, r.host, l.Index, s)
+	lost, err := restore(t, r.Host, l.Index, s)
 	mustLoseNothing(t, lost)
 	if err != nil {
 		t.Error(err)
 	}
-	if d := r.host.Settled(before); d != "" {
+	if d := r.Host.Settled(before); d != "" {
 		t.Errorf("a second Restore changed the host:\n%s", d)
 	}
 }
@@ -212,57 +212,57 @@ func TestRestoreGivesBackEverythingThatAPodCanChange(t *testing.T) {
 func TestRestoreOfVariants(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		given func(r *rail)
+		given func(r *testnet.Rail)
 	}{
-		{"as it came", func(*rail) {}},
-		{"down", func(r *rail) { r.host.IP("link", "set", nicName, "down") }},
-		{"down, with addresses", func(r *rail) {
-			r.host.IP("link", "set", nicName, "down")
-			r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
-			r.host.IP("addr", "add", "fd00:1::9/64", "nodad", "dev", nicName)
+		{"as it came", func(*testnet.Rail) {}},
+		{"down", func(r *testnet.Rail) { r.Host.IP("link", "set", nicName, "down") }},
+		{"down, with addresses", func(r *testnet.Rail) {
+			r.Host.IP("link", "set", nicName, "down")
+			r.Host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
+			r.Host.IP("addr", "add", "fd00:1::9/64", "nodad", "dev", nicName)
 		}},
-		{"no multicast, no ARP", func(r *rail) { r.host.IP("link", "set", nicName, "multicast", "off", "arp", "off") }},
-		{"no IPv6", func(r *rail) { r.host.Sysctl("ipv6/conf/"+nicName+"/disable_ipv6", "1") }},
-		{"MTU too small for IPv6", func(r *rail) { r.host.IP("link", "set", nicName, "mtu", "1000") }},
-		{"no link-local address", func(r *rail) {
-			r.host.IP("link", "set", nicName, "addrgenmode", "none")
-			r.host.IP("-6", "addr", "flush", "dev", nicName)
+		{"no multicast, no ARP", func(r *testnet.Rail) { r.Host.IP("link", "set", nicName, "multicast", "off", "arp", "off") }},
+		{"no IPv6", func(r *testnet.Rail) { r.Host.Sysctl("ipv6/conf/"+nicName+"/disable_ipv6", "1") }},
+		{"MTU too small for IPv6", func(r *testnet.Rail) { r.Host.IP("link", "set", nicName, "mtu", "1000") }},
+		{"no link-local address", func(r *testnet.Rail) {
+			r.Host.IP("link", "set", nicName, "addrgenmode", "none")
+			r.Host.IP("-6", "addr", "flush", "dev", nicName)
 		}},
-		{"stable secret, but addresses by MAC", func(r *rail) {
-			r.host.Sysctl("ipv6/conf/"+nicName+"/stable_secret", "2001:db8::1:2:3:4")
-			r.host.IP("link", "set", nicName, "addrgenmode", "eui64")
+		{"stable secret, but addresses by MAC", func(r *testnet.Rail) {
+			r.Host.Sysctl("ipv6/conf/"+nicName+"/stable_secret", "2001:db8::1:2:3:4")
+			r.Host.IP("link", "set", nicName, "addrgenmode", "eui64")
 		}},
-		{"stable secret", func(r *rail) {
-			r.host.Sysctl("ipv6/conf/"+nicName+"/stable_secret", "2001:db8::1:2:3:4")
-			r.host.IP("link", "set", nicName, "down")
-			r.host.IP("link", "set", nicName, "up")
+		{"stable secret", func(r *testnet.Rail) {
+			r.Host.Sysctl("ipv6/conf/"+nicName+"/stable_secret", "2001:db8::1:2:3:4")
+			r.Host.IP("link", "set", nicName, "down")
+			r.Host.IP("link", "set", nicName, "up")
 		}},
-		{"a bridge's port", func(r *rail) {
-			r.host.IP("link", "add", "br0", "type", "bridge")
-			r.host.IP("link", "set", nicName, "master", "br0")
+		{"a bridge's port", func(r *testnet.Rail) {
+			r.Host.IP("link", "add", "br0", "type", "bridge")
+			r.Host.IP("link", "set", nicName, "master", "br0")
 		}},
-		{"a route of the same destination by another NIC", func(r *rail) {
-			r.host.NIC("ens13np0", r.wire)
-			r.host.IP("route", "add", "10.70.0.0/16", "dev", "ens13np0")
-			r.host.IP("route", "append", "10.70.0.0/16", "dev", nicName)
-			r.host.IP("route", "add", "fd00:70::/64", "dev", "ens13np0", "metric", "9")
-			r.host.IP("route", "append", "fd00:70::/64", "dev", nicName, "metric", "9")
+		{"a route of the same destination by another NIC", func(r *testnet.Rail) {
+			r.Host.NIC("ens13np0", r.Wire)
+			r.Host.IP("route", "add", "10.70.0.0/16", "dev", "ens13np0")
+			r.Host.IP("route", "append", "10.70.0.0/16", "dev", nicName)
+			r.Host.IP("route", "add", "fd00:70::/64", "dev", "ens13np0", "metric", "9")
+			r.Host.IP("route", "append", "fd00:70::/64", "dev", nicName, "metric", "9")
 		}},
-		{"a route of a nexthop object", func(r *rail) {
-			r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
-			r.host.IP("nexthop", "add", "id", "17", "via", "172.31.1.1", "dev", nicName)
-			r.host.IP("route", "add", "10.71.0.0/16", "nhid", "17")
+		{"a route of a nexthop object", func(r *testnet.Rail) {
+			r.Host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
+			r.Host.IP("nexthop", "add", "id", "17", "via", "172.31.1.1", "dev", nicName)
+			r.Host.IP("route", "add", "10.71.0.0/16", "nhid", "17")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRail(t, nicName)
+			r := testnet.NewRail(t, nicName)
 			c.given(r)
-			before := quiet(r.host)
-			l, s := r.lend(t)
-			meddle(r.pod)
-			mustLoseNothing(t, r.home(t, l, s))
-			if d := r.host.Settled(before); d != "" {
+			before := quiet(r.Host)
+			l, s := lend(t, r)
+			meddle(r.Pod)
+			mustLoseNothing(t, home(t, r, l, s))
+			if d := r.Host.Settled(before); d != "" {
 				t.Errorf("the host is not as it was:\n%s", d)
 			}
 		})
@@ -272,22 +272,22 @@ func TestRestoreOfVariants(t *testing.T) {
 // An object whose ID was given away meanwhile cannot come back. Its route does, as a plain one.
 func TestRestoreOfANexthopObject(t *testing.T) {
 	for _, taken := range []bool{false, true} {
-		r := newRail(t, nicName)
-		r.host.NIC("ens13np0", r.wire)
-		r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
-		r.host.IP("nexthop", "add", "id", "17", "via", "172.31.1.1", "dev", nicName)
-		r.host.IP("route", "add", "10.71.0.0/16", "nhid", "17")
-		l, s := r.lend(t)
+		r := testnet.NewRail(t, nicName)
+		r.Host.NIC("ens13np0", r.Wire)
+		r.Host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
+		r.Host.IP("nexthop", "add", "id", "17", "via", "172.31.1.1", "dev", nicName)
+		r.Host.IP("route", "add", "10.71.0.0/16", "nhid", "17")
+		l, s := lend(t, r)
 		want := "10.71.0.0/16 nhid 17 via 172.31.1.1 dev " + nicName
 		if taken {
-			r.host.IP("nexthop", "add", "id", "17", "dev", "ens13np0")
+			r.Host.IP("nexthop", "add", "id", "17", "dev", "ens13np0")
 			want = "10.71.0.0/16 via 172.31.1.1 dev " + nicName
 		}
-		lost := r.home(t, l, s)
+		lost := home(t, r, l, s)
 		if said := fmt.Sprint(lost); strings.Contains(said, "nexthop object 17 via 172.31.1.1 of "+nicName) != taken || len(lost) > 1 {
 			t.Errorf("ID taken: %v; lost: %v", taken, lost)
 		}
-		if got := r.host.IP("route", "show", "10.71.0.0/16"); !strings.HasPrefix(got, want) {
+		if got := r.Host.IP("route", "show", "10.71.0.0/16"); !strings.HasPrefix(got, want) {
 			t.Errorf("ID taken: %v; route: %q", taken, got)
 		}
 	}
@@ -297,9 +297,9 @@ func TestRestoreOfANexthopObject(t *testing.T) {
 // tentative; neither must keep a route from coming back.
 func TestRestoreOfRoutesWithoutACarrier(t *testing.T) {
 	t.Parallel()
-	r := newRail(t, nicName)
-	h := r.host
-	h.NIC("ens13np0", r.wire)
+	r := testnet.NewRail(t, nicName)
+	h := r.Host
+	h.NIC("ens13np0", r.Wire)
 	h.Sysctl("ipv6/conf/"+nicName+"/accept_dad", "1")
 	h.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
 	h.IP("addr", "add", "172.31.2.9/24", "dev", "ens13np0")
@@ -308,13 +308,13 @@ func TestRestoreOfRoutesWithoutACarrier(t *testing.T) {
 	h.IP("route", "add", "10.54.0.0/16", "nexthop", "via", "172.31.1.1", "dev", nicName, "nexthop", "via", "172.31.2.1", "dev", "ens13np0")
 	h.IP("route", "add", "10.55.0.0/16", "via", "172.31.1.1")
 	h.IP("route", "add", "fd00:55::/64", "via", "fd00:1::1", "src", "fd00:1::9")
-	r.wire.IP("link", "set", nicName+"-sw", "down")
+	r.Wire.IP("link", "set", nicName+"-sw", "down")
 	await(t, "the kernel to see that the cable is out", func() bool {
 		return strings.Contains(h.IP("link", "show", nicName), "NO-CARRIER") && strings.Contains(h.IP("route"), "linkdown")
 	})
 	before := h.State()
-	l, s := r.lend(t)
-	mustLoseNothing(t, r.home(t, l, s))
+	l, s := lend(t, r)
+	mustLoseNothing(t, home(t, r, l, s))
 	if d := h.Settled(before); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
 	}
@@ -324,18 +324,18 @@ func TestRestoreOfRoutesWithoutACarrier(t *testing.T) {
 // the host got it, and its routes cannot wait.
 func TestRestoreOfRoutesWithAnIPv6Source(t *testing.T) {
 	t.Parallel()
-	r := newRail(t, nicName)
-	r.host.Sysctl("ipv6/conf/"+nicName+"/accept_dad", "1")
-	r.host.IP("addr", "add", "fd00:1::9/64", "dev", nicName)
-	awaitSettledAddresses(t, r.host)
-	r.host.IP("route", "add", "fd00:55::/64", "via", "fd00:1::1", "src", "fd00:1::9")
-	before := r.host.State()
-	l, s := r.lend(t)
-	mustLoseNothing(t, r.home(t, l, s))
-	if got := r.host.IP("addr", "show", "dev", nicName, "to", "fd00:1::9"); strings.Contains(got, "tentative") || strings.Contains(got, "nodad") {
+	r := testnet.NewRail(t, nicName)
+	r.Host.Sysctl("ipv6/conf/"+nicName+"/accept_dad", "1")
+	r.Host.IP("addr", "add", "fd00:1::9/64", "dev", nicName)
+	awaitSettledAddresses(t, r.Host)
+	r.Host.IP("route", "add", "fd00:55::/64", "via", "fd00:1::1", "src", "fd00:1::9")
+	before := r.Host.State()
+	l, s := lend(t, r)
+	mustLoseNothing(t, home(t, r, l, s))
+	if got := r.Host.IP("addr", "show", "dev", nicName, "to", "fd00:1::9"); strings.Contains(got, "tentative") || strings.Contains(got, "nodad") {
 		t.Errorf("address: %s", got)
 	}
-	if d := r.host.Settled(before); d != "" {
+	if d := r.Host.Settled(before); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
 	}
 }
@@ -344,18 +344,18 @@ func TestRestoreOfRoutesWithAnIPv6Source(t *testing.T) {
 // may have the address: it is checked when the cable is in.
 func TestRestoreOfAnAddressThatWasNotChecked(t *testing.T) {
 	t.Parallel()
-	r := newRail(t, nicName)
-	r.host.Sysctl("ipv6/conf/"+nicName+"/accept_dad", "1")
-	r.wire.IP("link", "set", nicName+"-sw", "down")
-	await(t, "the kernel to see that the cable is out", func() bool { return strings.Contains(r.host.IP("link", "show", nicName), "NO-CARRIER") })
-	r.host.IP("addr", "add", "fd00:1::9/64", "dev", nicName)
-	l, s := r.lend(t)
-	mustLoseNothing(t, r.home(t, l, s))
-	if got := r.host.IP("addr", "show", "dev", nicName, "to", "fd00:1::9"); !strings.Contains(got, "tentative") || strings.Contains(got, "nodad") {
+	r := testnet.NewRail(t, nicName)
+	r.Host.Sysctl("ipv6/conf/"+nicName+"/accept_dad", "1")
+	r.Wire.IP("link", "set", nicName+"-sw", "down")
+	await(t, "the kernel to see that the cable is out", func() bool { return strings.Contains(r.Host.IP("link", "show", nicName), "NO-CARRIER") })
+	r.Host.IP("addr", "add", "fd00:1::9/64", "dev", nicName)
+	l, s := lend(t, r)
+	mustLoseNothing(t, home(t, r, l, s))
+	if got := r.Host.IP("addr", "show", "dev", nicName, "to", "fd00:1::9"); !strings.Contains(got, "tentative") || strings.Contains(got, "nodad") {
 		t.Errorf("address: %s", got)
 	}
-	r.wire.IP("link", "set", nicName+"-sw", "up")
-	awaitSettledAddresses(t, r.host)
+	r.Wire.IP("link", "set", nicName+"-sw", "up")
+	awaitSettledAddresses(t, r.Host)
 }
 
 func awaitSettledAddresses(t *testing.T, n *testnet.Netns) {
@@ -388,42 +388,42 @@ func await(t *testing.T, what string, done func() bool) {
 // A process that was killed during a Restore leaves an address with the flag
 // "without detection".
 func TestRestoreTakesAwayTheMarkThatAKilledOneLeft(t *testing.T) {
-	r := newRail(t, nicName)
-	r.host.IP("addr", "add", "fd00:1::5/64", "dev", nicName)
-	before := r.host.State()
-	l, err := link.ByName(r.host.Netns, nicName)
+	r := testnet.NewRail(t, nicName)
+	r.Host.IP("addr", "add", "fd00:1::5/64", "dev", nicName)
+	before := r.Host.State()
+	l, err := link.ByName(r.Host.Netns, nicName)
 	if err != nil {
 		t.Fatal(err)
 	}
-	snapshot, err := nicstate.Take(r.host.Netns, view(t, r.host, l))
+	snapshot, err := nicstate.Take(r.Host.Netns, r.Host.View(l))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.host.IP("addr", "del", "fd00:1::5/64", "dev", nicName)
-	r.host.IP("addr", "add", "fd00:1::5/64", "dev", nicName, "nodad")
-	if lost, err := restore(t, r.host, l.Index, snapshot); err != nil || len(lost) > 0 {
+	r.Host.IP("addr", "del", "fd00:1::5/64", "dev", nicName)
+	r.Host.IP("addr", "add", "fd00:1::5/64", "dev", nicName, "nodad")
+	if lost, err := restore(t, r.Host, l.Index, snapshot); err != nil || len(lost) > 0 {
 		t.Fatal(lost, err)
 	}
-	if d := r.host.Settled(before); d != "" {
+	if d := r.Host.Settled(before); d != "" {
 		t.Errorf("the address is not as it was:\n%s", d)
 	}
 }
 
 func TestRestoreAgesAddressesWithALifetime(t *testing.T) {
 	t.Parallel()
-	r := newRail(t, nicName)
+	r := testnet.NewRail(t, nicName)
 	for _, a := range []string{"10.10.0.1/24", "fd00:3::1/64"} {
-		r.host.IP("addr", "add", a, "valid_lft", "1000", "preferred_lft", "300", "dev", nicName)
+		r.Host.IP("addr", "add", a, "valid_lft", "1000", "preferred_lft", "300", "dev", nicName)
 	}
 	for _, a := range []string{"10.10.1.1/24", "fd00:4::1/64"} {
-		r.host.IP("addr", "add", a, "valid_lft", "200", "preferred_lft", "100", "dev", nicName)
+		r.Host.IP("addr", "add", a, "valid_lft", "200", "preferred_lft", "100", "dev", nicName)
 	}
 	for _, a := range []string{"10.10.2.1/24", "fd00:5::1/64"} { // deprecated, but valid forever
-		r.host.IP("addr", "add", a, "preferred_lft", "0", "dev", nicName)
+		r.Host.IP("addr", "add", a, "preferred_lft", "0", "dev", nicName)
 	}
-	l, s := r.lend(t)
+	l, s := lend(t, r)
 	s.Taken = s.Taken.Add(-400 * time.Second)
-	mustLoseNothing(t, r.home(t, l, s))
+	mustLoseNothing(t, home(t, r, l, s))
 	var shown []struct {
 		Info []struct {
 			Local      string `json:"local"`
@@ -432,7 +432,7 @@ func TestRestoreAgesAddressesWithALifetime(t *testing.T) {
 			Deprecated bool   `json:"deprecated"`
 		} `json:"addr_info"`
 	}
-	text := r.host.IP("-j", "addr", "show", "dev", nicName, "scope", "global")
+	text := r.Host.IP("-j", "addr", "show", "dev", nicName, "scope", "global")
 	if err := json.Unmarshal([]byte(text), &shown); err != nil {
 		t.Fatal(err)
 	}
@@ -464,19 +464,19 @@ func TestRestoreAgesAddressesWithALifetime(t *testing.T) {
 
 func TestRestoreSaysWhatTheHostNoLongerTakes(t *testing.T) {
 	t.Parallel()
-	r := newRail(t, nicName)
-	r.host.NIC("ens13np0", r.wire)
-	r.host.IP("link", "add", "br0", "type", "bridge")
-	r.host.IP("link", "set", nicName, "master", "br0")
-	r.host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
-	r.host.IP("addr", "add", "172.31.2.9/24", "dev", "ens13np0")
-	r.host.IP("route", "add", "10.54.0.0/16", "nexthop", "via", "172.31.1.1", "dev", nicName, "nexthop", "via", "172.31.2.1", "dev", "ens13np0")
-	r.host.IP("route", "add", "10.55.0.0/16", "via", "172.31.1.1")
-	l, s := r.lend(t)
+	r := testnet.NewRail(t, nicName)
+	r.Host.NIC("ens13np0", r.Wire)
+	r.Host.IP("link", "add", "br0", "type", "bridge")
+	r.Host.IP("link", "set", nicName, "master", "br0")
+	r.Host.IP("addr", "add", "172.31.1.9/24", "dev", nicName)
+	r.Host.IP("addr", "add", "172.31.2.9/24", "dev", "ens13np0")
+	r.Host.IP("route", "add", "10.54.0.0/16", "nexthop", "via", "172.31.1.1", "dev", nicName, "nexthop", "via", "172.31.2.1", "dev", "ens13np0")
+	r.Host.IP("route", "add", "10.55.0.0/16", "via", "172.31.1.1")
+	l, s := lend(t, r)
 	// Meanwhile its bridge and a partner are deleted.
-	r.host.IP("link", "del", "br0")
-	r.host.IP("link", "del", "ens13np0")
-	lost := r.home(t, l, s)
+	r.Host.IP("link", "del", "br0")
+	r.Host.IP("link", "del", "ens13np0")
+	lost := home(t, r, l, s)
 	text := errors.Join(lost...).Error()
 	for _, want := range []string{`"br0"`, "10.54.0.0/16"} {
 		if !strings.Contains(text, want) {
@@ -486,7 +486,7 @@ func TestRestoreSaysWhatTheHostNoLongerTakes(t *testing.T) {
 	if len(lost) != 2 {
 		t.Errorf("%d lost, want 2:\n%s", len(lost), text)
 	}
-	if got := r.host.IP("route", "show", "10.55.0.0/16"); !strings.Contains(got, nicName) {
+	if got := r.Host.IP("route", "show", "10.55.0.0/16"); !strings.Contains(got, nicName) {
 		t.Errorf("what could come back did not: %q", got)
 	}
 }
@@ -498,48 +498,48 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 	nics := []string{"ens1", "ens2", "ens3"}
 	for _, order := range [][]int{{0}, {0, 1, 2}, {2, 1, 0}, {1, 2, 0}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
-			r := newRail(t, nics[0])
+			r := testnet.NewRail(t, nics[0])
 			for i, name := range nics {
 				if i > 0 {
-					r.host.NIC(name, r.wire)
+					r.Host.NIC(name, r.Wire)
 				}
-				r.host.IP("addr", "add", fmt.Sprintf("172.31.%d.9/24", i), "dev", name)
-				r.host.IP("addr", "add", fmt.Sprintf("fd00:%d::9/64", i), "dev", name)
+				r.Host.IP("addr", "add", fmt.Sprintf("172.31.%d.9/24", i), "dev", name)
+				r.Host.IP("addr", "add", fmt.Sprintf("fd00:%d::9/64", i), "dev", name)
 				for _, to := range []string{"10.55.0.0/16", "0.0.0.0/0"} {
-					r.host.IP("route", "append", to, "via", fmt.Sprintf("172.31.%d.1", i))
+					r.Host.IP("route", "append", to, "via", fmt.Sprintf("172.31.%d.1", i))
 				}
 				for _, to := range []string{"fd00:55::/64", "::/0"} {
-					r.host.IP("-6", "route", "append", to, "via", fmt.Sprintf("fd00:%d::1", i))
+					r.Host.IP("-6", "route", "append", to, "via", fmt.Sprintf("fd00:%d::1", i))
 				}
 			}
 			routes := func() []string {
-				lines := strings.Split(r.host.IP("-4", "route")+r.host.IP("-6", "route"), "\n")
+				lines := strings.Split(r.Host.IP("-4", "route")+r.Host.IP("-6", "route"), "\n")
 				slices.Sort(lines)
 				return lines
 			}
 			before := routes()
 			links, snapshots := map[int]*link.Link{}, map[int]*nicstate.Snapshot{}
 			for i := range order {
-				l := byName(t, r.host, nics[i])
-				s, err := nicstate.Take(r.host.Netns, view(t, r.host, l))
+				l := r.Host.Link(nics[i])
+				s, err := nicstate.Take(r.Host.Netns, r.Host.View(l))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := link.Move(r.host.Netns, l.Index, r.pod.Netns, "pod-"+l.Name, l.Name); err != nil {
+				if err := link.Move(r.Host.Netns, l.Index, r.Pod.Netns, "pod-"+l.Name, l.Name); err != nil {
 					t.Fatal(err)
 				}
 				links[i], snapshots[i] = l, s
 			}
 			for _, i := range order {
-				l, err := link.Find(r.pod.Netns, links[i].Identity(), "pod-"+nics[i])
+				l, err := link.Find(r.Pod.Netns, links[i].Identity(), "pod-"+nics[i])
 				if err != nil || l == nil {
 					t.Fatalf("%s is not in the pod: %v", nics[i], err)
 				}
-				if err := link.MoveAs(r.pod.Netns, l, r.host.Netns, nics[i], ""); err != nil {
+				if err := link.MoveAs(r.Pod.Netns, l, r.Host.Netns, nics[i], ""); err != nil {
 					t.Fatal(err)
 				}
 				for range 2 { // as after a killed end
-					lost, err := restore(t, r.host, l.Index, snapshots[i])
+					lost, err := restore(t, r.Host, l.Index, snapshots[i])
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -555,46 +555,46 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 
 // In any case no other link is changed.
 func TestRestoreUnderATakenNameLeavesTheOtherLinkAlone(t *testing.T) {
-	r := newRail(t, nicName)
-	r.host.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
-	r.host.IP("link", "property", "add", "dev", nicName, "altname", "enp4s0np0")
-	l, s := r.lend(t)
-	r.host.IP("link", "add", nicName, "type", "ifb")
-	before := r.host.IP("-d", "-o", "link", "show", nicName)
-	if err := link.MoveAs(r.pod.Netns, l, r.host.Netns, "fallen", s.Alias); err != nil {
+	r := testnet.NewRail(t, nicName)
+	r.Host.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
+	r.Host.IP("link", "property", "add", "dev", nicName, "altname", "enp4s0np0")
+	l, s := lend(t, r)
+	r.Host.IP("link", "add", nicName, "type", "ifb")
+	before := r.Host.IP("-d", "-o", "link", "show", nicName)
+	if err := link.MoveAs(r.Pod.Netns, l, r.Host.Netns, "fallen", s.Alias); err != nil {
 		t.Fatal(err)
 	}
-	_, err := restore(t, r.host, l.Index, s)
+	_, err := restore(t, r.Host, l.Index, s)
 	if !errors.Is(err, unix.EEXIST) {
 		t.Errorf("error %v, want EEXIST", err)
 	}
 	for name, want := range map[string]string{nicName: "0", "fallen": "1"} {
-		settings, err := sysctl.Read(r.host.Netns, name)
+		settings, err := sysctl.Read(r.Host.Netns, name)
 		if err != nil || settings["ipv4/conf/arp_ignore"] != want {
 			t.Errorf("arp_ignore of %s is %q, want %q (%v)", name, settings["ipv4/conf/arp_ignore"], want, err)
 		}
 	}
-	if after := r.host.IP("-d", "-o", "link", "show", nicName); after != before {
+	if after := r.Host.IP("-d", "-o", "link", "show", nicName); after != before {
 		t.Errorf("the other link was changed:\n%s%s", before, after)
 	}
-	got := byName(t, r.host, "fallen")
+	got := r.Host.Link("fallen")
 	if !got.IsUp() || len(got.AltNames) != 1 {
 		t.Errorf("not everything else was restored: %+v", got)
 	}
 	// Once the name is free, the next Restore finishes.
-	r.host.IP("link", "del", nicName)
-	lost, err := restore(t, r.host, l.Index, s)
+	r.Host.IP("link", "del", nicName)
+	lost, err := restore(t, r.Host, l.Index, s)
 	mustLoseNothing(t, lost)
-	if err != nil || byName(t, r.host, nicName).Index != l.Index {
+	if err != nil || r.Host.Link(nicName).Index != l.Index {
 		t.Errorf("the second Restore: %v", err)
 	}
 }
 
 func TestRestoreOfALinkThatIsGone(t *testing.T) {
-	r := newRail(t, nicName)
-	l := byName(t, r.host, nicName)
-	r.host.IP("link", "del", nicName)
-	if _, err := nicstate.Restore(r.host.Netns, l, &nicstate.Snapshot{Name: nicName, Up: !l.IsUp()}); !errors.Is(err, unix.ENODEV) {
+	r := testnet.NewRail(t, nicName)
+	l := r.Host.Link(nicName)
+	r.Host.IP("link", "del", nicName)
+	if _, err := nicstate.Restore(r.Host.Netns, l, &nicstate.Snapshot{Name: nicName, Up: !l.IsUp()}); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -603,7 +603,7 @@ func TestRestoreOfALinkThatIsGone(t *testing.T) {
 // plugins; their snapshots must not contain each other's configuration.
 func TestSnapshotHoldsOnlyTheLinksOwn(t *testing.T) {
 	r := configured(t)
-	s, err := nicstate.Take(r.host.Netns, view(t, r.host, byName(t, r.host, "ens13np0")))
+	s, err := nicstate.Take(r.Host.Netns, r.Host.View(r.Host.Link("ens13np0")))
 	if err != nil {
 		t.Fatal(err)
 	}

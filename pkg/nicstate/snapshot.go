@@ -77,7 +77,7 @@ func Take(n *netns.Netns, v *link.View) (*Snapshot, error) {
 	if l.Master != 0 {
 		master := v.ByIndex(l.Master)
 		if master == nil {
-			return nil, link.Left(n, l.Master)
+			return nil, link.LeftError(n, l.Master)
 		}
 		s.Master = master.Name
 	}

@@ -46,7 +46,7 @@ func HandleOf(sockets map[int]*nl.SocketHandle) (*netlink.Handle, error) {
 	h := &netlink.Handle{}
 	field := reflect.ValueOf(h).Elem().FieldByName("sockets")
 	if !field.IsValid() || field.Type() != reflect.TypeOf(sockets) {
-		return nil, errors.New("netlink.Handle has no field \"sockets\" of the expected type; adapt handleOf to the library's version")
+		return nil, errors.New("netlink.Handle has no field \"sockets\" of the expected type; adapt HandleOf to the library's version")
 	}
 	*(*map[int]*nl.SocketHandle)(field.Addr().UnsafePointer()) = sockets
 	return h, nil

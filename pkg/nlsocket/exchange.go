@@ -102,11 +102,11 @@ func (s *Socket) exchange(req *nl.NetlinkRequest, each func(payload []byte)) err
 	}
 }
 
-// ExchangeAll sends several requests in one system call. No request may be a dump or ask for
+// exchangeAll sends several requests in one system call. No request may be a dump or ask for
 // an acknowledgment. It calls each with the index of a request and the payload of its
 // answer, and returns one error for each request. An error does not stop the later requests
 // (netlink_rcv_skb).
-func (s *Socket) ExchangeAll(reqs []*nl.NetlinkRequest, each func(i int, payload []byte)) ([]error, error) {
+func (s *Socket) exchangeAll(reqs []*nl.NetlinkRequest, each func(i int, payload []byte)) ([]error, error) {
 	s.Socket.Lock()
 	defer s.Socket.Unlock()
 	var all []byte

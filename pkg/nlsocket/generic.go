@@ -64,7 +64,7 @@ func (s *Socket) AskAll(family string, commands []uint8, attrs nlattr.Attrs) ([]
 
 func (s *Socket) askTogether(reqs []*nl.NetlinkRequest) ([]Answer, error) {
 	answers := make([]Answer, len(reqs))
-	errs, err := s.ExchangeAll(reqs, func(i int, m []byte) {
+	errs, err := s.exchangeAll(reqs, func(i int, m []byte) {
 		answers[i].Attrs, answers[i].Err = genericAnswer(m)
 	})
 	for i, err := range errs {

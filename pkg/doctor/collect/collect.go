@@ -23,7 +23,7 @@ import (
 
 // Options say where the facts are. The zero value has the places of a usual node.
 type Options struct {
-	StateDir string // state directory of the plugins; [netconf.DefaultStateDir] if empty
+	StateDir string // state directory of the plugins; [nodefile.DefaultStateDir] if empty
 	Node     string // name of the node; the host name if empty
 	Version  string // of the program
 

@@ -71,7 +71,7 @@ func awaitOperUp(n *netns.Netns, l *link.Link) bool {
 			return true, nil
 		}
 		var err error
-		l, err = link.Read(n, l.Index)
+		l, err = link.ReadWithoutParent(n, l.Index)
 		return err == nil && l.OperUp, err
 	}) == nil
 }
@@ -142,11 +142,11 @@ func solicits(n *netns.Netns, name string) bool {
 			return err
 		}
 		defer unix.Close(dir)
-		app, err := netns.ReadFile(dir, "app_solicit")
+		app, err := netns.ReadSetting(dir, "app_solicit")
 		if err != nil {
 			return err
 		}
-		broadcast, err := netns.ReadFile(dir, "mcast_solicit")
+		broadcast, err := netns.ReadSetting(dir, "mcast_solicit")
 		if err == nil && (app != "0" || broadcast == "0") {
 			err = unix.EOPNOTSUPP
 		}

@@ -8,38 +8,39 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/link/announce"
 )
 
 // A neighbor that has an entry for the former holder of an address takes the new one.
 func TestAnnounceCorrectsTheNeighbors(t *testing.T) {
-	r := newRail(t, "ens1")
-	r.wire.IP("addr", "add", "10.9.0.254/24", "dev", "ens1-sw")
-	r.wire.IP("addr", "add", "fd09::fe/64", "dev", "ens1-sw")
+	r := testnet.NewRail(t, "ens1")
+	r.Wire.IP("addr", "add", "10.9.0.254/24", "dev", "ens1-sw")
+	r.Wire.IP("addr", "add", "fd09::fe/64", "dev", "ens1-sw")
 	addresses := []string{"10.9.0.1", "fd09::1"}
 	for _, ip := range addresses {
-		r.wire.IP("neigh", "add", ip, "lladdr", "02:00:00:00:00:99", "nud", "stale", "dev", "ens1-sw")
+		r.Wire.IP("neigh", "add", ip, "lladdr", "02:00:00:00:00:99", "nud", "stale", "dev", "ens1-sw")
 	}
 	// Not an address of the link, so it must not be announced.
-	r.wire.IP("neigh", "add", "fd09::77", "lladdr", "02:00:00:00:00:99", "nud", "stale", "dev", "ens1-sw")
-	r.host.Sysctl("ipv6/conf/ens1/ndisc_notify", "0")
-	r.host.IP("addr", "add", "10.9.0.1/24", "dev", "ens1")
-	r.host.IP("addr", "add", "fd09::1/64", "dev", "ens1")
-	for strings.Contains(r.host.IP("-6", "addr", "show", "dev", "ens1"), "tentative") {
+	r.Wire.IP("neigh", "add", "fd09::77", "lladdr", "02:00:00:00:00:99", "nud", "stale", "dev", "ens1-sw")
+	r.Host.Sysctl("ipv6/conf/ens1/ndisc_notify", "0")
+	r.Host.IP("addr", "add", "10.9.0.1/24", "dev", "ens1")
+	r.Host.IP("addr", "add", "fd09::1/64", "dev", "ens1")
+	for strings.Contains(r.Host.IP("-6", "addr", "show", "dev", "ens1"), "tentative") {
 		time.Sleep(time.Millisecond)
 	}
-	heard := r.wire.Announced("ens1-sw")
-	l := byName(t, r.host, "ens1")
+	heard := r.Wire.Announced("ens1-sw")
+	l := r.Host.Link("ens1")
 	ips := []netip.Addr{netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("::ffff:10.9.0.1"), netip.MustParseAddr("fd09::1"), netip.MustParseAddr("fd09::77")}
-	if err := announce.Addresses(r.host.Netns, l, l.MAC, ips); err != nil {
+	if err := announce.Addresses(r.Host.Netns, l, l.MAC, ips); err != nil {
 		t.Fatal(err)
 	}
 	knows := func(ip string) bool {
-		return strings.Contains(r.wire.IP("neigh", "show", ip), l.MAC.String())
+		return strings.Contains(r.Wire.IP("neigh", "show", ip), l.MAC.String())
 	}
 	for deadline := time.Now().Add(30 * time.Second); !knows(addresses[0]) || !knows(addresses[1]); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the neighbor still has\n%s", r.wire.IP("neigh"))
+			t.Fatalf("the neighbor still has\n%s", r.Wire.IP("neigh"))
 		}
 	}
 	if knows("fd09::77") || slices.ContainsFunc(heard(), func(s string) bool { return strings.HasPrefix(s, "fd09::77 ") }) {
@@ -67,28 +68,28 @@ func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 		"both families":             {addresses: []string{"10.9.0.1/24", "fd09::1/64"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRail(t, "ens1")
-			r.host.Sysctl("ipv6/conf/ens1/ndisc_notify", "0")
+			r := testnet.NewRail(t, "ens1")
+			r.Host.Sysctl("ipv6/conf/ens1/ndisc_notify", "0")
 			if c.sysctl[0] != "" {
-				r.host.Sysctl("ipv4/neigh/ens1/"+c.sysctl[0], c.sysctl[1])
+				r.Host.Sysctl("ipv4/neigh/ens1/"+c.sysctl[0], c.sysctl[1])
 			}
 			var ips []netip.Addr
 			var want []string
-			l := byName(t, r.host, "ens1")
-			r.wire.IP("neigh", "add", "10.9.0.1", "lladdr", "02:00:00:00:00:99", "nud", "reachable", "dev", "ens1-sw")
-			heard := r.wire.Announced("ens1-sw")
+			l := r.Host.Link("ens1")
+			r.Wire.IP("neigh", "add", "10.9.0.1", "lladdr", "02:00:00:00:00:99", "nud", "reachable", "dev", "ens1-sw")
+			heard := r.Wire.Announced("ens1-sw")
 			for _, text := range c.addresses {
-				r.host.IP("addr", "add", text, "dev", "ens1", "nodad")
+				r.Host.IP("addr", "add", text, "dev", "ens1", "nodad")
 				ip := netip.MustParsePrefix(text).Addr()
 				ips = append(ips, ip)
 				want = append(want, ip.String()+" is at "+l.MAC.String())
 			}
 			if c.dormant {
-				r.host.IP("link", "set", "ens1", "state", "dormant")
-				l = byName(t, r.host, "ens1")
+				r.Host.IP("link", "set", "ens1", "state", "dormant")
+				l = r.Host.Link("ens1")
 			}
 			l.OperUp = l.OperUp && !c.notYet
-			if err := announce.NewAddresses(r.host.Netns, l, l.MAC, ips); err != nil {
+			if err := announce.NewAddresses(r.Host.Netns, l, l.MAC, ips); err != nil {
 				t.Fatal(err)
 			}
 			for deadline := time.Now().Add(30 * time.Second); len(heard()) < len(want) && time.Now().Before(deadline); {
@@ -100,10 +101,10 @@ func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("announced %q, want %q", got, want)
 			}
-			if entries := r.host.IP("neigh", "show", "dev", "ens1"); strings.Contains(entries, "10.9.0") {
+			if entries := r.Host.IP("neigh", "show", "dev", "ens1"); strings.Contains(entries, "10.9.0") {
 				t.Errorf("the link keeps an entry for its own address: %s", entries)
 			}
-			if entry := r.wire.IP("neigh", "show", "10.9.0.1"); !strings.Contains(entry, l.MAC.String()) {
+			if entry := r.Wire.IP("neigh", "show", "10.9.0.1"); !strings.Contains(entry, l.MAC.String()) {
 				t.Errorf("the neighbor still has %s", entry)
 			}
 		})
@@ -112,12 +113,12 @@ func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 
 // The kernel announces the address at the end of its duplicate address detection.
 func TestAnnounceLeavesOutWhatIsTentative(t *testing.T) {
-	r, _ := detects(t)
-	r.host.Sysctl("ipv6/conf/ens1/dad_transmits", "10") // ten seconds
-	heard := r.wire.Announced("ens1-sw")
-	r.host.IP("addr", "add", "fd09::1/64", "dev", "ens1")
-	l := byName(t, r.host, "ens1")
-	if err := announce.Addresses(r.host.Netns, l, l.MAC, []netip.Addr{netip.MustParseAddr("fd09::1")}); err != nil {
+	r, _ := testnet.NewRailWithDAD(t)
+	r.Host.Sysctl("ipv6/conf/ens1/dad_transmits", "10") // ten seconds
+	heard := r.Wire.Announced("ens1-sw")
+	r.Host.IP("addr", "add", "fd09::1/64", "dev", "ens1")
+	l := r.Host.Link("ens1")
+	if err := announce.Addresses(r.Host.Netns, l, l.MAC, []netip.Addr{netip.MustParseAddr("fd09::1")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(20 * time.Millisecond)
@@ -127,16 +128,16 @@ func TestAnnounceLeavesOutWhatIsTentative(t *testing.T) {
 }
 
 func TestAnnounceOnALinkWithoutARPSendsNothing(t *testing.T) {
-	r := newRail(t, "ens1")
-	heard := r.wire.Announced("ens1-sw")
+	r := testnet.NewRail(t, "ens1")
+	heard := r.Wire.Announced("ens1-sw")
 	ips := []netip.Addr{netip.MustParseAddr("10.9.0.1")}
-	l := byName(t, r.host, "ens1")
+	l := r.Host.Link("ens1")
 	for what, announce := range map[string]func() error{
-		"no Ethernet": func() error { return announce.Addresses(r.host.Netns, byName(t, r.host, "lo"), l.MAC, ips) },
-		"no MAC":      func() error { return announce.Addresses(r.host.Netns, l, net.HardwareAddr{}, ips) },
+		"no Ethernet": func() error { return announce.Addresses(r.Host.Netns, r.Host.Link("lo"), l.MAC, ips) },
+		"no MAC":      func() error { return announce.Addresses(r.Host.Netns, l, net.HardwareAddr{}, ips) },
 		"noarp": func() error {
-			r.host.IP("link", "set", "ens1", "arp", "off")
-			return announce.Addresses(r.host.Netns, byName(t, r.host, "ens1"), l.MAC, ips)
+			r.Host.IP("link", "set", "ens1", "arp", "off")
+			return announce.Addresses(r.Host.Netns, r.Host.Link("ens1"), l.MAC, ips)
 		},
 	} {
 		if err := announce(); err != nil {

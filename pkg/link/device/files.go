@@ -41,7 +41,7 @@ func readFiles(dir int) (map[string]string, error) {
 	found := map[string]string{}
 	take := func(file string) {
 		// A single queue has no XPS: its files exist, but cannot be read.
-		if v, err := netns.ReadFile(dir, file); err == nil {
+		if v, err := netns.ReadSetting(dir, file); err == nil {
 			found[file] = trimMask(v)
 		}
 	}
@@ -118,7 +118,7 @@ func (d *handle) adjustFiles(want map[string]string) (differed map[string]error,
 		if have[file] == value && !slices.Contains(resetNAPI, file) {
 			continue
 		}
-		err := netns.WriteFile(d.dir, file, value)
+		err := netns.WriteSetting(d.dir, file, value)
 		if have[file] != value {
 			differed["sysfs "+file] = err
 		}

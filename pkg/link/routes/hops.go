@@ -13,8 +13,8 @@ import (
 // LinkOf returns the index of the link that a nexthop leaves by.
 func LinkOf(hop []byte) int { return int(binary.NativeEndian.Uint32(hop[4:])) }
 
-// Filter returns a copy of the nexthops that keep wants. keep may change the bytes.
-func Filter(hops []byte, keep func(hop []byte) bool) []byte {
+// FilterHops returns a copy of the nexthops that keep wants. keep may change the bytes.
+func FilterHops(hops []byte, keep func(hop []byte) bool) []byte {
 	var some []byte
 	EachHop(slices.Clone(hops), func(hop []byte) {
 		if keep(hop) {
@@ -27,7 +27,7 @@ func Filter(hops []byte, keep func(hop []byte) bool) []byte {
 
 // OwnHops returns the nexthops that leave by the link.
 func OwnHops(hops []byte, link int) []byte {
-	return Filter(hops, func(hop []byte) bool { return LinkOf(hop) == link })
+	return FilterHops(hops, func(hop []byte) bool { return LinkOf(hop) == link })
 }
 
 // HopKinds are the attributes that say where a nexthop leads.

@@ -15,13 +15,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// NexthopID is RTA_NH_ID of linux/rtnetlink.h.
-const NexthopID = 30
+// AttrNexthop is RTA_NH_ID of linux/rtnetlink.h.
+const AttrNexthop = 30
 
 // Sizes of struct nhmsg and struct nexthop_grp (linux/nexthop.h).
 const (
-	SizeofNhmsg    = 8
-	SizeofGroupHop = 8
+	sizeofNhmsg    = 8
+	sizeofGroupHop = 8
 )
 
 // Object is a nexthop object: one hop, or a group of them.
@@ -40,13 +40,13 @@ func needsNexthop(attrs nlattr.Attrs) (id uint32, needs bool) {
 			return 0, false
 		}
 	}
-	return attrs.Uint32(NexthopID)
+	return attrs.Uint32(AttrNexthop)
 }
 
 // Objects returns the nexthop objects by their IDs (Linux 5.3).
 func Objects(n *netns.Netns) (map[uint32]Object, error) {
 	found := map[uint32]Object{}
-	msgs, err := n.Dump(unix.RTM_GETNEXTHOP, nlsocket.RawHeader(make([]byte, SizeofNhmsg)), func([]byte) bool { return true })
+	msgs, err := n.Dump(unix.RTM_GETNEXTHOP, nlsocket.RawHeader(make([]byte, sizeofNhmsg)), func([]byte) bool { return true })
 	if err != nil {
 		return nil, fmt.Errorf("list nexthop objects of netns %s: %w", n.Path, err)
 	}
@@ -60,7 +60,7 @@ func Objects(n *netns.Netns) (map[uint32]Object, error) {
 
 // ParseObject decodes the payload of RTM_NEWNEXTHOP.
 func ParseObject(m []byte) (id uint32, _ Object, ok bool) {
-	header, attrs, err := nlattr.ParseMessage(m, SizeofNhmsg)
+	header, attrs, err := nlattr.ParseMessage(m, sizeofNhmsg)
 	if id, ok = attrs.Uint32(unix.NHA_ID); err != nil || !ok {
 		return 0, Object{}, false
 	}
@@ -80,7 +80,7 @@ func (h Object) complete(objects map[uint32]Object, rtmsg []byte, attrs nlattr.A
 		return nlattr.Marshal(rtmsg, append(slices.Clone(attrs), h.hop(rtmsg[0])...))
 	}
 	var hops []byte
-	for ; len(group) >= SizeofGroupHop; group = group[SizeofGroupHop:] {
+	for ; len(group) >= sizeofGroupHop; group = group[sizeofGroupHop:] {
 		one, ok := objects[binary.NativeEndian.Uint32(group)]
 		index, hasLink := one.Attrs.Uint32(unix.NHA_OIF)
 		if !ok || !hasLink {
@@ -117,7 +117,7 @@ const memberID = 0
 func (h Object) Members() []uint32 {
 	group, _ := h.Attrs.Get(unix.NHA_GROUP)
 	var ids []uint32
-	for ; len(group) >= SizeofGroupHop; group = group[SizeofGroupHop:] {
+	for ; len(group) >= sizeofGroupHop; group = group[sizeofGroupHop:] {
 		ids = append(ids, binary.NativeEndian.Uint32(group[memberID:]))
 	}
 	return ids
@@ -146,8 +146,8 @@ func (h Object) Text(id uint32) string {
 
 // EntryOf returns the entry of an object in a group, nil if it has none.
 func EntryOf(group []byte, member uint32) []byte {
-	for entry := range slices.Chunk(group, SizeofGroupHop) {
-		if len(entry) == SizeofGroupHop && binary.NativeEndian.Uint32(entry[memberID:]) == member {
+	for entry := range slices.Chunk(group, sizeofGroupHop) {
+		if len(entry) == sizeofGroupHop && binary.NativeEndian.Uint32(entry[memberID:]) == member {
 			return entry
 		}
 	}
@@ -156,7 +156,7 @@ func EntryOf(group []byte, member uint32) []byte {
 
 // Header returns the struct nhmsg of the object.
 func (h Object) Header() []byte {
-	header := make([]byte, SizeofNhmsg)
+	header := make([]byte, sizeofNhmsg)
 	header[0], header[2] = h.Family, h.Protocol
 	binary.NativeEndian.PutUint32(header[4:], uint32(h.Flags))
 	return header

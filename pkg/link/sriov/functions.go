@@ -55,7 +55,7 @@ func guidsUncounted(n *netns.Netns, index int) bool {
 	if link.KernelAtLeast(6, 15) {
 		return false
 	}
-	l, err := link.Read(n, index)
+	l, err := link.ReadWithoutParent(n, index)
 	return err == nil && l.Encap == "infiniband"
 }
 

@@ -39,7 +39,7 @@ func ReadKnowing(n *netns.Netns, name string, known map[string]string) (map[stri
 				value, ok := known[key]
 				if !ok {
 					var err error
-					if value, err = netns.ReadFile(dir, setting); err != nil {
+					if value, err = netns.ReadSetting(dir, setting); err != nil {
 						return
 					}
 				}
@@ -88,7 +88,7 @@ func SetKnowing(n *netns.Netns, name string, settings, known map[string]string) 
 				continue
 			}
 			file := filepath.Join(Root, group, name, setting)
-			have, err := netns.ReadFile(unix.AT_FDCWD, file)
+			have, err := netns.ReadSetting(unix.AT_FDCWD, file)
 			if missing = missing || errors.Is(err, fs.ErrNotExist); errors.Is(err, fs.ErrNotExist) || (err == nil && have == want) {
 				continue
 			}

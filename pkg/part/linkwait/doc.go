@@ -7,6 +7,8 @@
 // within about four minutes for all of them. So the waits of all attachments of a pod also
 // share a bound ([OfPod]), and none is long once the first ADD is old ([LastWait]).
 //
+// [Carrier] also announces the addresses, when the carrier is there.
+//
 // During a wait only the attachment's own lock is held: a pod that takes its link down
 // delays no other pod.
 //

@@ -237,7 +237,7 @@ func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.
 		return failure.New(failure.NotReturned, "%s was returned as %s, but the host has another link named %q (%s)", s.Name, l.Name, name, taken.Describe()).
 			Cure("rename or remove that link")
 	}
-	_ = link.Rename(home, l.Index, s.Name) // link.Restore tries again, and returns the error
+	_ = link.Rename(home, l.Index, s.Name) // nicstate.Restore tries again, and returns the error
 	return nil
 }
 

@@ -1,7 +1,7 @@
 // Package plans has the plan of each plugin, and [ReleaseOrder], the order in which the
 // parts of any attachment are released.
 //
-//   - plans.go: the plans of host-device, macvlan and the chained rdma.
+//   - plans.go: the plan of each plugin.
 //   - order.go: the order of release.
 //
 // Each part has a package of its own. A long Release is in its release.go.
