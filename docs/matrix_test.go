@@ -33,18 +33,18 @@ const (
 var features = []feature{
 	// NICs
 	{
-		what:   "[`host-device`](../guide/host-device.md): a NIC is attached, and returns as it was",
+		what:   "[`host-device`](../guide/host-device.md): a NIC is lent, and returns as it was",
 		kernel: "run on all",
 		tests:  []string{"TestNICIsLentAndComesHomeAsItWas", "TestPodsBehindThinMultus"},
 	},
 	{
-		what:   "`host-device`, the RDMA device in the pod alone",
+		what:   "`host-device`, with the RDMA device only in the pod",
 		kernel: rigKernel, mode: "exclusive",
 		tests: []string{"TestRDMADevicesGoWithTheirNICsInExclusiveMode", "TestPodHasItsRailsWithRDMA"},
 		but:   "the driver [must be able to move its device](kernels.md#rdma-drivers)",
 	},
 	{
-		what:   "`host-device`, the RDMA device also on the host",
+		what:   "`host-device`, with the RDMA device in the pod and on the host",
 		kernel: rigKernel, mode: "shared",
 		tests: []string{"TestGIDsOfAPodAreFoundInSharedMode"},
 	},
@@ -58,12 +58,12 @@ var features = []feature{
 		kernel: "run on 6.12", mode: "shared",
 		tests: []string{"TestMacvlanPodsOfOneNICHaveTheirGIDs"},
 	},
-	{what: "`macvlan` with RDMA", mode: "exclusive", no: true, but: "the pod has no RDMA; `\"rdma\": \"required\"` refuses it"},
+	{what: "`macvlan` with RDMA", mode: "exclusive", no: true, but: "the pod has no RDMA; with `\"rdma\": \"required\"` ADD fails"},
 	{
 		what:   "[`host-device` of an InfiniBand HCA](../guide/infiniband.md)",
 		kernel: rigKernel,
 		tests:  []string{"TestHCAIsLentInExclusiveModeAndComesHomeAsItWas", "TestWhatHappensToEachKindOfDevice"},
-		but:    "in exclusive mode the whole HCA, all ports",
+		but:    "in exclusive mode the pod gets the whole HCA, with all ports",
 	},
 	{
 		what:   "[`ipoib`](../guide/infiniband.md) with RDMA",
@@ -96,12 +96,12 @@ var features = []feature{
 	{
 		what:  "[`whereabouts`](../guide/addresses.md) in the cluster",
 		tests: []string{"TestConformance", "TestMixedWritersShareAPool"},
-		but:   "whereabouts' CRDs, which the chart has",
+		but:   "needs whereabouts' CRDs, which the chart contains",
 	},
 	{
 		what:  "[Blocks of addresses](../guide/address-blocks.md)",
 		tests: []string{"TestNodesAssignAddressesOfTheirOwnBlocks"},
-		but:   "the node's name, which rail-agent writes",
+		but:   "needs the file with the node's name, which rail-agent writes",
 	},
 	{
 		what:       "[Limit for patches of pools](../guide/large-clusters.md)",
@@ -117,13 +117,13 @@ var features = []feature{
 	{
 		what:  "[Device plugin](../guide/devices.md)",
 		tests: []string{"TestPodWhoseRailIsTakenIsPending", "TestNICsAreNearThePodsGPUs"},
-		but:   "with GPUs that a program stands in for",
+		but:   "a program stands in for the GPUs",
 	},
 	{
 		what:       "[CDI](../guide/devices.md#what-a-container-gets)",
 		kubernetes: "1.31", runtime: "with CDI",
 		tests: []string{"TestCDIDevicesReplaceCharDevices"},
-		but:   "the specification only; no runtime read it",
+		but:   "only the CDI specification was checked; no runtime read it",
 		part:  true,
 	},
 	{what: "Health of devices in the status of pods", kubernetes: "1.36", tests: []string{"TestHealthOfANICIsInThePodsStatus"}},
@@ -141,22 +141,22 @@ var features = []feature{
 	{
 		what:   "GPUDirect RDMA",
 		kernel: "5.12 for dma-buf",
-		but:    "needs hardware. [HOST-PEERMEM](doctor-rules.md#host-peermem) says what a node has",
+		but:    "needs hardware. The rule [HOST-PEERMEM](doctor-rules.md#host-peermem) checks what a node has",
 	},
 	{what: "Claims of Dynamic Resource Allocation (DRA)", no: true, but: "use the device plugin"},
-	{what: "Creation of virtual functions", no: true, but: "sriov-network-operator, or `sriov_numvfs`"},
+	{what: "Creation of virtual functions", no: true, but: "use sriov-network-operator, or write to `sriov_numvfs`"},
 	// Operation
 	{what: "[Install, upgrade, roll back, uninstall](../guide/install.md)", tests: []string{"TestInstallUpgradeRollbackAndUninstall"}},
 	{what: "A node with read-only `/etc` and `/usr`", tests: []string{"TestNodeWithAReadOnlyEtcAndUsr"}},
 	{what: "[`railctl verify`](../guide/verify.md), levels 0 and 1", tests: []string{"TestHealthyRailsOfAClusterAreHealthy"}},
-	{what: "`railctl verify`, levels 2 and 3", kernel: rigKernel, tests: []string{"TestVerifyMeasuresRDMA"}, but: "over Soft-RoCE"},
+	{what: "`railctl verify`, levels 2 and 3", kernel: rigKernel, tests: []string{"TestVerifyMeasuresRDMA"}, but: "run over Soft-RoCE"},
 	{
 		what:       "[The doctor](../guide/doctor.md) knows the networks of services",
 		kubernetes: "1.33",
 		tests:      []string{"TestHealthyClusterHasNoFindings"},
 	},
-	{what: "cgroup v2", tests: []string{"TestPodHasItsRailsWithRDMA"}, part: true, but: "[one node](kubernetes.md#cgroups), no cluster of several"},
-	{what: "arm64", tests: []string{"TestProgramsStart"}, part: true, but: "in an emulated machine, without RDMA"},
+	{what: "cgroup v2", tests: []string{"TestPodHasItsRailsWithRDMA"}, part: true, but: "run on [one node](kubernetes.md#cgroups), not in a cluster of several nodes"},
+	{what: "arm64", tests: []string{"TestProgramsStart"}, part: true, but: "run in an emulated machine, without RDMA"},
 	{what: "SELinux, AppArmor"},
 }
 
@@ -224,8 +224,8 @@ func TestMatrixIsMadeOfWhatIsTested(t *testing.T) {
 		fmt.Sprintf("| Kubernetes | %s | %s and newer | before %s |\n", strings.Join(releases, ", "), floor[1], floor[1]) +
 		fmt.Sprintf("| container runtime | containerd %s | other releases of containerd, CRI-O | |\n", beside["containerd"]) +
 		fmt.Sprintf("| Multus | %s, thin and thick | %s and newer | before %s |\n", beside["Multus, thin and thick"], multus[1], multus[1]) +
-		fmt.Sprintf("| Linux | Debian's %s | %s and newer, of any vendor | [without two features](kernels.md#what-is-refused) of %s |\n", strings.Join(run, ", "), run[0], run[0]) +
-		"| RDMA mode | shared and exclusive, on Debian's 6.12 with emulated NICs | both on real NICs | |\n" +
+		fmt.Sprintf("| Linux | Debian's %s | %s and newer, of any vendor | kernels without [two features](kernels.md#what-is-refused) of %s |\n", strings.Join(run, ", "), run[0], run[0]) +
+		"| RDMA mode | shared and exclusive, on Debian's 6.12 with emulated NICs | both modes on real NICs | |\n" +
 		"| machine | amd64; arm64 in an emulated machine, without RDMA | arm64 | others |\n"
 	Generated(t, matrixPage, "platforms", want)
 }
