@@ -17,22 +17,22 @@ type Row struct {
 // Rows are the rows of the table, in its order.
 var Rows = []Row{
 	{"lend", "A NIC is lent, and returns as it was"},
-	{"death", "NICs of killed pods return: by DEL, `railctl gc`, the next ADD, rail-agent"},
-	{"macvlan", "macvlan: ADD, CHECK, DEL, also of a killed pod"},
-	{"functions", "A virtual function is lent, and returns; its NIC is refused; the driver gets no query about virtual functions"},
+	{"death", "NICs of killed pods return, by DEL, `railctl gc`, the next ADD or rail-agent"},
+	{"macvlan", "macvlan: ADD, CHECK and DEL work; DEL also works for a killed pod"},
+	{"functions", "A virtual function is lent, and returns. The NIC to which it belongs is refused. The driver gets no query about virtual functions"},
 	{"altnames", "Alternative names of a NIC"},
 	{"parent", "A NIC's PCI address comes from"},
 	{"netns", "A pod's network namespace is recognized by"},
 	{"hidden", "A NIC in a namespace that only a socket keeps alive returns"},
 	{"immovable", "A link that the kernel does not move is refused before anything changes"},
 	{"settings", "What a pod sets by `ip link`, ethtool and sysfs is"},
-	{"napi", "What a pod sets of one NAPI instance is"},
+	{"napi", "What a pod sets for one NAPI instance is"},
 	{"xdp", "XDP programs of a pod are"},
 	{"tcx", "tcx programs of a pod are"},
 	{"mode", "The RDMA mode can be read and set"},
-	{"shared", "RDMA in shared mode: the GID of a macvlan's address"},
+	{"shared", "RDMA in shared mode: the address of a macvlan gets a GID"},
 	{"exclusive", "RDMA in exclusive mode: a device moves with its NIC, and returns"},
-	{"users", "Guardrail `in-use` sees a process once it has"},
+	{"users", "The guardrail `in-use` sees a process as soon as the process has"},
 	{"notify", "rail-agent looks for a device that its driver re-created"},
 }
 
