@@ -380,17 +380,17 @@ func table(rows []string) []byte {
 
 const heading = `# Our whereabouts compared with whereabouts v0.9.4
 
-This page is written by a test (` + "`integration/whereabouts`" + `, part of ` + "`make test`" + `) that runs both binaries on one API server, with the
-same stdin and CNI_ARGS, each in a namespace of its own, and compares after each call: exit code, result, and every
-IPPool, OverlappingRangeIPReservation and NodeSlicePool. Do not edit: change the scenarios and run the test with
+A test writes this page (` + "`integration/whereabouts`" + `, part of ` + "`make test`" + `). The test runs both programs on one API server, with the
+same stdin and CNI_ARGS, each program in its own namespace. After each call it compares the exit code, the result, and every
+IPPool, OverlappingRangeIPReservation and NodeSlicePool. Do not edit this page: change the scenarios, and run the test with
 ` + "`-update`" + `.
 
-%d scenarios: %d equal, %d divergences, each with its reason. Always different, and not compared: our reservations name their
-container (` + "`containerid`" + `, which the CRD of v0.7 requires), our errors have a code, a cause and a cure (texts that alerts look
-for are kept, as the reasons below say), and v0.9.4 takes a Lease for each call.
+%d scenarios: %d equal, %d divergences, each with its reason. Three differences exist in every scenario and are not compared.
+Reservations of rail-cni name their container (` + "`containerid`" + `, which the CRD of v0.7 requires). Errors of rail-cni have a code, a
+cause and a cure; they keep the texts that alerts look for. v0.9.4 takes a Lease for each call.
 
-No scenario makes a program panic. With some states of node slices, and some settings of its leader election, v0.9.4 panicked.
-rail-cni's plugin returns an error or an address in these cases; separate tests check this.
+No scenario makes a program panic. v0.9.4 did panic with some states of node slices and some settings of its leader election.
+In these cases rail-cni's plugin returns an error or an address, which separate tests check.
 
 ## Divergences
 

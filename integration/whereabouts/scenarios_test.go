@@ -4,9 +4,9 @@ import "fmt"
 
 // Reasons that several divergences share.
 const (
-	gatewayKept = "no pod may get the address of the network's gateway (`\"allow_gateway\": true` hands it out)"
+	gatewayKept = "no pod may get the address of the network's gateway, except with `\"allow_gateway\": true`"
 
-	boundsInSlices = "v0.9.4 ignores bounds with slices; ours apply to the whole range"
+	boundsInSlices = "with slices, v0.9.4 ignores the bounds; rail-cni applies the bounds to the whole range"
 )
 
 const plain = `{"range":"10.0.0.0/24"}`
@@ -66,18 +66,18 @@ var scenarios = []scenario{
 	{key: "range", what: "/30 has two addresses", ipam: `{"range":"10.0.0.0/30"}`, steps: []step{add(1), add(2), add(3), del(1), add(3)}, says: "Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.2 / range: 10.0.0.0/30 / excludeRanges: []"},
 	{
 		key: "range", what: "/31", ipam: `{"range":"10.0.0.0/31"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
-		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; rail-cni refuses the configuration before it writes anything",
 	},
 	{
 		key: "range", what: "IPv6 /127", ipam: `{"range":"2001:db8::/127"}`, steps: []step{add(1)}, says: "has no usable IP addresses, it is too small",
-		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; rail-cni refuses the configuration before it writes anything",
 	},
 	{key: "range", what: "IPv6", ipam: `{"range":"2001:db8:480:603d::/64"}`, steps: twoPods},
 	{key: "range", what: "IPv6 in another spelling", ipam: `{"range":"2001:DB8:0:0::0/64"}`, steps: twoPods},
 	{key: "range", what: "IPv6, address that ends in a colon", ipam: `{"range":"2001:db8:480:603d::/64","range_start":"2001:db8:480:603d:304:403::"}`, steps: twoPods},
 	{
 		key: "range", what: "IPv6, more than 64 bits from the network", ipam: `{"range":"2001:db8::/32","range_start":"2001:db8:1::1"}`, steps: []step{add(1), add(2), del(2), del(1)},
-		because: "v0.9.4 writes the key of another address (the lower 64 bits of the distance), and its DEL leaves the reservation",
+		because: "v0.9.4 writes the key of a different address (the lower 64 bits of the distance), and its DEL does not remove the reservation",
 	},
 	{key: "range", what: "addresses that end in .255 and .0", ipam: `{"range":"10.0.0.0/16","range_start":"10.0.0.255"}`, steps: twoPods},
 	{key: "range", what: "none: success without address", ipam: `{}`, steps: []step{add(1), del(1)}},
@@ -99,15 +99,15 @@ var scenarios = []scenario{
 	{key: "exclude", what: "IPv6", ipam: `{"range":"2001:db8::/64","exclude":["2001:db8::/120"]}`, steps: twoPods},
 	{
 		key: "exclude", what: "all of the range", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.0/24"]}`, steps: []step{add(1)}, says: "Could not allocate IP in range: ip: 10.0.0.1 / - 10.0.0.254 / range: 10.0.0.0/24 / excludeRanges: [10.0.0.0/24]",
-		because: "v0.9.4 leaves an empty pool behind; we make a pool with its first address",
+		because: "v0.9.4 leaves an empty pool behind; rail-cni creates a pool only together with its first address",
 	},
 	{
 		key: "exclude", what: "dash range", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.1-10.0.0.5"]}`, steps: []step{add(1)},
-		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; rail-cni refuses the configuration before it writes anything",
 	},
 	{
 		key: "exclude", what: "leading zeros", ipam: `{"range":"10.0.0.0/24","exclude":["10.0.0.01"]}`, steps: []step{add(1)},
-		because: "v0.9.4 leaves an empty pool behind; we refuse the configuration before anything is written",
+		because: "v0.9.4 leaves an empty pool behind; rail-cni refuses the configuration before it writes anything",
 	},
 	{key: "exclude", what: "of another network: no effect", ipam: `{"range":"10.0.0.0/24","exclude":["10.9.0.0/24"]}`, steps: twoPods},
 
@@ -123,20 +123,20 @@ var scenarios = []scenario{
 	{key: "ipRanges", what: "bound that is no address", ipam: `{"ipRanges":[{"range":"10.0.0.0/24","range_start":"x"}]}`, steps: []step{add(1)}},
 	{
 		key: "ipRanges", what: "the second is full", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/30"}]}`, steps: []step{add(1), add(2), add(3)}, says: "Could not allocate IP in range",
-		because: "v0.9.4 keeps the first range's address when ADD fails; a failed ADD of ours leaves nothing",
+		because: "when ADD fails, v0.9.4 keeps the address of the first range; rail-cni keeps no address",
 	},
 	{
 		key: "ipRanges", what: "the same pool twice", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.0.0.7/24"}]}`, steps: []step{add(1)},
-		because: "v0.9.4 gives one interface the same address twice; we refuse the config",
+		because: "v0.9.4 assigns the same address twice to one interface; rail-cni refuses the configuration",
 	},
 	{
 		key: "ipRanges", what: "one inside the other", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.0.0.0/16"}]}`, steps: []step{add(1), del(1)},
-		because: "v0.9.4 gives one interface the same address twice",
+		because: "v0.9.4 assigns the same address twice to one interface",
 	},
 	{
 		key: "ipRanges", what: "DEL when the first range's entry is gone", ipam: `{"ipRanges":[{"range":"10.0.0.0/24"},{"range":"10.1.0.0/24"}]}`,
 		existing: []existing{pool("10.1.0.0-24", "10.1.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.1.0.1", "apps/pod-1")}, steps: []step{del(1)},
-		because: "v0.9.4 stops at the first range without an address of the pod; we free the addresses of every range",
+		because: "v0.9.4 stops at the first range without an address of the pod; rail-cni frees the addresses of every range",
 	},
 
 	// Gateway, routes, DNS.
@@ -148,7 +148,7 @@ var scenarios = []scenario{
 	{key: "gateway", what: "of IPv6, the lowest address", ipam: `{"range":"2001:db8::/64","gateway":"2001:db8::1"}`, steps: twoPods, because: gatewayKept},
 	{
 		key: "allocation", what: "rotate: the freed address is not the next one", ipam: `{"range":"10.0.0.0/24","allocation":"rotate"}`, steps: []step{add(1), del(1), add(2)},
-		because: "ours; v0.9.4 has no such key, and hands out the lowest",
+		because: "only rail-cni has this key; v0.9.4 assigns the lowest address",
 	},
 	{key: "allow_gateway", what: "true: the gateway is handed out", ipam: `{"range":"10.0.0.0/24","gateway":"10.0.0.1","allow_gateway":true}`, steps: twoPods},
 	{
@@ -205,17 +205,17 @@ var scenarios = []scenario{
 	{key: "enable_overlapping_ranges", what: "three addresses reserved by others", ipam: plain, existing: foreign(3), steps: []step{add(1), del(1)}},
 	{
 		key: "enable_overlapping_ranges", what: "40 addresses reserved by others", ipam: plain, existing: foreign(40), steps: []step{add(1), del(1)},
-		because: "v0.9.4 requests each reservation in turn until its 10 s are over; we list them once",
+		because: "v0.9.4 requests one reservation after the other until its 10 s are over; rail-cni lists all reservations with one request",
 	},
 	{
 		key: "enable_overlapping_ranges", what: "an entry of the pod whose address another has reserved", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.0.0.1", "apps/other")}, steps: []step{add(1), del(1)},
-		because: "v0.9.4 tries the same address 100 times, and the pod never starts; we try the next address",
+		because: "v0.9.4 tries the same address 100 times, and the pod never starts; rail-cni tries the next address",
 	},
 	{
 		key: "enable_overlapping_ranges", what: "DEL of an address whose reservation is another's", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":`+entry(1, "net1")+`}`), reservation("10.0.0.1", "apps/other")}, steps: []step{del(1)},
-		because: "v0.9.4 deletes the reservation by its name, although it belongs to another pod",
+		because: "v0.9.4 deletes the reservation by its name, although the reservation belongs to another pod",
 	},
 	{
 		key: "enable_overlapping_ranges", what: "an entry of the pod without its reservation", ipam: plain,
@@ -231,7 +231,7 @@ var scenarios = []scenario{
 	},
 	{
 		key: "node_slice_size", what: "exclude and bounds", ipam: `{"range":"10.0.0.0/16","exclude":["10.0.0.64/28"],"node_slice_size":"/26"}`, node: "node1", existing: sliced, steps: []step{add(1), del(1)},
-		because: "v0.9.4 ignores both with slices",
+		because: "with slices, v0.9.4 ignores `exclude` and the bounds",
 	},
 	{
 		key: "node_slice_size", what: "bounds of the range, one of them in the slice", ipam: `{"range":"10.0.0.0/16","range_start":"10.0.0.100","range_end":"10.0.0.200","node_slice_size":"/26"}`, node: "node1", existing: sliced, steps: []step{add(1), del(1)},
@@ -248,7 +248,7 @@ var scenarios = []scenario{
 	},
 	{
 		key: "node_slice_size", what: "no prefix length", ipam: `{"range":"10.0.0.0/16","node_slice_size":"x"}`, node: "node1", existing: sliced, steps: []step{add(1)},
-		because: "v0.9.4 never reads the value; we report a mistake in it",
+		because: "v0.9.4 never reads the value; rail-cni reports a mistake in the value",
 	},
 
 	// The flat file and the server.
@@ -261,7 +261,7 @@ var scenarios = []scenario{
 	{key: "configuration_path", what: "flat file that is no JSON", ipam: plain, files: map[string]string{"flat": `{`}, steps: []step{add(1)}},
 	{
 		key: "configuration_path", what: "no flat file at all", ipam: plain, noFile: true, steps: []step{add(1), del(1)},
-		because: "the network configuration can have every key that the file can have",
+		because: "the network configuration can have every key that the flat file can have, so rail-cni needs no flat file",
 	},
 
 	// Ownership.
@@ -272,15 +272,15 @@ var scenarios = []scenario{
 	{
 		key: "CNI_IFNAME", what: "entry from before v0.8, without an interface", ipam: plain,
 		existing: []existing{pool("10.0.0.0-24", "10.0.0.0/24", `{"1":{"id":"old","podref":"apps/pod-1"}}`), reservationOf("10.0.0.1", "apps/pod-1", "")}, steps: []step{del(1).container("old")},
-		because: "v0.9.4 does not recognize the entry, and keeps it for ever",
+		because: "v0.9.4 does not recognize the entry, and keeps the entry forever",
 	},
 	{
 		key: "DEL", what: "with a config that ADD would refuse", steps: []step{add(1).conf(plain), del(1).conf(`{"range":"10.0.0.0"}`)},
-		because: "v0.9.4 always fails, and keeps the address; we free the address that the node has noted",
+		because: "DEL of v0.9.4 always fails and keeps the address; rail-cni frees the address that the node has noted",
 	},
 	{
 		key: "DEL", what: "of nothing", ipam: plain, steps: []step{del(1)},
-		because: "v0.9.4 makes an empty pool if there was none",
+		because: "v0.9.4 creates an empty pool if the pool does not exist",
 	},
 	{key: "DEL", what: "of nothing, in a pool", ipam: plain, steps: []step{add(1), del(2), del(1)}},
 	{
@@ -303,7 +303,7 @@ var scenarios = []scenario{
 	},
 	{
 		key: "CHECK", what: "after ADD", ipam: plain, steps: []step{add(1).at("1.0.0"), add(1).as("CHECK").at("1.0.0").beside(`"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/24"}]}`)},
-		because: "v0.9.4 has no CHECK, so that libcni's check of a pod always fails",
+		because: "v0.9.4 has no CHECK, so libcni's check of a pod always fails",
 	},
 	{
 		key: "STATUS", what: "of a full pool", ipam: `{"range":"10.0.0.0/30"}`, steps: []step{add(1), add(2), add(0).as("STATUS").at("1.1.0")},
@@ -311,7 +311,7 @@ var scenarios = []scenario{
 	},
 	{
 		key: "GC", what: "of an attachment that the runtime does not name", ipam: plain, steps: []step{add(1), add(0).as("GC").at("1.1.0").beside(`"cni.dev/valid-attachments":[]`)},
-		because: "v0.9.4 reports success and does nothing; we free the addresses that this node got",
+		because: "v0.9.4 reports success and does nothing; rail-cni frees the addresses that this node got",
 	},
 
 	// Keys without effect on addresses.
@@ -327,6 +327,6 @@ var scenarios = []scenario{
 	{key: "ipam", what: "stdin that is no JSON", steps: []step{add(1).stdin(`{`)}},
 	{
 		key: "type", what: "another plugin's", ipam: `{"type":"host-local","range":"10.0.0.0/24"}`, steps: []step{add(1)},
-		because: "the runtime has chosen the program by this key, and our program may be installed under another name",
+		because: "the runtime has already chosen the program by this key, and rail-cni's program may be installed under another name",
 	},
 }
