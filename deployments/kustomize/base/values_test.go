@@ -24,8 +24,8 @@ helm install rail-cni deployments/helm/rail-cni --namespace kube-system
 helm test rail-cni --namespace kube-system --logs
 %s
 
-%shelm test%s waits until the agents of all nodes and the reconciler are ready, and until the API server has address pools. Its pod may only
-read the DaemonSets, the Deployment and the pods of the release's namespace, and the pools.
+%shelm test%s waits until the agents of all nodes and the reconciler are ready, and until the API server has address pools. The test's pod may
+only read the DaemonSets, the Deployment and the pods of the release's namespace, and the pools.
 
 Install the chart only once in a cluster. There are values files for systems other than plain Kubernetes:
 [OpenShift](values-openshift.yaml), [Talos](values-talos.yaml), [Bottlerocket](values-bottlerocket.yaml), [k3s](values-k3s.yaml),

@@ -2,7 +2,7 @@
 {{- define "rail-cni.fullname" -}}
 {{- .Values.fullnameOverride | default .Values.nameOverride | default "rail-cni" | trunc 40 | trimSuffix "-" }}
 {{- end }}
-{{- /* Labels by which pods are selected: they never change. The first is also that by which railctl finds the agents. */}}
+{{- /* Labels by which pods are selected. They never change. railctl finds the agents by the first label. */}}
 {{- define "rail-cni.selector" -}}
 app.kubernetes.io/name: rail-cni
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -17,7 +17,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ toYaml . }}
 {{- end }}
 {{- end }}
-{{- /* Pods have no label that changes with the version: a new chart with the same image would restart them. */}}
+{{- /* Pods have no label that changes with the version, because a new chart with the same image would otherwise restart them. */}}
 {{- define "rail-cni.podLabels" -}}
 {{ include "rail-cni.selector" . }}
 app.kubernetes.io/part-of: rail-cni
@@ -25,7 +25,7 @@ app.kubernetes.io/part-of: rail-cni
 {{ toYaml . }}
 {{- end }}
 {{- end }}
-{{- /* Arguments of rail-agent about its log, none for the defaults. */}}
+{{- /* Arguments of rail-agent for its log. There are none for the default values. */}}
 {{- define "rail-cni.logArgs" -}}
 {{- $args := list }}
 {{- if ne .Values.log.level "info" }}{{ $args = append $args (printf "- --log-level=%s" .Values.log.level) }}{{ end }}
@@ -44,7 +44,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
-{{- /* Earlier releases had true and false. "off" without quotes is false in YAML. */}}
+{{- /* Earlier releases had the values true and false. Also, "off" without quotes is false in YAML. */}}
 {{- define "rail-cni.reconcile" -}}
 {{- get (dict "true" "deployment" "false" "off") (toString .Values.reconcile) | default .Values.reconcile }}
 {{- end }}
@@ -58,7 +58,7 @@ imagePullSecrets:
 "helm.sh/hook": pre-delete
 "helm.sh/hook-delete-policy": before-hook-creation,hook-succeeded
 {{- end }}
-{{- /* The nodes that rail-cni leaves are cordoned, and may be all that there are. */}}
+{{- /* When rail-cni is removed, all nodes of the cluster may be cordoned. */}}
 {{- define "rail-cni.hookTolerations" -}}
 - {key: node.kubernetes.io/unschedulable, operator: Exists, effect: NoSchedule}
 {{- with .Values.reconciler.tolerations }}
@@ -82,7 +82,7 @@ imagePullSecrets:
 {{- range .Values.nodePools | default (list dict) }}{{ $names = append $names (include "rail-cni.agent" (list $ .)) }}{{ end }}
 {{- toJson $names }}
 {{- end }}
-{{- /* The node file of a node pool, as JSON: its own, else that of all; and the place of sharedConfigMap in it. */}}
+{{- /* The node file of a node pool, as JSON: the pool's nodeFile or else the value nodeFile, with the path of sharedConfigMap. */}}
 {{- define "rail-cni.nodeFile" -}}
 {{- $root := index . 0 }}
 {{- $pool := index . 1 }}
@@ -97,13 +97,13 @@ imagePullSecrets:
 {{- toJson $file }}
 {{- end }}
 
-{{- /* Whether the API server gets the admission policies: "true", or empty. Kubernetes 1.30 has them, and binds no tokens to Nodes. */}}
+{{- /* Whether the API server gets the admission policies: "true", or empty. Kubernetes 1.30 has such policies, but does not bind tokens to Nodes. */}}
 {{- define "rail-cni.policies" -}}
 {{- $has := and (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1") (semverCompare ">=1.31.0-0" .Capabilities.KubeVersion.Version) }}
 {{- if or (eq (toString .Values.admissionPolicy) "true") (and (eq (toString .Values.admissionPolicy) "auto") $has) }}true{{- end }}
 {{- end }}
 
-{{- /* Whether there is one for node slices: "true", or empty. Without the kind NodeSlicePool it would refuse each request of the plugin. */}}
+{{- /* Whether there is a policy for node slices: "true", or empty. Without the kind NodeSlicePool, this policy would refuse each request of the plugin. */}}
 {{- define "rail-cni.slicePolicy" -}}
 {{- if or (eq (toString .Values.admissionPolicy) "true") (.Capabilities.APIVersions.Has "whereabouts.cni.cncf.io/v1alpha1/NodeSlicePool") }}true{{- end }}
 {{- end }}
@@ -117,7 +117,7 @@ imagePullSecrets:
 {{- if $on }}true{{- end }}
 {{- end }}
 
-{{- /* Where the metrics are served, in a form for net.Listen. */}}
+{{- /* The address of the metrics, in the form that net.Listen needs. */}}
 {{- define "rail-cni.metricsAddress" -}}
 {{ printf "%s:%d" (ternary (printf "[%s]" .Values.metrics.address) .Values.metrics.address (contains ":" .Values.metrics.address)) (int .Values.metrics.port) }}
 {{- end }}
