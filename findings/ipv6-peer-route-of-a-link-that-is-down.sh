@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Linux: a point-to-point IPv6 address without duplicate address detection (nodad), added while its
-# link is down, never gets the route to its peer: not when the link comes up either. The route to
-# the address itself, and IPv4's route to the peer, are made then. With detection the peer's route is
-# made when that ends, and with the link up at once.
+# Linux: if a point-to-point IPv6 address without duplicate address detection (nodad) is added while
+# its link is down, the kernel never makes the route to the peer, not even when the link comes up. When
+# the link comes up, the kernel makes the route to the address itself, and IPv4's route to the peer. With
+# duplicate address detection, the kernel makes the peer's route when the detection ends. If the link is
+# up, the kernel makes the peer's route at once.
 #
 # Expected: the same routes in all cases, as for addresses with a subnet.
 # Seen, on Linux 6.18.44, with github.com/vishvananda/netlink v1.3.1:
@@ -11,11 +12,12 @@
 #   down, dad:   fd00:3::5/128 fd00:3::6/128, 10.3.0.6/32
 #   down, nodad: fd00:3::5/128, 10.3.0.6/32
 #
-# Who moves a link with such an address to another network namespace, where it arrives down, must
-# add the route after setting it up. It is a race for who sets it up at once: the kernel's worker may
-# come after that, and then the route is there.
+# A program that moves a link with such an address to another network namespace, where the link is
+# down at first, must add the route after it sets the link up. If the program adds the address and sets
+# the link up at once, there is a race: if the kernel's worker runs after the link is up, the worker
+# makes the route.
 #
-# Needs root (for a network namespace of its own), Go and unshare(1).
+# Needs root (to make a network namespace), Go and unshare(1).
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Linux: an IPv4 route over two devices ends, whole, when one of the devices leaves the network
-# namespace. The same route of IPv6 keeps its other hop, and so does IPv4's while a device is only
-# down. Neither gets back what it lost when the device returns.
+# Linux: when one of two devices leaves the network namespace, the kernel removes an IPv4 route over
+# both devices completely. The same route of IPv6 keeps its other hop. While a device is only down, the
+# IPv4 route also keeps its other hop. When the device returns, the kernel restores neither the IPv4
+# route nor the lost hop of the IPv6 route.
 #
-# Expected: traffic goes on over the other device, in both families.
+# Expected: in both families, traffic continues over the other device.
 # Seen, on Linux 6.18.44, with github.com/vishvananda/netlink v1.3.1:
 #
 #   both:    IPv4 a b, IPv6 a b
@@ -12,11 +13,12 @@
 #   b away:  IPv4 no route, IPv6 a
 #   b back:  IPv4 no route, IPv6 a
 #
-# Who moves a NIC of a node to a pod takes the node's equal-cost route with it, though the other
-# NIC stays, and must put back the part of the other NIC at once. (net/ipv4/fib_semantics.c,
-# fib_sync_down_dev: of a device that is unregistered all hops of the route are dead.)
+# A program that moves a NIC of a node to a pod also removes the node's equal-cost route, although the
+# other NIC stays. So the program must restore the other NIC's part of the route at once.
+# (net/ipv4/fib_semantics.c, fib_sync_down_dev: if a device is unregistered, all hops of the route are
+# dead.)
 #
-# Needs root (for network namespaces of its own), Go and unshare(1).
+# Needs root (to make network namespaces), Go and unshare(1).
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Linux: a neighbor entry with NTF_USE ("ip neigh add … use") has the kernel resolve the neighbor at
-# once, and for an address of the interface itself that is a gratuitous ARP, without a packet socket.
-# The request is acknowledged without an error also where nothing is sent, because the interface's
-# sysctl mcast_solicit is 0, or app_solicit leaves the question to a daemon that is not there; and
-# where something else is sent: if the address itself cannot be a source, the kernel announces
-# nothing, and asks for it in the name of another interface's address.
+# Linux: a neighbor entry with NTF_USE ("ip neigh add … use") makes the kernel resolve the neighbor at
+# once. If the neighbor's address is an address of the interface itself, the kernel sends a gratuitous
+# ARP, so a program can announce the address without a packet socket.
+# The kernel acknowledges the request without an error even if it sends nothing. This is the case if the
+# interface's sysctl mcast_solicit is 0, or if app_solicit leaves the question to a daemon that does not
+# run. The kernel also acknowledges the request if it sends something else: if the address itself cannot
+# be a source, the kernel does not announce the address, but asks for it with another interface's
+# address as the source.
 #
 # Expected: an error, or the announcement.
 # Seen, on Linux 6.18.44, with github.com/vishvananda/netlink v1.3.1:
@@ -14,10 +16,10 @@
 #   app_solicit 1:   acknowledged, sent: nothing
 #   scope host:      acknowledged, sent: 192.168.5.5 asks for 10.9.0.1
 #
-# Who announces addresses in this way must read both sysctls of the interface, which it has from
-# neigh/default of the host, and must have given it its only address.
+# A program that announces addresses in this way must read both sysctls of the interface, which takes
+# them from neigh/default of the host. The announced address must be the interface's only address.
 #
-# Needs root (for a network namespace of its own), Go and unshare(1).
+# Needs root (to make a network namespace), Go and unshare(1).
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# network-attachment-definition-client: a default route without a gateway of its own, as a plugin
-# returns one of a point-to-point link, or one whose gateway is that of the address, appears in the
-# pod's annotation k8s.v1.cni.cncf.io/network-status as the gateway "<nil>". An address with a
-# gateway and no route gives none.
+# network-attachment-definition-client: if a plugin returns a default route without a gateway, the
+# pod's annotation k8s.v1.cni.cncf.io/network-status shows the gateway "<nil>". A plugin returns such a
+# route for a point-to-point link, or if only the address has the gateway. For an address with a gateway
+# and without a route, the annotation shows no gateway.
 #
-# Expected: no gateway, or in the second case the address's.
+# Expected: no gateway, or the address's gateway if the address has one.
 # Seen, with github.com/k8snetworkplumbingwg/network-attachment-definition-client v1.7.7 and
 # github.com/containernetworking/cni v1.3.1:
 #
@@ -13,8 +13,9 @@
 #   route without gateway:  ["\u003cnil\u003e"]
 #   address's gateway only: null
 #
-# Who reads the annotation must not parse "gateway" as addresses only, and a plugin that wants its
-# gateway to be seen there writes it into the route. (pkg/utils, CreateNetworkStatus.)
+# A program that reads the annotation must accept values in "gateway" that are not addresses. A plugin
+# whose gateway must appear in the annotation has to write the gateway into the route. (pkg/utils,
+# CreateNetworkStatus.)
 #
 # Needs Go.
 set -euo pipefail

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # NetworkManager: a NIC has a profile with autoconnect=yes, and no carrier yet. If another program adds
-# an address before the carrier comes, the profile is never activated: NetworkManager takes the NIC for
-# one that somebody else configured. The addresses and routes of the profile are missing for good, and
-# nothing is logged as a warning.
+# an address before the NIC has a carrier, NetworkManager never activates the profile, because it assumes
+# that another program has configured the NIC. The addresses and routes of the profile stay missing, and
+# NetworkManager does not log a warning.
 #
-# Expected: when the carrier comes the profile is activated, beside or in place of the address.
+# Expected: when the NIC gets a carrier, NetworkManager activates the profile, and keeps or replaces the
+# address.
 # Seen, with Debian 12's NetworkManager 1.42.4-1+deb12u1:
 #
 #   no address:     auto-activating connection 'rail', then 10.1.0.5/24
 #   10.2.0.7/24:    unavailable -> disconnected (reason 'connection-assumed'), then 10.2.0.7/24 only
 #
-# A program that moves a NIC into a host's network namespace and restores its addresses meets this: whether the
-# profile comes or not depends on who is faster. `nmcli connection up` activates it later.
+# This affects a program that moves a NIC into a host's network namespace and restores the NIC's addresses.
+# Whether the profile is activated depends on what is first, the address or the carrier. `nmcli connection up`
+# activates the profile later.
 #
 # Needs root, unshare(1), iproute2, dbus-daemon, and apt-get with Debian 12's packages.
 set -euo pipefail
@@ -19,7 +21,7 @@ version=1.42.4-1+deb12u1
 if [[ -z ${INSIDE:-} ]]; then
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
-	chmod 755 "$work" # apt fetches as a user of its own
+	chmod 755 "$work" # apt downloads as the user _apt
 	mkdir "$work/debs" "$work/tree"
 	(cd "$work/debs" && apt-get download -q "network-manager=$version" "libnm0=$version" libndp0 libteamdctl0 libbluetooth3 libmm-glib0 libnewt0.52 \
 		libcurl3-gnutls libjansson4 libpsl5 libslang2 >"$work/log" 2>&1) || { cat "$work/log" >&2; exit 1; }
@@ -33,7 +35,7 @@ mkdir "$work/run" "$work/profiles" "$work/none"
 mount --bind "$work/run" /run
 mount -t proc proc /proc
 mount -t tmpfs none /var/lib
-mount -o remount,bind,ro /sys # by which NetworkManager knows that no udev runs
+mount -o remount,bind,ro /sys # a read-only /sys tells NetworkManager that udev does not run
 cat >"$work/bus.conf" <<'BUS'
 <busconfig><listen>unix:path=/run/bus</listen><auth>EXTERNAL</auth><policy context="default">
 <allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_type="signal"/><allow send_requested_reply="true"/>
@@ -68,7 +70,7 @@ dbus-daemon --config-file="$work/bus.conf" --nofork --nopidfile 2>"$work/bus.log
 until [[ -S /run/bus ]]; do sleep 0.1; done
 
 await() { for _ in {1..300}; do ! grep -q "$1" "$work/nm.log" || return 0; sleep 0.1; done; cat "$work/nm.log" >&2; echo "no $1" >&2; exit 1; }
-seen() { # seen ADDRESS: what becomes of the NIC, with an address added before its carrier
+seen() { # seen ADDRESS: what happens to the NIC if the address is added before the NIC has a carrier
 	rm -f /run/nm.*
 	ip link add name nic0 type veth peer name peer0
 	LD_LIBRARY_PATH=$lib "$work/tree/usr/sbin/NetworkManager" --debug --config="$work/nm.conf" --config-dir="$work/none" --system-config-dir="$work/none" \

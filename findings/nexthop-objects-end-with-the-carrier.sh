@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Linux: a nexthop object (ip nexthop) ends when its device loses its carrier, and with it the
-# routes by it. A route that names its next hop itself stays, and is used again when the carrier is
-# back. The object does not return.
+# Linux: when a device loses its carrier, the kernel removes the device's nexthop objects (ip nexthop),
+# and the routes that use these objects. A route that names its next hop itself stays, and the kernel
+# uses it again when the carrier is back. The kernel does not restore the object.
 #
-# Expected: the object stays, dead, as the hop of a route does.
+# Expected: the object stays and is marked as dead, like the hop of a route.
 # Seen, on Linux 6.18.44, with github.com/vishvananda/netlink v1.3.1:
 #
 #   carrier:     by object, object, own hop
 #   no carrier:  own hop
 #   again:       own hop
 #
-# Who routes by objects (FRRouting's zebra does, by default) relies on the daemon to make them again
-# after each flap of a cable. A tool that compares a NIC's routes with a list of earlier must not
-# take such a loss for its own fault. (net/ipv4/nexthop.c, nh_netdev_event.)
+# If a daemon uses nexthop objects (FRRouting's zebra does so by default), the daemon must make the
+# objects again after each loss of the carrier. A tool that compares a NIC's routes with an earlier list
+# must not regard such a loss as its own fault. (net/ipv4/nexthop.c, nh_netdev_event.)
 #
-# Needs root (for a network namespace of its own), Go and unshare(1).
+# Needs root (to make a network namespace), Go and unshare(1).
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

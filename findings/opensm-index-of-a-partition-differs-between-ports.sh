@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
 # OpenSM: two ports that are members of the same partitions can have their P_Keys at different indexes.
-# A key keeps the place in the port's table where it came first, and a new one is put behind it: the
-# index tells in which order a port joined its partitions, and not which partition it is.
+# A P_Key keeps its place in the port's table, and OpenSM puts a new P_Key after the existing ones. So the
+# index shows the order in which a port joined its partitions. It does not identify the partition.
 #
-# Expected: the order of partitions.conf, or that of the keys, the same on both ports.
-# Seen, with Debian 12's opensm 3.3.23 and ibsim-utils 0.10, after b joined 0x8010 and c joined 0x8030,
-# and then both joined both (partitions.conf, then SIGHUP):
+# Expected: both ports have the same order, either the order of partitions.conf or the order of the keys.
+# Seen, with Debian 12's opensm 3.3.23 and ibsim-utils 0.10, after port b joined 0x8010 and port c joined
+# 0x8030, and then each port joined the other partition too (by partitions.conf and SIGHUP):
 #
 #   b: 0xffff 0x8010 0x8030
 #   c: 0xffff 0x8030 0x8010
 #
-# Verbs take the index. NCCL_IB_PKEY is one for all devices of a process: a value that is right on one
-# node selects another partition on the next one, where no connection is made.
+# Programs that use verbs name a partition by its index. NCCL_IB_PKEY is one index for all devices of a
+# process. An index that is right on one node can select another partition on the next node, and then the
+# nodes cannot connect.
 #
-# Needs apt-get with Debian 12's archive, and dpkg-deb. No root, no InfiniBand: ibsim simulates three
-# HCAs on a switch in user space.
+# Needs apt-get with Debian 12's archive, and dpkg-deb. It needs neither root nor InfiniBand, because
+# ibsim simulates three HCAs on a switch in user space.
 set -euo pipefail
 work=$(mktemp -d)
 running=()
 trap 'kill "${running[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
 cd "$work"
-chmod 755 . # apt-get fetches as a user of its own
+chmod 755 . # apt-get downloads as the user _apt
 mkdir debs cache
 (cd debs && apt-get download -q opensm=3.3.23-2+b1 libopensm9=3.3.23-2+b1 libosmcomp5=3.3.23-2+b1 libosmvendor5=3.3.23-2+b1 \
 	ibsim-utils=0.10-2 libumad2sim0=0.10-2 infiniband-diags=44.0-2 libibmad5=44.0-2 libibnetdisc5=44.0-2 libibumad3=44.0-2 libwrap0 >/dev/null 2>&1)
@@ -44,11 +45,11 @@ Hca	1 "c"
 [1]	"switch"[3]
 NET
 mkfifo commands
-exec 3<>commands # ibsim ends with its input
+exec 3<>commands # ibsim ends when its input ends
 tree/usr/bin/ibsim -s -n net <commands >ibsim.log 2>&1 &
 running+=($!)
 disown
-# within SECONDS COMMAND… waits until the command succeeds.
+# within SECONDS COMMAND… waits for up to SECONDS until the command succeeds.
 within() {
 	local end=$((SECONDS + $1))
 	shift
