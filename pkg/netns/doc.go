@@ -1,10 +1,11 @@
-// Package netns finds, opens and enters network namespaces, and reports whether they still live. A namespace is known by
-// its [ID]; an open one, [Netns], has sockets of netlink and the sysfs of the namespace.
+// Package netns finds, opens and enters network namespaces, and reports whether they still exist. An [ID] identifies a
+// namespace. A [Netns] is an open namespace: it has netlink sockets in the namespace, and can mount the namespace's
+// sysfs.
 //
 //   - netns.go: identity, opening, entering.
-//   - find.go: the search for a namespace whose path is lost, and whether it lives.
-//   - new.go: a namespace of one's own.
-//   - request.go: requests to rtnetlink. Only pkg/link, the packages below it and pkg/nicstate make them.
+//   - find.go: the search for a namespace whose path is lost, and whether a namespace still exists.
+//   - new.go: making a namespace.
+//   - request.go: requests to rtnetlink. Only pkg/link, the packages below it and pkg/nicstate make such requests.
 //   - listen.go: messages about changes.
 //   - sysfs.go: the sysfs of a namespace.
 //

@@ -17,10 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Find opens the namespace id, whose last known path was path. It tries
-// that first, and then searches for other references to the namespace. It
-// returns nil without an error if the namespace is gone, and an error if that
-// is unknown.
+// Find opens the namespace id, whose last known path was path. It tries path first, and then
+// searches for other references to the namespace. It returns nil without an error if the namespace
+// is gone. It returns an error if it cannot find out whether the namespace is gone.
 func Find(id ID, path string) (*Netns, error) {
 	n, err := locate(id, path)
 	if n == nil {
@@ -33,10 +32,10 @@ func Find(id ID, path string) (*Netns, error) {
 	return n, nil
 }
 
-// Exists reports whether the namespace exists, or whether that cannot be
-// determined. Where the kernel has file handles of namespaces, it opens no socket in it: a
-// closed socket keeps its namespace for some more milliseconds (RCU), so frequent checks
-// could keep it alive forever.
+// Exists reports whether the namespace exists. It also returns true if that cannot be determined.
+// If the kernel has file handles of namespaces, Exists opens no socket in the namespace: a closed
+// socket keeps its namespace for some more milliseconds (RCU), so frequent checks could keep the
+// namespace alive forever.
 func Exists(id ID, path string) bool {
 	if leadsTo(path, id) {
 		return true // nearly always
@@ -46,8 +45,8 @@ func Exists(id ID, path string) bool {
 	return n != nil || err != nil
 }
 
-// locate returns the namespace without sockets in it, or nil if it is gone. It
-// returns an error if neither is known.
+// locate returns the namespace without sockets in it, or nil if the namespace is gone. It returns
+// an error if it cannot find out whether the namespace is gone.
 func locate(id ID, path string) (*Netns, error) {
 	if n, err := openIf(path, id); n != nil || err != nil {
 		return n, err
@@ -65,14 +64,14 @@ func locate(id ID, path string) (*Netns, error) {
 	return n, err
 }
 
-// Starved reports whether an error proves nothing about a namespace: the
-// process or the machine has run out of a resource.
+// Starved reports whether err means that the process or the machine has run out of a resource. Such
+// an error proves nothing about a namespace.
 func Starved(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EAGAIN)
 }
 
-// graves remembers namespaces that a scan of every open file of the machine did
-// not find: a pod with eight NICs dies once, and a cookie is never reused.
+// graves remembers the namespaces that a scan of every open file of the machine did not find, so
+// that a pod with eight NICs needs one scan and not eight. A cookie is never reused.
 type graves struct {
 	mu      sync.Mutex
 	cookies map[uint64]bool
@@ -97,8 +96,9 @@ func (g *graves) add(id ID) {
 	}
 }
 
-// Alive is the quick form of [Find] for the usual case: it reports
-// whether path still leads to the namespace id. False means "search".
+// Alive is the quick form of [Find] for the usual case: it reports whether path still leads to the
+// namespace id. If it returns false, the namespace may still exist elsewhere, and the caller must
+// search with [Find].
 func Alive(id ID, path string) bool {
 	fd, err := candidate(path, id)
 	if fd < 0 || err != nil {
@@ -109,13 +109,13 @@ func Alive(id ID, path string) bool {
 	return n.identify() == nil && n.ID.Equal(id)
 }
 
-// candidate opens path if it is the namespace file with the inode number of id.
-// Otherwise fd is -1, with an error if that is unknown.
+// candidate opens path if path is the namespace file with the inode number of id. Otherwise fd is
+// -1. err is set only if candidate cannot find out what path is.
 //
-// The file may be a pod's, on a FUSE or NFS server that does not answer: a
-// request to such a server sleeps beyond SIGKILL. So the file is opened with
-// O_PATH, and its device is read, neither of which involves the file system.
-// Only a file of nsfs is opened for reading.
+// The file may belong to a pod, and be on a FUSE or NFS server that does not answer: a process that
+// sends such a server a request sleeps, and not even SIGKILL ends it. So candidate opens the file
+// with O_PATH and reads its device. Neither step sends the file system a request. Only a file of
+// nsfs is then opened for reading.
 func candidate(path string, id ID) (fd int, err error) {
 	if path == "" {
 		return -1, nil
@@ -161,7 +161,7 @@ func namespaceFile(path string, id ID) (int, error) {
 	return handle, nil
 }
 
-// nsfs is the device of all namespace files, 0 while unknown.
+// nsfs is the device number of all namespace files, 0 while it is unknown.
 var nsfs atomic.Uint64
 
 func nsfsDevice() (uint64, error) {
@@ -175,15 +175,15 @@ func nsfsDevice() (uint64, error) {
 	return dev, err
 }
 
-// identityOf returns the device and the inode number of a file that the kernel
-// has cached, without a request to the file system.
+// identityOf returns the device and the inode number of a file that the kernel has cached. It sends
+// no request to the file system.
 func identityOf(dir int, path string, flags int) (dev, inode uint64, err error) {
 	var st unix.Statx_t
 	err = unix.Statx(dir, path, flags|unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_INO, &st)
 	return unix.Mkdev(st.Dev_major, st.Dev_minor), st.Ino, err
 }
 
-// openIf opens path if it is the namespace id, and returns nil if it is not.
+// openIf opens path if path is the namespace id. Otherwise it returns nil.
 func openIf(path string, id ID) (*Netns, error) {
 	fd, err := candidate(path, id)
 	if fd < 0 || err != nil {
@@ -201,8 +201,8 @@ func openIf(path string, id ID) (*Netns, error) {
 	return nil, nil
 }
 
-// nsHandleType is FILEID_NSFS of linux/exportfs.h: the file handle of a
-// namespace, which holds struct nsfs_file_handle (linux/nsfs.h).
+// nsHandleType is FILEID_NSFS of linux/exportfs.h. It is the type of a namespace's file handle,
+// which contains a struct nsfs_file_handle (linux/nsfs.h).
 const nsHandleType = 0xf1
 
 func nsHandle(id ID) []byte {
@@ -214,20 +214,20 @@ func nsHandle(id ID) []byte {
 // noHandles is set if the kernel has no file handles of namespaces.
 var noHandles atomic.Bool
 
-// leadsTo reports whether path is the namespace id, as far as the kernel can
-// answer without entering the namespace (Linux 6.18). False means unknown. Each
-// ADD checks this for the netns of each attachment on the node: entering it, to
-// read the cookie, takes twenty times as long.
+// leadsTo reports whether path is the namespace id, as far as the kernel can tell without entering
+// the namespace (Linux 6.18). False means that leadsTo does not know. Each ADD makes this check for
+// the netns of each attachment on the node. To enter the netns and read its cookie would take
+// twenty times as long.
 //
-// Like an open with O_PATH, name_to_handle_at(2) sends no request for the file to
-// the server of its file system, and no other file system has handles of this type.
+// Like an open with O_PATH, name_to_handle_at(2) sends no request for the file to the server of its
+// file system. No other file system has handles of this type.
 func leadsTo(path string, id ID) bool {
 	if path == "" || id.Cookie == 0 || noHandles.Load() {
 		return false
 	}
 	handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
 	if errors.Is(err, unix.EOPNOTSUPP) {
-		// It may be another file system that has none.
+		// path may be on another file system, which has no handles.
 		if file, err := namespaceFile(path, id); err == nil {
 			_ = unix.Close(file)
 			noHandles.Store(true)
@@ -239,9 +239,9 @@ func leadsTo(path string, id ID) bool {
 	return handle.Type() == nsHandleType && bytes.Equal(handle.Bytes(), nsHandle(id))
 }
 
-// openByHandle opens the namespace by a file handle (Linux 6.18). It also finds
-// one that only a socket keeps alive, which is not visible in /proc. sure is
-// false if the kernel cannot answer.
+// openByHandle opens the namespace by a file handle (Linux 6.18). It also finds a namespace that
+// only a socket keeps alive, which is not visible in /proc. sure is false if the kernel cannot
+// answer.
 func openByHandle(id ID) (n *Netns, sure bool) {
 	if id.Cookie == 0 {
 		return nil, false
@@ -251,7 +251,7 @@ func openByHandle(id ID) (n *Netns, sure bool) {
 		return nil, false
 	}
 	defer own.Close()
-	// "Stale" means "gone" only if handles are supported, in this form.
+	// "Stale" means "gone" only if the kernel supports handles of this form.
 	known, _, err := unix.NameToHandleAt(own.fd, "", unix.AT_EMPTY_PATH)
 	if err != nil || known.Type() != nsHandleType || !bytes.Equal(known.Bytes(), nsHandle(own.ID)) {
 		return nil, false
@@ -263,12 +263,13 @@ func openByHandle(id ID) (n *Netns, sure bool) {
 	if err != nil {
 		return nil, false
 	}
-	// The kernel finds the namespace by its cookie, so its ID need not be read in it.
+	// The kernel finds the namespace by its cookie, so there is no need to read the ID in the
+	// namespace.
 	return &Netns{Path: id.String(), ID: id, fd: fd}, true
 }
 
-// scanTime bounds a scan. It takes milliseconds, but it reads every process'
-// open files.
+// scanTime bounds a scan. A scan usually takes milliseconds, but it reads the open files of every
+// process.
 const scanTime = 10 * time.Second
 
 // scan searches all paths that can lead to the namespace. It fails after
@@ -294,14 +295,13 @@ func scan(id ID) (*Netns, error) {
 	select {
 	case a := <-found:
 		return a.n, a.err
-	case <-time.After(scanTime + time.Second): // it hangs
+	case <-time.After(scanTime + time.Second): // the scan hangs
 		return nil, fmt.Errorf("look for netns %s among the open files of all processes: %w", id, context.DeadlineExceeded)
 	}
 }
 
-// scanUntil searches bind mounts, processes and their threads, and files that
-// processes hold open. Processes come and go meanwhile; vanished ones are
-// ignored.
+// scanUntil searches the bind mounts, the processes and their threads, and the files that processes
+// hold open. Processes start and end during the search: scanUntil ignores those that have vanished.
 func scanUntil(ctx context.Context, proc string, id ID) (*Netns, error) {
 	want := id.String()
 	points, err := mountsOf(want)
@@ -314,7 +314,7 @@ func scanUntil(ctx context.Context, proc string, id ID) (*Netns, error) {
 		}
 	}
 	for _, pattern := range []string{"[0-9]*/ns/net", "[0-9]*/task/[0-9]*/ns/net"} {
-		// The only error is a malformed pattern, and these are constants.
+		// Glob fails only for a malformed pattern, and these patterns are constants.
 		paths, _ := filepath.Glob(filepath.Join(proc, pattern))
 		for _, p := range paths {
 			if ctx.Err() != nil {
@@ -330,20 +330,20 @@ func scanUntil(ctx context.Context, proc string, id ID) (*Netns, error) {
 	}
 	n, err := scanFiles(ctx, proc, id)
 	if n == nil && err == nil {
-		// Glob skips unreadable files. If this process has run out of files
-		// meanwhile, nothing was read, which proves nothing.
+		// Glob skips unreadable files. If this process has run out of file descriptors meanwhile,
+		// Glob read nothing, so its answer proves nothing.
 		_, err = mountsOf(want)
 	}
 	return n, err
 }
 
-// firstFiles is the number of open files of each process that are read in the
-// first round, before more of any process are read.
+// firstFiles is the number of open files that the first round reads of each process. Later rounds
+// read more.
 const firstFiles = 1024
 
-// scanFiles searches the open files of all processes for the netns. A process
-// can have a million of them. Processes with many come last, so that they do
-// not delay the search in the others.
+// scanFiles searches the open files of all processes for the netns. A process can have a million
+// open files. Processes with many open files come last, so that they do not delay the search in the
+// others.
 func scanFiles(ctx context.Context, proc string, id ID) (*Netns, error) {
 	dirs, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/fd"))
 	for limit := firstFiles; len(dirs) > 0; limit *= 8 {
@@ -362,9 +362,8 @@ func scanFiles(ctx context.Context, proc string, id ID) (*Netns, error) {
 	return nil, nil
 }
 
-// scanFilesOf reads at most about limit open files of a process, and reports whether
-// these were all. It reads them in blocks: the names of all could take a hundred
-// megabytes.
+// scanFilesOf reads at most about limit open files of a process. It reports whether these were all
+// of them. It reads the names in blocks, because all names together could take a hundred megabytes.
 func scanFilesOf(ctx context.Context, dir string, limit int, id ID) (n *Netns, all bool, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -380,7 +379,7 @@ func scanFilesOf(ctx context.Context, dir string, limit int, id ID) (n *Netns, a
 		seen += len(names)
 		for _, name := range names {
 			if ctx.Err() != nil {
-				return nil, false, fmt.Errorf("look for netns %s among the open files of all processes: %s has too many, end that process: %w", id, dir, ctx.Err())
+				return nil, false, fmt.Errorf("look for netns %s among the open files of all processes: %s lists too many files, so end that process: %w", id, dir, ctx.Err())
 			}
 			size, err := unix.Readlinkat(int(d.Fd()), name, target)
 			if err != nil || !mayBe(string(target[:size]), want) {
@@ -398,8 +397,8 @@ func scanFilesOf(ctx context.Context, dir string, limit int, id ID) (n *Netns, a
 	return nil, false, nil
 }
 
-// onlyStarved returns err if it means that this process ran out of files or
-// memory, and nil for other errors: an unreadable file has vanished.
+// onlyStarved returns err if err means that this process ran out of files or memory. For any other
+// error it returns nil: a file that cannot be read has vanished.
 func onlyStarved(err error) error {
 	if Starved(err) {
 		return err
@@ -407,16 +406,16 @@ func onlyStarved(err error) error {
 	return nil
 }
 
-// mayBe reports whether an open file whose link is target may be the namespace
-// want. The link of one that was opened through a bind mount is the mount's
-// path, or "/" after the unmount.
+// mayBe reports whether an open file may be the namespace want. target is what the file's link in
+// /proc/PID/fd leads to. If the file was opened through a bind mount, target is the path of the
+// mount, or "/" after the unmount.
 func mayBe(target, want string) bool {
 	return target == want || target == "/" || strings.Contains(target, "netns")
 }
 
-// hasInode reports whether a file that a process has open may have the inode
-// number, by its fdinfo (Linux 5.14; proc_pid_fdinfo(5)), which involves no
-// file system. It returns true if there is no such fdinfo.
+// hasInode reports whether a file that a process has open may have this inode number. It reads the
+// number from the file's fdinfo (Linux 5.14; proc_pid_fdinfo(5)), which involves no file system. It
+// returns true if there is no such fdinfo.
 func hasInode(path string, inode uint64) bool {
 	process, number, ok := strings.Cut(path, "/fd/")
 	if !ok {
@@ -434,8 +433,8 @@ func hasInode(path string, inode uint64) bool {
 	return true
 }
 
-// mountsOf returns the bind mounts of the namespace file "net:[…]", from
-// proc_pid_mountinfo(5): /run/netns/…, /run/docker/netns/…, and others.
+// mountsOf returns the paths of the bind mounts of the namespace file "net:[…]". It reads them from
+// proc_pid_mountinfo(5). Examples are /run/netns/… and /run/docker/netns/….
 func mountsOf(nsfile string) ([]string, error) {
 	table, err := os.ReadFile("/proc/thread-self/mountinfo")
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Listen calls told whenever the kernel sends a message to a multicast group of
-// a netlink family (unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) in the namespace,
-// until ctx ends. It does not read the message: messages are lost if they come
-// too fast, so the listener must check the state itself. told is also called if
-// some were lost. The namespace may be closed meanwhile, and lives until then.
-// The error wraps EPROTONOSUPPORT if the kernel does not have the family.
+// Listen calls told whenever the kernel sends a message to a multicast group of a netlink family
+// (unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) in the namespace, until ctx ends. Listen does not read
+// the messages, and the kernel drops messages that come too fast. So the caller must read the state
+// itself. Listen also calls told after the kernel has dropped messages. The caller may close the
+// Netns meanwhile: the namespace exists at least until Listen returns. The error wraps
+// EPROTONOSUPPORT if the kernel does not have the family.
 func (n *Netns) Listen(ctx context.Context, family, group int, told func()) error {
 	var socket *os.File
 	err := n.Do(func() error {
@@ -33,7 +33,7 @@ func (n *Netns) Listen(ctx context.Context, family, group int, told func()) erro
 		return failure.Wrap(err, failure.Kernel, "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
 	}
 	defer context.AfterFunc(ctx, func() { _ = socket.Close() })()
-	for notice := make([]byte, 64); ; { // the kernel drops what is too long
+	for notice := make([]byte, 64); ; { // the kernel drops what does not fit
 		_, err := socket.Read(notice)
 		switch {
 		case ctx.Err() != nil:

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// New makes a network namespace without a path, which ends with the last file that
-// is open on it. Its links have no IPv6, so they send nothing when they are set up.
+// New makes a network namespace without a path. The namespace ends when the last file that is open
+// on it is closed. Its links have no IPv6, so they send nothing when they are set up.
 func New() (n *Netns, err error) {
 	var all sync.WaitGroup
 	all.Go(func() {
-		runtime.LockOSThread() // and never unlocks it: the thread ends with this function
+		runtime.LockOSThread() // never unlocked, so the thread ends with this function
 		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			err = fmt.Errorf("make a network namespace: %w", err)
 			return

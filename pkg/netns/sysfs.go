@@ -11,9 +11,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Sysfs returns the descriptor of a mount of the namespace's sysfs ([MountSysfs]), which is
-// made by the first call, and ends with Close: the end of each mount costs the kernel a
-// grace period (namespace_unlock).
+// Sysfs returns the descriptor of a mount of the namespace's sysfs ([MountSysfs]). The first call
+// makes the mount, and Close ends it. There is only one mount because the end of each mount costs
+// the kernel a grace period (namespace_unlock).
 func (n *Netns) Sysfs() (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -23,7 +23,7 @@ func (n *Netns) Sysfs() (int, error) {
 	err := n.Do(func() error {
 		root, err := MountSysfs(0)
 		if err != nil {
-			return failure.From(err, failure.IO, "mount the sysfs of netns %s", n.Path).Cure("it needs CAP_SYS_ADMIN and Linux 5.2")
+			return failure.From(err, failure.IO, "mount the sysfs of netns %s", n.Path).Cure("run the program with CAP_SYS_ADMIN on Linux 5.2 or newer")
 		}
 		n.sys = root
 		return nil
@@ -31,20 +31,19 @@ func (n *Netns) Sysfs() (int, error) {
 	return n.sys, err
 }
 
-// IsElement reports whether s is one element of a path, and not "..".
+// IsElement reports whether s is one element of a path, and neither "." nor "..".
 func IsElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
-// ReadSetting returns the value, of at most 512 bytes, in a file of sysfs or /proc/sys. It makes three system calls: os.ReadFile makes
-// eight, and a snapshot reads some 130 settings. The path is relative to the
-// directory at: otherwise the kernel would resolve all of /proc/sys for each,
-// which is a third of the cost.
+// ReadSetting returns the value in a file of sysfs or /proc/sys. The value may have at most 512 bytes. ReadSetting makes three system
+// calls, and os.ReadFile makes eight: a snapshot reads some 130 settings. The path is relative to the directory at. With an absolute
+// path the kernel would resolve all of /proc/sys for each setting, which is a third of the cost.
 func ReadSetting(at int, path string) (string, error) {
 	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(fd)
-	var buf [512]byte // the longest is an IPv6 address
+	var buf [512]byte // the longest value is an IPv6 address
 	n, err := unix.Read(fd, buf[:])
 	if err != nil {
 		return "", err
@@ -52,17 +51,16 @@ func ReadSetting(at int, path string) (string, error) {
 	return strings.TrimSpace(string(buf[:n])), nil
 }
 
-// MountSysfs mounts the sysfs of the calling thread's network namespace without
-// a path (fsopen, fsmount; Linux 5.2): the mount is invisible to others, it
-// ends with the returned descriptor, and it does not keep the namespace alive.
-// attributes are MOUNT_ATTR_*.
+// MountSysfs mounts the sysfs of the calling thread's network namespace without a path (fsopen,
+// fsmount; Linux 5.2). Other processes cannot see the mount, the mount ends when the returned
+// descriptor is closed, and it does not keep the namespace alive. attributes are MOUNT_ATTR_*.
 //
-// /sys would be wrong for a pod: what it shows depends on the namespace in which
-// it was mounted, not on the thread that reads.
+// /sys would be wrong for a pod: its contents depend on the namespace in which /sys was mounted,
+// not on the namespace of the thread that reads.
 func MountSysfs(attributes int) (int, error) { return mount("sysfs", attributes) }
 
-// MountConfigfs returns the descriptor of the root of configfs, of which the kernel has
-// one instance. No path leads to the mount.
+// MountConfigfs returns the descriptor of the root of configfs. The kernel has only one instance of
+// configfs. No path leads to the mount.
 func MountConfigfs() (int, error) { return mount("configfs", 0) }
 
 func mount(kind string, attributes int) (int, error) {
@@ -81,12 +79,12 @@ func mount(kind string, attributes int) (int, error) {
 	return root, nil
 }
 
-// WriteSetting writes a value to a file of sysfs below the directory dir, in one write(2). It never creates the file, and a missing
-// one is not an error.
+// WriteSetting writes a value to a file of sysfs below the directory dir, in one write(2). It never creates the file. A missing file
+// is not an error.
 func WriteSetting(dir int, file, value string) error {
 	fd, err := unix.Openat(dir, file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // of a queue that no longer exists
+		return nil // the setting of a queue that no longer exists
 	}
 	if err != nil {
 		return err

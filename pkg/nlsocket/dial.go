@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial opens a netlink socket in the calling thread's namespace that receives only
-// messages from the kernel. A process with CAP_NET_ADMIN in the namespace can send to
-// the port of another process's socket; for generic netlink it needs no capability.
-// The library fails on such a message, and once the socket's buffer is full the
-// kernel's answer is dropped.
+// Dial opens a netlink socket in the calling thread's namespace. The socket receives only messages
+// from the kernel. An ordinary socket also receives messages from other processes: a process with
+// CAP_NET_ADMIN in the namespace can send to the socket's port, and for generic netlink a process
+// needs no capability. The library fails on such a message. Once such messages fill the socket's
+// buffer, the kernel's answer is dropped.
 func Dial(family int) (*Socket, error) {
-	// A subscription to no group is an ordinary socket; the library has no other
-	// constructor for one.
+	// A subscription to no group is an ordinary socket. The library has no other constructor for an
+	// ordinary socket.
 	s, err := nl.Subscribe(family)
 	if err != nil {
 		return nil, err
@@ -26,7 +26,7 @@ func Dial(family int) (*Socket, error) {
 	_ = s.SetReceiveTimeout(&timeout)
 	// Since Linux 4.12 the kernel explains its errors in a message.
 	_ = s.SetExtAck(true)
-	// Once connected to the kernel, the socket accepts nothing from other processes
+	// Once the socket is connected to the kernel, it accepts nothing from other processes
 	// (netlink_getsockbyportid). Messages that they sent before are discarded here.
 	fd := s.GetFd()
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
@@ -39,9 +39,8 @@ func Dial(family int) (*Socket, error) {
 	return &Socket{SocketHandle: &nl.SocketHandle{Socket: s}}, nil
 }
 
-// HandleOf returns a handle of the library that uses these sockets. The library opens
-// a handle's sockets itself and does not expose them, so they could not be connected
-// to the kernel.
+// HandleOf returns a handle of the library that uses these sockets. The library would open a
+// handle's sockets itself and not expose them, so they could not be connected to the kernel.
 func HandleOf(sockets map[int]*nl.SocketHandle) (*netlink.Handle, error) {
 	h := &netlink.Handle{}
 	field := reflect.ValueOf(h).Elem().FieldByName("sockets")

@@ -17,16 +17,15 @@ import (
 )
 
 const (
-	// replyRoom is the initial size of the receive buffer. The kernel fills the
-	// datagrams of a dump up to this size (netlink_dump), and sends a larger one
-	// only for a single object that needs it.
+	// replyRoom is the initial size of the receive buffer. The kernel fills the datagrams of a dump
+	// up to this size (netlink_dump). It sends a larger datagram only if a single object needs it.
 	replyRoom = 32 << 10
-	// replyWait bounds the wait for a reply. rtnetlink has queued it when the
-	// request's send returns, unless the socket's buffer was full.
+	// replyWait bounds the wait for a reply. When the send of a request returns, rtnetlink has
+	// already queued the reply, unless the socket's buffer was full.
 	replyWait = 10 * time.Second
 )
 
-// Socket is a netlink socket of [Dial]. It may be used concurrently: the kernel answers
+// Socket is a netlink socket that [Dial] opened. It may be used concurrently: the kernel answers
 // one request after another.
 type Socket struct {
 	*nl.SocketHandle
@@ -39,18 +38,17 @@ type Socket struct {
 // Exchange sends a request and calls each with the payload of every message of the
 // answer. The payload is valid only until each returns.
 //
-// Unlike the library's Execute, which receives at most 64 KiB and fails on a
-// truncated message, Exchange accepts messages of any size: a pod that
-// configures a link can make its description longer than that. And it needs no new
-// buffer of 64 KiB for each datagram.
+// The library's Execute receives at most 64 KiB and fails on a truncated message. Exchange accepts
+// messages of any size, because a pod that configures a link can make the link's description longer
+// than 64 KiB. Exchange also needs no new buffer of 64 KiB for each datagram.
 func (s *Socket) Exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
 	s.Socket.Lock()
 	defer s.Socket.Unlock()
 	return s.exchange(req, each)
 }
 
-// ExchangeStrictly is Exchange of a dump that the kernel checks strictly, and whose selection it
-// heeds (Linux 4.20).
+// ExchangeStrictly is [Socket.Exchange] for a dump that the kernel checks strictly (Linux 4.20).
+// The kernel then sends only the objects that the request selects.
 func (s *Socket) ExchangeStrictly(req *nl.NetlinkRequest, each func(payload []byte)) error {
 	s.Socket.Lock()
 	defer s.Socket.Unlock()
@@ -62,7 +60,7 @@ func (s *Socket) ExchangeStrictly(req *nl.NetlinkRequest, each func(payload []by
 	return s.exchange(req, each)
 }
 
-// exchange is Exchange by the holder of the socket.
+// exchange is Exchange for a caller that has locked the socket.
 func (s *Socket) exchange(req *nl.NetlinkRequest, each func(payload []byte)) error {
 	req.Seq = atomic.AddUint32(&s.Seq, 1)
 	if err := s.Socket.Send(req); err != nil {
@@ -102,15 +100,15 @@ func (s *Socket) exchange(req *nl.NetlinkRequest, each func(payload []byte)) err
 	}
 }
 
-// exchangeAll sends several requests in one system call. No request may be a dump or ask for
-// an acknowledgment. It calls each with the index of a request and the payload of its
-// answer, and returns one error for each request. An error does not stop the later requests
-// (netlink_rcv_skb).
+// exchangeAll sends several requests in one system call. No request may be a dump or ask for an
+// acknowledgment. exchangeAll calls each with the index of a request and the payload of the
+// request's answer. It returns one error for each request. An error of one request does not stop
+// the later requests (netlink_rcv_skb).
 func (s *Socket) exchangeAll(reqs []*nl.NetlinkRequest, each func(i int, payload []byte)) ([]error, error) {
 	s.Socket.Lock()
 	defer s.Socket.Unlock()
 	var all []byte
-	open := map[uint32]int{} // index by sequence number, of those without an answer
+	open := map[uint32]int{} // indexes of the requests without an answer, by sequence number
 	for i, req := range reqs {
 		req.Seq = atomic.AddUint32(&s.Seq, 1)
 		open[req.Seq] = i
@@ -147,9 +145,9 @@ func (s *Socket) exchangeAll(reqs []*nl.NetlinkRequest, each func(i int, payload
 	return errs, nil
 }
 
-// replyError returns the error that the payload of NLMSG_ERROR or NLMSG_DONE
-// begins with (netlink(7), struct nlmsgerr), nil for none. After the error number come the
-// request and, with NLM_F_ACK_TLVS, the kernel's explanation.
+// replyError returns the error at the beginning of the payload of NLMSG_ERROR or NLMSG_DONE
+// (netlink(7), struct nlmsgerr), or nil if there is none. After the error number the payload has
+// the request and, with NLM_F_ACK_TLVS, the kernel's explanation.
 func replyError(flags uint16, payload []byte) error {
 	if len(payload) < 4 {
 		return nil
@@ -169,8 +167,7 @@ func replyError(flags uint16, payload []byte) error {
 	return err
 }
 
-// receive returns the kernel's next datagram in full. It is valid until the next
-// call.
+// receive returns the kernel's next datagram in full. The datagram is valid until the next call.
 func (s *Socket) receive(fd int) ([]byte, error) {
 	for {
 		size, _, err := unix.Recvfrom(fd, nil, unix.MSG_PEEK|unix.MSG_TRUNC)

@@ -12,17 +12,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// The generic netlink families that [Socket.Ask] and [Socket.AskAll] can ask.
+// The generic netlink families that are known to [Socket.Ask] and [Socket.AskAll].
 const (
 	FamilyEthtool = "ethtool"
 	FamilyNetdev  = "netdev"
 )
 
-// errNoFamily is wrapped if the kernel has no such generic netlink family.
+// errNoFamily is wrapped if the kernel does not have the generic netlink family.
 var errNoFamily = errors.New("no such generic netlink family")
 
-// Ask sends one request to a generic netlink family by a socket of generic netlink, and returns the
-// payloads of the answers behind their struct genlmsghdr.
+// Ask sends one request to a generic netlink family. s must be a socket of generic netlink. Ask
+// returns the attributes of each answer, which follow the answer's struct genlmsghdr.
 func (s *Socket) Ask(family string, command uint8, flags int, attrs nlattr.Attrs) ([]nlattr.Attrs, error) {
 	id, err := s.familyID(family)
 	if err != nil {
@@ -48,8 +48,8 @@ type Answer struct {
 	Err   error
 }
 
-// AskAll sends commands of a generic netlink family, which have the same attributes and one
-// answer each, by one system call.
+// AskAll sends several commands to a generic netlink family in one system call. All commands have
+// the same attributes, and each must have exactly one answer.
 func (s *Socket) AskAll(family string, commands []uint8, attrs nlattr.Attrs) ([]Answer, error) {
 	id, err := s.familyID(family)
 	if err != nil {
@@ -73,11 +73,11 @@ func (s *Socket) askTogether(reqs []*nl.NetlinkRequest) ([]Answer, error) {
 	return answers, err
 }
 
-// families are the families whose numbers the first question asks for.
+// families are the families whose numbers are requested by the first call of familyID.
 var families = []string{FamilyEthtool, FamilyNetdev}
 
-// familyID returns the number of a generic netlink family, or an error that wraps
-// errNoFamily. It asks for all at once.
+// familyID returns the number of a generic netlink family, or an error that wraps errNoFamily. The
+// first call requests the numbers of all families at once.
 func (s *Socket) familyID(family string) (uint16, error) {
 	s.familiesMu.Lock()
 	defer s.familiesMu.Unlock()
@@ -104,9 +104,9 @@ func (s *Socket) familyID(family string) (uint16, error) {
 	return 0, errNoFamily
 }
 
-// genericHeader returns a struct genlmsghdr. The library's has two of its four bytes, and
-// writes what lies behind it in memory as the rest, which the kernel refuses if it is not
-// 0 (genl_header_check).
+// genericHeader returns a struct genlmsghdr. The library's struct has only two of the four bytes.
+// For the other two the library sends the bytes that follow the struct in memory, and the kernel
+// refuses them if they are not 0 (genl_header_check).
 func genericHeader(command uint8) []byte { return []byte{command, 1, 0, 0} }
 
 func genericRequest(id uint16, command uint8, flags int, attrs nlattr.Attrs) *nl.NetlinkRequest {

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dirs reports changes in directories to those who subscribe. They share one inotify instance
-// (inotify(7)), of which a user may have few. Its methods may be called concurrently. A nil Dirs
-// reports nothing.
+// Dirs reports changes in directories to its subscribers. All subscribers share one inotify
+// instance (inotify(7)), because a user may have only a few. The methods of Dirs may be called
+// concurrently. A nil Dirs reports nothing.
 type Dirs struct {
-	file    *os.File // nil reports nothing
+	file    *os.File // nil if Dirs reports nothing
 	reading sync.WaitGroup
 
 	mu            sync.Mutex
@@ -30,14 +30,14 @@ type Subscription struct {
 	watched map[string]int // watch descriptors by path; the mu of dirs guards it
 }
 
-// NewDirs returns a Dirs, which must be closed. If the kernel has no inotify instance left,
-// it reports nothing.
+// NewDirs returns a Dirs. The caller must close it. If no inotify instance can be opened, the Dirs
+// reports nothing.
 func NewDirs(log *slog.Logger) *Dirs {
 	d := &Dirs{fd: -1, subscriptions: map[*Subscription]bool{}}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		log.Warn("cannot open an inotify instance, so changes of directories are seen late", "err", os.NewSyscallError("inotify_init1", err),
-			"cure", "raise the sysctls fs.inotify.max_user_instances and user.max_inotify_instances, and start the agent again")
+		log.Warn("cannot open an inotify instance, so changes in directories are noticed late", "err", os.NewSyscallError("inotify_init1", err),
+			"cure", "raise the sysctls fs.inotify.max_user_instances and user.max_inotify_instances, and restart the agent")
 		return d
 	}
 	d.file, d.fd = os.NewFile(uintptr(fd), "inotify"), fd
@@ -45,7 +45,7 @@ func NewDirs(log *slog.Logger) *Dirs {
 	return d
 }
 
-// Close ends all reports, and returns when no changed function runs.
+// Close ends all reports. When Close returns, no changed function is running.
 func (d *Dirs) Close() {
 	if d == nil || d.file == nil {
 		return
@@ -57,9 +57,10 @@ func (d *Dirs) Close() {
 	d.reading.Wait()
 }
 
-// Subscribe returns a subscription without directories, which calls changed after changes in
-// those that it is given. changed must neither block nor panic: it is called by the goroutine that
-// serves all subscriptions. It may be called once more after Close of the subscription.
+// Subscribe returns a subscription, at first without directories. After a change in one of its
+// directories the subscription calls changed. changed must neither block nor panic, because it runs
+// on the goroutine that serves all subscriptions. It may be called once more after
+// [Subscription.Close].
 func (d *Dirs) Subscribe(changed func()) *Subscription {
 	s := &Subscription{dirs: d, changed: changed, watched: map[string]int{}}
 	if d != nil {
@@ -70,8 +71,9 @@ func (d *Dirs) Subscribe(changed func()) *Subscription {
 	return s
 }
 
-// Watch adds a directory, unless it is watched already. A directory that was removed and made
-// again needs another call. A failure is ignored: the receiver polls as well.
+// Watch adds a directory. A directory that is watched already is not an error. If a directory was
+// removed and made again, Watch must be called again. Watch ignores a failure, because the receiver
+// polls as well.
 func (s *Subscription) Watch(dir string) {
 	d := s.dirs
 	if d == nil {
@@ -108,7 +110,7 @@ func (s *Subscription) Close() {
 	}
 }
 
-// unwatch ends a watch that no subscription has. mu is held.
+// unwatch ends a watch if no subscription has it. mu is held.
 func (d *Dirs) unwatch(watch int) {
 	for s := range d.subscriptions {
 		if s.has(func(of int) bool { return of == watch }) {
@@ -116,11 +118,12 @@ func (d *Dirs) unwatch(watch int) {
 		}
 	}
 	if d.fd >= 0 {
-		_, _ = unix.InotifyRmWatch(d.fd, uint32(watch)) // the directory may be gone, and the watch with it
+		_, _ = unix.InotifyRmWatch(d.fd, uint32(watch)) // fails if the directory is gone, because the watch is gone as well
 	}
 }
 
-// has reports whether is returns true for one of the subscription's watches. The mu of dirs is held.
+// has reports whether the function is returns true for one of the subscription's watches. The mu of
+// dirs is held.
 func (s *Subscription) has(is func(watch int) bool) bool {
 	for _, watch := range s.watched {
 		if is(watch) {
@@ -143,7 +146,7 @@ func (d *Dirs) read() {
 	}
 }
 
-// concerned returns the subscriptions that have one of the directories of these events.
+// concerned returns the subscriptions that watch a directory in which one of these events happened.
 func (d *Dirs) concerned(events []byte) []*Subscription {
 	changed, ended := watchesOf(events)
 	d.mu.Lock()
@@ -158,12 +161,12 @@ func (d *Dirs) concerned(events []byte) []*Subscription {
 	return concerned
 }
 
-// overflow is the watch descriptor of an event that stands for others, which the kernel has
-// dropped (IN_Q_OVERFLOW).
+// overflow is the watch descriptor of the event that the kernel sends after it has dropped other
+// events (IN_Q_OVERFLOW).
 const overflow = -1
 
-// watchesOf returns the watch descriptors of events, and those of watches that have ended
-// because their directory is gone.
+// watchesOf returns the watch descriptors of events. ended are the watches that have ended because
+// their directory is gone.
 func watchesOf(events []byte) (changed map[int]bool, ended []int) {
 	changed = map[int]bool{}
 	for len(events) >= unix.SizeofInotifyEvent {
