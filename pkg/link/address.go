@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// PeerAddress returns the other end of a point-to-point address, nil if it has none.
+// PeerAddress returns the other end of a point-to-point address, or nil if the address has none.
 func PeerAddress(attrs nlattr.Attrs) net.IP {
 	local, ok := attrs.Get(unix.IFA_LOCAL)
 	peer, _ := attrs.Get(unix.IFA_ADDRESS)
@@ -20,7 +20,7 @@ func PeerAddress(attrs nlattr.Attrs) net.IP {
 	return slices.Clone(peer)
 }
 
-// AddressOf returns the address of a message, with the prefix length of its subnet.
+// AddressOf returns the address in a message, with the prefix length of the address's subnet.
 func AddressOf(ifaddrmsg []byte, attrs nlattr.Attrs) *net.IPNet {
 	ip, ok := attrs.Get(unix.IFA_LOCAL)
 	if !ok {
@@ -28,13 +28,13 @@ func AddressOf(ifaddrmsg []byte, attrs nlattr.Attrs) *net.IPNet {
 	}
 	bits := int(ifaddrmsg[1])
 	if PeerAddress(attrs) != nil {
-		bits = 8 * len(ip) // the prefix length is the peer's (ip-address(8))
+		bits = 8 * len(ip) // the prefix length belongs to the peer (ip-address(8))
 	}
 	return &net.IPNet{IP: slices.Clone(ip), Mask: net.CIDRMask(bits, 8*len(ip))}
 }
 
-// AddressFlags returns all IFA_F_* of an address; its header has room for only
-// eight.
+// AddressFlags returns all flags (IFA_F_*) of an address. The header ifaddrmsg has room only for
+// the first eight.
 func AddressFlags(ifaddrmsg []byte, attrs nlattr.Attrs) uint32 {
 	if all, ok := attrs.Uint32(unix.IFA_FLAGS); ok {
 		return all

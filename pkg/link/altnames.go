@@ -28,7 +28,7 @@ func KeepAltNames(n *netns.Netns, l *Link, keep []string) error {
 		case errors.Is(err, ErrNotFound):
 			return fmt.Errorf("remove altnames of %s: %w", l.Name, err)
 		}
-		// The kernel stops at the first that it does not find.
+		// The kernel stops at the first name that it does not find.
 		for _, name := range some {
 			if err := removeAltNames(n, l.Index, []string{name}); !errors.Is(err, unix.ENOENT) {
 				errs = append(errs, failure.Context(err, "remove altname %s of %s", name, l.Name))
@@ -38,8 +38,8 @@ func KeepAltNames(n *netns.Netns, l *Link, keep []string) error {
 	return errors.Join(errs...)
 }
 
-// removeAltNames removes the altnames in few requests: after each request with a
-// change the kernel sends the whole list to all listeners (netdev_state_change).
+// removeAltNames removes all names in one request. After each request that changes something, the
+// kernel sends the whole list of altnames to all listeners (netdev_state_change).
 func removeAltNames(n *netns.Netns, index int, names []string) error {
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	header.Index = int32(index)

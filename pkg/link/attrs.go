@@ -17,7 +17,7 @@ func ReadAttrs(n *netns.Netns, index int) (nlattr.Attrs, error) {
 	var attrs nlattr.Attrs
 	var damage error
 	err := n.Exchange(askLink(0, index), func(m []byte) {
-		// Copied, because the values point into the message.
+		// Cloned, because the values point into the message.
 		_, attrs, damage = nlattr.ParseMessage(bytes.Clone(m), unix.SizeofIfInfomsg)
 	})
 	if err = cmp.Or(err, damage); err != nil {
@@ -26,7 +26,7 @@ func ReadAttrs(n *netns.Netns, index int) (nlattr.Attrs, error) {
 	return attrs, nil
 }
 
-// AttrsOf returns all attributes of l. It asks for them if l comes from a list.
+// AttrsOf returns all attributes of l. If l comes from a list, AttrsOf reads them from the kernel.
 func AttrsOf(n *netns.Netns, l *Link) (_ nlattr.Attrs, err error) {
 	if l.attrs == nil {
 		l.attrs, err = ReadAttrs(n, l.Index)
@@ -41,7 +41,7 @@ func Set(n *netns.Netns, index int, attrs ...nlattr.Attr) error {
 	return IfGone(n, n.Request(unix.RTM_NEWLINK, 0, header.Serialize(), attrs), index)
 }
 
-// BroadcastOf returns the link-layer broadcast address.
+// BroadcastOf returns the link-layer broadcast address in the attributes of a link.
 func BroadcastOf(attrs nlattr.Attrs) net.HardwareAddr {
 	b, _ := attrs.Get(unix.IFLA_BROADCAST)
 	return b

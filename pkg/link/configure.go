@@ -18,8 +18,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Route is a route to add through one interface. Zero values are the kernel's
-// defaults; without a gateway the destination is on the link.
+// Route is a route to add through one interface. A zero field means the kernel's default. Without a
+// gateway the destination is on the link.
 type Route struct {
 	Dst      *net.IPNet
 	Gateway  net.IP
@@ -28,7 +28,7 @@ type Route struct {
 	Priority int // metric
 	Table    int
 	Scope    *int   // RT_SCOPE_*
-	Src      net.IP // of packets whose sender has not chosen an address
+	Src      net.IP // source of packets whose sender has not chosen an address
 	OnLink   bool   // the gateway is on the link, although no address of the link has its subnet
 	Protocol int    // RTPROT_*, 0 = RTPROT_BOOT
 }
@@ -40,13 +40,13 @@ func AddAddress(n *netns.Netns, index int, ip *net.IPNet) error {
 	return failure.Context(err, "add address %s", ip)
 }
 
-// manyAddresses is the number of addresses from which setting a link down is
-// quicker than removing them: down costs the kernel a grace period, each removal a
-// walk through all addresses.
+// manyAddresses is the number of addresses above which Silence sets the link down instead of
+// removing them. Setting a link down costs the kernel one grace period. Each removal costs a walk
+// through all addresses.
 const manyAddresses = 100
 
-// Silence stops the link from answering for its addresses in the quickest way:
-// it removes them, or sets the link down.
+// Silence stops the link from answering for its addresses. It removes the addresses, or sets the
+// link down if that is quicker.
 func Silence(n *netns.Netns, index int) error {
 	addrs, err := ListAddresses(n, index)
 	if err != nil {
@@ -58,8 +58,8 @@ func Silence(n *netns.Netns, index int) error {
 	return flush(n, index, addrs)
 }
 
-// FlushAddresses removes the addresses of the link, which then answers for none
-// of them, although it is up.
+// FlushAddresses removes the addresses of the link. The link stays up, but answers for none of
+// them.
 func FlushAddresses(n *netns.Netns, index int) error {
 	addrs, err := ListAddresses(n, index)
 	if err != nil {
@@ -70,9 +70,8 @@ func FlushAddresses(n *netns.Netns, index int) error {
 
 func flush(n *netns.Netns, index int, addrs []netlink.Addr) error {
 	var errs []error
-	// Backwards: with promote_secondaries, removing the first address of a
-	// subnet would make the kernel promote the next, with all routes
-	// (__inet_del_ifa).
+	// From the last to the first: with promote_secondaries, removing the first address of a subnet
+	// would make the kernel promote the next address, with all routes (__inet_del_ifa).
 	for _, a := range slices.Backward(addrs) {
 		if err := n.Handle().AddrDel(Ref(index), &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			errs = append(errs, failure.Context(IfGone(n, err, index), "remove address %s", a.IPNet))
@@ -81,9 +80,10 @@ func flush(n *netns.Netns, index int, addrs []netlink.Addr) error {
 	return errors.Join(errs...)
 }
 
-// PeerOf returns the other end of a point-to-point address of the link.
+// PeerOf returns the other end of the point-to-point address ip of the link. ok is false if there
+// is none.
 func PeerOf(n *netns.Netns, index int, ip netip.Addr) (peer netip.Addr, ok bool) {
-	addrs, _ := ListAddresses(n, index) // nothing is known of a link that is gone
+	addrs, _ := ListAddresses(n, index) // a link that is gone has no addresses
 	for _, a := range addrs {
 		if a.Peer != nil && !a.Peer.IP.Equal(a.IP) && a.IP.Equal(ip.AsSlice()) {
 			peer, ok = netip.AddrFromSlice(a.Peer.IP)
@@ -93,10 +93,10 @@ func PeerOf(n *netns.Netns, index int, ip netip.Addr) (peer netip.Addr, ok bool)
 	return peer, false
 }
 
-// AddRoute adds a route by the link with this index, although the namespace may
-// have others to the same destination by other links: in IPv4 it precedes those
-// of its metric, and IPv6 makes one multipath route of all that have a gateway
-// (ip-route(8)). An existing identical route is not an error.
+// AddRoute adds a route by the link with this index. The namespace may already have routes to the
+// same destination by other links. In IPv4 the new route precedes the existing routes with the same
+// metric. IPv6 makes one multipath route of all routes that have a gateway (ip-route(8)). An
+// existing identical route is not an error.
 func AddRoute(n *netns.Netns, index int, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: index, Dst: r.Dst, Gw: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -111,8 +111,8 @@ func AddRoute(n *netns.Netns, index int, r Route) error {
 	case r.Gateway == nil && r.Dst != nil && r.Dst.IP.To4() != nil:
 		route.Scope = netlink.SCOPE_LINK
 	}
-	// NLM_F_EXCL, as in RouteAdd, would fail with EEXIST for any route to the
-	// destination with that metric, by any link.
+	// NLM_F_EXCL, which RouteAdd uses, would fail with EEXIST if any link has a route to the
+	// destination with that metric.
 	err := n.Handle().RouteAddEcmp(route)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
@@ -120,16 +120,16 @@ func AddRoute(n *netns.Netns, index int, r Route) error {
 	return failure.Context(IfGone(n, err, index), "add route %s via %s", r.Dst, r.Gateway)
 }
 
-// HasRoute reports whether the namespace has a route to r.Dst by the link, with
-// r's gateway, metric and table if r has them. Without a table any matches: the
-// plugin sbr moves an interface's routes to a table of its own.
+// HasRoute reports whether the namespace has a route to r.Dst by the link. The route must have r's
+// gateway, metric and table, as far as r has them. If r has no table, a route in any table matches,
+// because the plugin sbr moves an interface's routes to a separate table.
 func HasRoute(n *netns.Netns, index int, r Route) (bool, error) {
 	tables, err := TablesWith(n, index, r)
 	return len(tables) > 0, err
 }
 
-// TablesWith returns the tables that have a route to r.Dst by the link, with r's gateway,
-// metric and table if r has them.
+// TablesWith returns the tables that have a route to r.Dst by the link. The route must have r's
+// gateway, metric and table, as far as r has them.
 func TablesWith(n *netns.Netns, index int, r Route) ([]int, error) {
 	family := netlink.FAMILY_V4
 	if r.Dst.IP.To4() == nil {
@@ -152,38 +152,38 @@ func TablesWith(n *netns.Netns, index int, r Route) ([]int, error) {
 	return tables, nil
 }
 
-// leavesTo reports whether the route, or one hop of a multipath route, leaves
-// by the link, to the gateway if that is set.
+// leavesTo reports whether the route, or one hop of a multipath route, leaves by the link. If
+// gateway is set, the route or the hop must also have that gateway.
 func leavesTo(r netlink.Route, index int, gateway net.IP) bool {
 	hops := append(r.MultiPath, &netlink.NexthopInfo{LinkIndex: r.LinkIndex, Gw: r.Gw, Via: r.Via})
 	return slices.ContainsFunc(hops, func(h *netlink.NexthopInfo) bool {
 		to := h.Gw
-		if via, ok := h.Via.(*netlink.Via); ok { // of the other family
+		if via, ok := h.Via.(*netlink.Via); ok { // a gateway of the other family
 			to = via.Addr
 		}
 		return h.LinkIndex == index && (gateway == nil || gateway.Equal(to))
 	})
 }
 
-// ErrDuplicateAddress is wrapped if another host of the link answers for an
-// IPv6 address (RFC 4862, duplicate address detection).
+// ErrDuplicateAddress is wrapped if another host on the link answers for an IPv6 address (RFC 4862,
+// duplicate address detection).
 var ErrDuplicateAddress = errors.New("duplicate address")
 
-// ErrNoCarrier is wrapped if duplicate address detection has not begun, because the link
-// has no carrier.
+// ErrNoCarrier is wrapped if duplicate address detection has not begun because the link has no
+// carrier.
 var ErrNoCarrier = errors.New("no carrier")
 
-// dadPoll is the longest pause between two reads of a tentative address;
-// detection itself takes about a second.
+// dadPoll is the longest pause between two reads of a tentative address. The detection takes about
+// a second.
 const dadPoll = 10 * time.Millisecond
 
 // AwaitDAD waits until duplicate address detection has finished for every IPv6
 // address of the link, or ctx ends. It returns an error that wraps
 // [ErrDuplicateAddress] if another host uses an address.
 //
-// Without a carrier the kernel does not begin. A NIC that just came up has none
-// for a moment, so AwaitDAD waits for it; if ctx ends without one it returns an
-// error that wraps [ErrNoCarrier].
+// Without a carrier the kernel does not begin the detection. A NIC that just came up has no carrier
+// for a moment, so AwaitDAD waits for the carrier. If ctx ends and the link still has no carrier,
+// AwaitDAD returns an error that wraps [ErrNoCarrier].
 func AwaitDAD(ctx context.Context, n *netns.Netns, index int) error {
 	var tentative *net.IPNet
 	err := wait.Until(ctx, dadPoll, func() (bool, error) {
@@ -204,9 +204,8 @@ func AwaitDAD(ctx context.Context, n *netns.Netns, index int) error {
 	return fmt.Errorf("duplicate address detection of %s has not finished: %w", tentative, err)
 }
 
-// Tentative returns an IPv6 address of the link that is not usable yet, nil if
-// there is none. It returns an error that wraps [ErrDuplicateAddress] if another
-// host uses one of them.
+// Tentative returns an IPv6 address of the link that is not usable yet, or nil if there is none. It
+// returns an error that wraps [ErrDuplicateAddress] if another host uses an address of the link.
 func Tentative(n *netns.Netns, index int) (*net.IPNet, error) {
 	addrs, err := ListAddresses(n, index)
 	if err != nil {
@@ -220,8 +219,8 @@ func Tentative(n *netns.Netns, index int) (*net.IPNet, error) {
 		if a.Flags&unix.IFA_F_DADFAILED != 0 {
 			return nil, fmt.Errorf("%w: another host on the link uses %s", ErrDuplicateAddress, a.IPNet)
 		}
-		// An optimistic address may be used while it is checked, and only the
-		// kernel uses the link-local one.
+		// An optimistic address may be used while the kernel checks it. Only the kernel uses the
+		// link-local address.
 		if a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0 && !a.IP.IsLinkLocalUnicast() {
 			tentative = a.IPNet
 		}
@@ -229,8 +228,8 @@ func Tentative(n *netns.Netns, index int) (*net.IPNet, error) {
 	return tentative, nil
 }
 
-// RouteTo returns the index of the link of the namespace's route to ip, 0 if
-// there is no route.
+// RouteTo returns the index of the link by which the namespace's route to ip leaves. It returns 0
+// if there is no route.
 func RouteTo(n *netns.Netns, ip netip.Addr) (int, error) {
 	routes, err := n.Handle().RouteGet(ip.AsSlice())
 	switch {

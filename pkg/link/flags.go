@@ -7,12 +7,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// SetFlags sets the flags that users can set to f.
+// SetFlags sets the flags of the link that users can set to the values in f.
 func SetFlags(n *netns.Netns, index int, f Flags) error {
 	return changeFlags(n, index, settableFlags, f.raw())
 }
 
-// changeFlags sets those of the link's flags that are in which.
+// changeFlags sets the link's flags that are in the mask which to their values in flags.
 func changeFlags(n *netns.Netns, index int, which, flags uint32) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -33,8 +33,8 @@ type Flags struct {
 	Rest uint32 `json:"rest,omitempty"`
 }
 
-// restFlags are the other flags that the kernel lets userspace set
-// (__dev_change_flags), though few drivers use them.
+// restFlags are the other flags that the kernel lets userspace set (__dev_change_flags). Few
+// drivers use them.
 const restFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA | unix.IFF_DYNAMIC
 
 func flagsOf(raw uint32) Flags {

@@ -8,16 +8,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// ParseMAC returns the link-layer address of a text, nil for none.
+// ParseMAC parses a link-layer address. It returns nil if text is not an address.
 func ParseMAC(text string) net.HardwareAddr {
-	mac, _ := net.ParseMAC(text) // a record has what the kernel said
+	mac, _ := net.ParseMAC(text) // no error is needed: a record has the kernel's own text
 	return mac
 }
 
-// Identity has the properties that a link keeps when it is renamed and moved. ParentDev with
-// [Identity.Hardware] identifies a NIC for good; a virtual link has neither, and
-// is identified by its index (kept unless the target has that index), its MAC,
-// the alias of the move, and the link that it lies on or is connected to.
+// Identity has the properties that a link keeps when it is renamed and moved. For a NIC, ParentDev
+// and [Identity.Hardware] together never change. A virtual link has neither. It is identified by
+// its index (which it keeps unless the target namespace uses that index), its MAC, the alias that
+// the move set, and the link below it or its peer.
 type Identity struct {
 	ParentDev string `json:"parentDev,omitempty"`
 	ParentBus string `json:"parentBus,omitempty"`
@@ -25,23 +25,23 @@ type Identity struct {
 	Kind      string `json:"kind,omitempty"`
 	MAC       string `json:"mac,omitempty"`
 	Index     int    `json:"index,omitempty"`
-	// Lower is the ifindex (IFLA_LINK) of the link below it, or of a veth's peer.
-	// It changes only if that link moves. It is 0 if there is none.
+	// Lower is the ifindex (IFLA_LINK) of the link below this link, or of a veth's peer. It changes
+	// only if that other link moves. It is 0 if there is none.
 	Lower int `json:"lower,omitempty"`
-	// AnyMAC is set for the only netdev of its device, if it may get another permanent MAC: that of a virtual
-	// function follows what its physical function sets, or what a trusted function asks for
+	// AnyMAC is set if the netdev is the only one of its device and may get another permanent MAC. The permanent MAC of a
+	// virtual function follows what its physical function sets, or what a trusted function asks for
 	// (iavf_virtchnl_completion, ixgbevf_reset).
 	AnyMAC bool `json:"anyMAC,omitempty"`
 }
 
-// sameHardware reports whether l can be the link of id by its parent device and [Identity.Hardware].
+// sameHardware reports whether l can be the link of id, judging by its parent device and [Identity.Hardware].
 func (id Identity) sameHardware(l *Link) bool {
 	now := l.Identity()
 	return now.ParentDev == id.ParentDev && now.ParentBus == id.ParentBus && (id.AnyMAC || now.Hardware() == id.Hardware())
 }
 
-// Is reports whether l can be the netdev of id, in the namespace of its index: by its parent device and permanent MAC, and a
-// link without a parent device by its index.
+// Is reports whether l can be the netdev of id. l must be in the namespace to which id's index belongs. Is compares the
+// parent device and the permanent MAC. If l has no parent device, Is also compares the index.
 func (id Identity) Is(l *Link) bool {
 	return id.sameHardware(l) && (l.HasParent() || l.Index == id.Index)
 }
@@ -54,7 +54,7 @@ func (l *Link) Identity() Identity {
 	}
 }
 
-// MACText returns a link-layer address as text, "" for none.
+// MACText returns a link-layer address as text, or "" if there is none.
 func MACText(m net.HardwareAddr) string {
 	if len(m) == 0 {
 		return ""
@@ -62,19 +62,19 @@ func MACText(m net.HardwareAddr) string {
 	return m.String()
 }
 
-// Hardware returns the properties that a device's netdev has again when the kernel re-creates it: the permanent MAC,
-// and of the InfiniBand interface of a port the GUID in it, because another queue pair has another number.
-// It is "" if the link has no permanent MAC.
+// Hardware returns the properties that the netdev of a device has again after the kernel has re-created it: the permanent
+// MAC, or, for the InfiniBand interface of a port, the GUID in that MAC, because the new interface has another queue pair
+// number. It returns "" if the link has no permanent MAC.
 func (id Identity) Hardware() string {
-	// Children of one port, which have no parent device, differ by their queue pairs only.
+	// The children of one port have no parent device, and only their queue pairs differ.
 	if mac := ParseMAC(id.PermMAC); id.Kind == KindIPoIB && id.ParentDev != "" && len(mac) == IPoIBAddress {
 		return MACText(mac[ipoibGUID:])
 	}
 	return id.PermMAC
 }
 
-// Find returns the link with the identity id, or nil if it is not in the
-// namespace. hints are its last known names, altnames or aliases.
+// Find returns the link with the identity id, or nil if the namespace does not have that link.
+// hints are the last known names, altnames or aliases of the link.
 func Find(n *netns.Netns, id Identity, hints ...string) (*Link, error) {
 	return findAmong(n, id, hints, func(*Link) bool { return true })
 }
@@ -94,12 +94,11 @@ func findAmong(n *netns.Netns, id Identity, hints []string, may func(*Link) bool
 	return best, nil
 }
 
-// FindAt is [Find] for a link whose index in this namespace is known: the
-// kernel does not reuse the index of an existing link, so the link is found
-// despite all other changes. 0 means unknown. A VLAN with another index must lie
-// on the same link as before, outside the namespace, and a veth must have the same
-// peer: a pod can give a link of its own the MAC and the name of a NIC that it has
-// hidden.
+// FindAt is [Find] for a link whose index in this namespace is known. The kernel does not reuse the
+// index of an existing link, so FindAt finds the link despite all other changes. An index of 0
+// means unknown. If a link has another index, FindAt accepts it only under a condition: a VLAN must
+// still be on the same link outside the namespace, and a veth must still have the same peer.
+// Otherwise a pod could hide a NIC, and pass off a link of its own that has the NIC's MAC and name.
 func FindAt(n *netns.Netns, index int, id Identity, hints ...string) (*Link, error) {
 	if index == 0 {
 		return Find(n, id, hints...)
@@ -114,8 +113,8 @@ func FindAt(n *netns.Netns, index int, id Identity, hints ...string) (*Link, err
 	return findAmong(n, id, hints, id.sameLower)
 }
 
-// sameLower reports whether l, in a pod's netns, is on the link outside it that the
-// VLAN or veth of id was on, as far as that is known.
+// sameLower reports whether l, which is in a pod's netns, is still on the same link outside that
+// netns as the VLAN or veth of id was. It returns true if that is not known.
 func (id Identity) sameLower(l *Link) bool {
 	if id.Kind != "vlan" && id.Kind != "veth" || id.Lower == 0 {
 		return true
@@ -123,7 +122,7 @@ func (id Identity) sameLower(l *Link) bool {
 	return l.Lower == id.Lower && l.LowerInOtherNetns
 }
 
-// Score returns the certainty that l is the link of id: 0 = it is not.
+// Score returns how certain it is that l is the link of id. 0 means that l is another link.
 func (id Identity) Score(l *Link, hints []string) int {
 	now := l.Identity()
 	if !id.sameHardware(l) || now.Kind != id.Kind {
@@ -135,10 +134,9 @@ func (id Identity) Score(l *Link, hints []string) int {
 			known++
 		}
 	}
-	// Index, MAC and name may each be changed, or given to another link.
-	// A virtual link needs two of the three. A device needs one: it can have
-	// several netdevs without a permanent MAC (representors). With a permanent
-	// MAC it needs none.
+	// Index, MAC and name may each be changed, or be given to another link. A virtual link needs
+	// two of the three. A device with a permanent MAC needs none. A device without one needs one of
+	// the three, because it can have several netdevs without a permanent MAC (representors).
 	needs := 2
 	switch {
 	case id.PermMAC != "":
@@ -149,8 +147,8 @@ func (id Identity) Score(l *Link, hints []string) int {
 	if known < needs {
 		return 0
 	}
-	// Of two links with the same matches, the one with the index wins, because
-	// a pod cannot choose the index of an existing link.
+	// If two links have the same matches, the link with the index wins, because a pod cannot choose
+	// the index of an existing link.
 	score := 2*known + 1
 	if l.Index == id.Index {
 		score++

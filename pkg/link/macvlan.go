@@ -41,15 +41,15 @@ func modeOf(mode int) string {
 			return name
 		}
 	}
-	return "source" // the only other one in the kernel
+	return "source" // the kernel has only this other mode
 }
 
-// CreateMacvlan makes a macvlan on a NIC of n directly in target, so that it is
-// never visible in n. It is down, and has no address. The error wraps [ErrNotFound] and
-// ENODEV if there is no master with that index.
+// CreateMacvlan makes a macvlan on a NIC of n directly in target, so that the macvlan is never
+// visible in n. The macvlan is down, and has no address. The error wraps [ErrNotFound] and ENODEV
+// if n has no master with that index.
 //
-// It does not use netlink.LinkAdd, which looks the new link up by its name in n
-// afterwards: the link is in target, and another one may have the name in n.
+// CreateMacvlan does not use netlink.LinkAdd, which afterwards looks up the new link by its name in
+// n: the link is in target, and another link of n may have that name.
 func CreateMacvlan(n, target *netns.Netns, m Macvlan) error {
 	data := nlattr.Attrs{{Type: nl.IFLA_MACVLAN_MODE, Value: nl.Uint32Attr(macvlanModes[m.Mode])}}
 	if m.BCQueueLen > 0 {
@@ -74,36 +74,36 @@ func CreateMacvlan(n, target *netns.Netns, m Macvlan) error {
 	return IfGone(n, n.Request(unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), attrs), m.Master)
 }
 
-// Probe asks the kernel about macvlans in namespaces that cannot be searched, because they
-// have no path. The zero value is ready to use. It makes a netns of its own when it first
-// needs one; Close ends that.
+// Probe asks the kernel about macvlans in namespaces that cannot be searched, because they have no
+// path. The zero value is ready to use. A Probe makes a network namespace when it first needs one,
+// and Close ends that namespace.
 type Probe struct {
 	once sync.Once
 	ns   *netns.Netns
 	err  error
 }
 
-// Close ends the probe's netns, if there is one.
+// Close ends the probe's namespace, if the probe has made one.
 func (p *Probe) Close() { p.ns.Close() }
 
-// MacvlanIsUp reports whether a macvlan with this MAC is up on the link of n with this
-// index, in any namespace. It makes a macvlan of the same MAC: the kernel sets that up
-// only if no other is up (macvlan_addr_busy). While it runs, setting up another macvlan
-// with this MAC fails: the caller makes sure that no attachment has the MAC, and asks
-// [Accepts] first. Where the probe cannot have a netns of its own, for example
-// because /proc/sys is read-only, MacvlanIsUp returns true.
+// MacvlanIsUp reports whether a macvlan with this MAC is up on the link of n with this index, in
+// any namespace. To find out, it makes a macvlan with the same MAC: the kernel lets MacvlanIsUp set
+// that macvlan up only if no other macvlan with this MAC is up (macvlan_addr_busy). During the
+// call, setting up another macvlan with this MAC fails. So the caller must first make sure that no
+// attachment has the MAC, and then call [Accepts]. If the probe cannot make a namespace, for
+// example because /proc/sys is read-only, MacvlanIsUp returns true.
 func (p *Probe) MacvlanIsUp(n *netns.Netns, index int, mac net.HardwareAddr) (bool, error) {
 	p.once.Do(func() { p.ns, p.err = netns.New() })
 	if p.err != nil {
 		return true, nil //nolint:nilerr // see above
 	}
-	name := fmt.Sprintf("probe%08x", rand.Uint32()) // not that of a link of n: kernels before 6.2 refuse it
+	name := fmt.Sprintf("probe%08x", rand.Uint32()) // must differ from the names of n's links, or kernels before 6.2 refuse it
 	err := CreateMacvlan(n, p.ns, Macvlan{Name: name, Master: index, Mode: "bridge", MAC: mac})
 	if errors.Is(err, unix.EBUSY) {
 		return false, nil // the link belongs to an ipvlan, a bridge or a bond, so it has no macvlans
 	}
 	if err != nil {
-		return false, fmt.Errorf("make a macvlan %s on link %d of netns %s, to see whether another is up: %w", mac, index, n.Path, err)
+		return false, fmt.Errorf("make a macvlan %s on link %d of netns %s, to see whether another with this MAC is up: %w", mac, index, n.Path, err)
 	}
 	l, err := ByName(p.ns, name)
 	if err != nil {
@@ -117,14 +117,14 @@ func (p *Probe) MacvlanIsUp(n *netns.Netns, index int, mac net.HardwareAddr) (bo
 	return false, errors.Join(err, deleted)
 }
 
-// onePiece is a number of entries that surely fit into one message of a dump.
+// onePiece is a number of entries that certainly fit into one message of a dump.
 const onePiece = 50
 
-// Accepts reports whether the link with this index accepts frames for mac, in addition to those for its own address:
-// mac is in one of its filter lists (ndo_dflt_fdb_dump). Children on the link add their MACs while they are up
-// (macvlan_open). But a pod with a macvlan can add any address (SIOCADDMULTI, PACKET_MR_UNICAST): see
-// [Probe.MacvlanIsUp]. If the lists are so long that the kernel sends them in pieces, between which they can change,
-// Accepts returns true.
+// Accepts reports whether the link with this index accepts frames for mac, in addition to frames for its own
+// address. It looks for mac in the link's filter lists (ndo_dflt_fdb_dump). Children on the link add their MACs
+// while they are up (macvlan_open). But a pod with a macvlan can add any address (SIOCADDMULTI, PACKET_MR_UNICAST):
+// see [Probe.MacvlanIsUp]. Long lists are sent in several pieces, and can change between two pieces. If the lists
+// are that long, Accepts returns true.
 func Accepts(n *netns.Netns, index int, mac net.HardwareAddr) (bool, error) {
 	entries, err := nlsocket.RetryDump(func() ([]netlink.Neigh, error) { return n.Handle().NeighList(index, unix.AF_BRIDGE) })
 	if err != nil {

@@ -16,14 +16,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Move moves the link with this index from n to target, with a new name and
-// alias, all in one RTM_NEWLINK. The link goes down and loses its addresses,
-// routes, neighbors and sysctls (__dev_change_net_namespace).
+// Move moves the link with this index from n to target, with a new name and a new alias, in one RTM_NEWLINK. The link goes
+// down and loses its addresses, routes, neighbors and sysctls (__dev_change_net_namespace).
 //
-// No process can use it under another name, but listeners in target (udev) see it arrive under its old name and renamed
-// at once, because the kernel moves first. And if the new name is taken there, the link stays in target under the old
-// one: so after an error the caller must find the link again by its [Identity], which does not change, before it does
-// anything else. [MoveAs] has neither problem.
+// No process can use the link in target under another name. But listeners in target (udev) see the link arrive under its
+// old name, and then see it renamed at once, because the kernel moves the link first. If the new name is taken in target,
+// the link stays in target under the old name. So after an error the caller must find the link again by its [Identity],
+// which does not change, before it does anything else. [MoveAs] has neither problem.
 func Move(n *netns.Netns, index int, target *netns.Netns, name, alias string) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -38,14 +37,13 @@ func Move(n *netns.Netns, index int, target *netns.Netns, name, alias string) er
 	return nil
 }
 
-// Movable returns an error that wraps EINVAL if the kernel does not move l to
-// any other namespace: a bridge, a VRF, the uplink of a NIC in switchdev mode.
-// It changes nothing.
+// Movable returns an error that wraps EINVAL if the kernel does not move l to any other namespace.
+// That is so for a bridge, a VRF and the uplink of a NIC in switchdev mode. Movable changes
+// nothing.
 //
-// Linux 6.15 and later report it as an attribute of the link. Kernels before
-// 6.13 check it even if a link is moved to its own namespace, which does
-// nothing else (__dev_change_net_namespace). With 6.13 and 6.14 only the move
-// itself shows it.
+// Linux 6.15 and later report this property as an attribute of the link. Kernels before 6.13 check
+// the property even if a link is moved to its own namespace, a move that has no other effect
+// (__dev_change_net_namespace). With 6.13 and 6.14 only a real move shows the property.
 func Movable(n *netns.Netns, l *Link) error {
 	if l.Immutable {
 		return unix.EINVAL
@@ -56,11 +54,10 @@ func Movable(n *netns.Netns, l *Link) error {
 	return Set(n, l.Index, nlattr.Attr{Type: unix.IFLA_NET_NS_FD, Value: nl.Uint32Attr(uint32(n.FD()))})
 }
 
-// MoveAs renames l in n, and moves it to target once it has the name and
-// alias for target. So target never sees another name, and the kernel checks
-// name and altnames before it moves anything: if one is taken (an error that
-// wraps EEXIST), the link is still in n, under its old name. It is for the
-// return to the host, where names matter more than in the pod.
+// MoveAs renames l in n first, and then moves l to target with that name and the alias. So
+// processes in target never see another name. The kernel checks the name and altnames before it
+// moves anything: if one is taken (an error that wraps EEXIST), the link is still in n, under its
+// old name. Use MoveAs for the return to the host, where names matter more than in the pod.
 func MoveAs(n *netns.Netns, l *Link, target *netns.Netns, name, alias string) error {
 	if err := Rename(n, l.Index, name); err != nil {
 		return fmt.Errorf("rename %s to %q before it moves to netns %s: %w", l.Name, name, target.Path, err)
@@ -70,7 +67,7 @@ func MoveAs(n *netns.Netns, l *Link, target *netns.Netns, name, alias string) er
 		return nil
 	}
 	if err := Rename(n, l.Index, l.Name); err != nil && !errors.Is(err, unix.ENODEV) {
-		return errors.Join(err, fmt.Errorf("rename it back to %s: %w", l.Name, err))
+		return errors.Join(err, fmt.Errorf("rename the link back to %s: %w", l.Name, err))
 	}
 	return err
 }
@@ -96,9 +93,9 @@ func SetAlias(n *netns.Netns, index int, alias string) error {
 	return Set(n, index, nlattr.Attr{Type: unix.IFLA_IFALIAS, Value: []byte(alias)})
 }
 
-// SetMAC sets the link's address. Many drivers take it only while the link is down. A virtual function must often have the
-// MAC that its physical function has given it, and igbvf asks for that when the link is set down (igbvf_reset): if it
-// refuses, the link is set down once more.
+// SetMAC sets the link's address. Many drivers accept an address only while the link is down. A virtual function must
+// often have the MAC that its physical function has given it. igbvf asks for that MAC when the link is set down
+// (igbvf_reset), so SetMAC sets the link down once more if the driver refuses the address.
 func SetMAC(n *netns.Netns, index int, mac net.HardwareAddr) error {
 	address := nlattr.Attr{Type: unix.IFLA_ADDRESS, Value: mac}
 	err := Set(n, index, address)
@@ -118,8 +115,8 @@ func SetMAC(n *netns.Netns, index int, mac net.HardwareAddr) error {
 	return Set(n, index, address)
 }
 
-// Rename renames the link. Kernels before 6.2 require it to be down; it is up
-// again afterwards.
+// Rename renames the link. Kernels before 6.2 require the link to be down. In that case Rename sets
+// it down first and up again afterwards.
 func Rename(n *netns.Netns, index int, name string) error {
 	named := nlattr.Attr{Type: unix.IFLA_IFNAME, Value: nl.ZeroTerminated(name)}
 	err := Set(n, index, named)
@@ -141,14 +138,14 @@ func Delete(n *netns.Netns, index int) error {
 	return err
 }
 
-// DeleteTogether deletes many virtual links of one namespace by one request. One by
-// one, each could take the kernel ten milliseconds (synchronize_net). It returns the
-// links that remain: all of them if the kernel refuses, or if limit ends first.
+// DeleteTogether deletes many virtual links of one namespace in one request. Deleted one at a time,
+// each link could take the kernel ten milliseconds (synchronize_net). It returns the links that
+// remain: all of them if the kernel refuses the request, or if limit passes first.
 func DeleteTogether(n *netns.Netns, links []*Link, limit time.Duration) (left []*Link, err error) {
 	deadline := time.Now().Add(limit)
-	// The group is chosen at random, so no other link is in it. A process that adds
-	// one now could delete that link itself. The kernel refuses to delete a group
-	// that contains a NIC.
+	// The group number is random, so no other link is in the group. A process that adds a link to
+	// it now could also delete that link itself. The kernel refuses to delete a group that contains
+	// a NIC.
 	group := nlattr.Attr{Type: unix.IFLA_GROUP, Value: nl.Uint32Attr(rand.Uint32() | 1<<31)}
 	for _, l := range links {
 		if err := Set(n, l.Index, group); err != nil && !errors.Is(err, unix.ENODEV) || time.Now().After(deadline) {

@@ -18,25 +18,25 @@ import (
 // (IFLA_PARENT_DEV_NAME). An older kernel shows it in sysfs only, to a mount of
 // the link's namespace.
 
-// parentKinds are the kinds of links that have a parent device and no such
-// attribute on an old kernel. Pods make links of any other kind by the thousand.
+// parentKinds are the kinds of links that have a parent device, but no IFLA_PARENT_DEV_NAME on an
+// old kernel. Pods make links of other kinds by the thousand.
 var parentKinds = []string{"device", "ipoib"}
 
 func (l *Link) mayHaveParent() bool {
 	return l.ParentDev == "" && l.Encap != "loopback" && slices.Contains(parentKinds, l.Kind)
 }
 
-// parents is what is known of the running kernel.
+// parents is what is known about the running kernel.
 var parents struct {
 	sync.Mutex
 	known    bool
-	reported bool // it has the attribute, so a link without it has no parent
+	reported bool // the kernel has the attribute, so a link without the attribute has no parent
 }
 
-// reportsParents reports whether the kernel has the attribute, whatever its
-// version: vendors add it to older kernels. It asks the kernel once: a kernel
-// that knows the attribute refuses a request in which its text does not end
-// (NLA_NUL_STRING of ifla_policy), and an older kernel ignores it.
+// reportsParents reports whether the kernel has the attribute IFLA_PARENT_DEV_NAME. It does not
+// look at the version, because vendors add the attribute to older kernels. It asks the kernel once,
+// with an attribute whose text is not terminated: a kernel that knows the attribute refuses that
+// request (NLA_NUL_STRING of ifla_policy), and an older kernel ignores the attribute.
 func reportsParents(n *netns.Netns) bool {
 	parents.Lock()
 	defer parents.Unlock()
@@ -50,8 +50,8 @@ func reportsParents(n *netns.Netns) bool {
 	return parents.reported
 }
 
-// refuses reports whether the kernel refuses to describe the loopback if it is
-// asked with this attribute. It ignores attributes that it does not know.
+// refuses reports whether the kernel refuses a request to describe the loopback because the request
+// has this attribute. The kernel ignores attributes that it does not know.
 func refuses(n *netns.Netns, attribute int, value []byte) (bool, error) {
 	req := askLink(0, 1)
 	req.AddData(nl.NewRtAttr(attribute, value))
@@ -64,15 +64,13 @@ func refuses(n *netns.Netns, attribute int, value []byte) (bool, error) {
 
 // errOtherLink means that sysfs has no link with that name and index: the link
 // was renamed or moved after the kernel described it.
-var errOtherLink = errors.New("it is renamed or moved at this moment")
+var errOtherLink = errors.New("the link is renamed or moved at this moment")
 
-// parentTries bounds the tries to read the parent of a link that its pod renames
-// meanwhile.
+// parentTries bounds the tries to read the parent of a link that its pod renames again and again.
 const parentTries = 100
 
-// addParents sets the parents of these links, if the kernel does not report
-// them. That of a link that is gone by now stays empty. Of one that is renamed
-// all the time Damage is set.
+// addParents sets the parents of these links, if the kernel does not report them. If a link is
+// gone, its parent stays empty. If a link is renamed all the time, addParents sets its Damage.
 func addParents(n *netns.Netns, links ...*Link) error {
 	i := slices.IndexFunc(links, (*Link).mayHaveParent)
 	if i < 0 || reportsParents(n) {
@@ -118,9 +116,9 @@ func addParent(n *netns.Netns, sys int, l *Link) error {
 	return errOtherLink
 }
 
-// parentIn returns the name and bus of the parent device of the link with this
-// name and index, from a sysfs; empty ones for a virtual link. The directory
-// stays that of the link if the link is renamed.
+// parentIn returns the name and bus of the parent device of the link with this name and index, as
+// the sysfs sys shows them. It returns empty strings for a virtual link. It opens the link's
+// directory first, which stays the same if the link is renamed.
 func parentIn(sys int, name string, index int) (dev, bus string, err error) {
 	if !netns.IsElement(name) {
 		return "", "", errOtherLink
@@ -151,7 +149,7 @@ func parentIn(sys int, name string, index int) (dev, bus string, err error) {
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return "", "", err
 	}
-	// ../../../../bus/pci; of a device without a bus ../../class/…
+	// The path ends in bus/pci, for example. For a device without a bus it is ../../class/….
 	if above, name := path.Split(subsystem); path.Base(above) == "bus" {
 		bus = name
 	}
@@ -167,8 +165,8 @@ func readLinkAt(dir int, name string) (string, error) {
 	return string(target[:size]), nil
 }
 
-// OpenSysfs opens the sysfs directory of the link with this index. The caller closes it. The link may be renamed
-// meanwhile.
+// OpenSysfs opens the sysfs directory of the link with this index. The caller must close it. The link may be
+// renamed meanwhile.
 func OpenSysfs(n *netns.Netns, index int) (dir int, err error) {
 	root, err := n.Sysfs()
 	if err != nil {

@@ -12,22 +12,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// parseLink decodes the payload of RTM_NEWLINK. If it is malformed it decodes
-// the part before the damage.
+// parseLink decodes the payload of RTM_NEWLINK. If the payload is malformed, parseLink decodes the
+// part before the damage.
 //
-// A pod can damage the description of its own virtual links: the kernel has 16
-// bits for the length of a nested attribute, and does not check that they
-// suffice for the source addresses of a macvlan (nla_nest_end). The pod
-// controls the bytes after it. So the first attribute of a kind counts: the
-// kernel puts a link's name, addresses and kind before everything that a pod
+// A pod can damage the description of its own virtual links: the kernel has 16 bits for the length
+// of a nested attribute, and does not check that these suffice for the source addresses of a
+// macvlan (nla_nest_end). The pod controls the bytes after the damage. So only the first attribute
+// of a kind counts: the kernel puts a link's name, addresses and kind before everything that a pod
 // can lengthen.
 func parseLink(m []byte) *Link {
 	l, _ := parse(m)
 	return l
 }
 
-// parseWhole is parseLink for a link that keeps all attributes, unless they are
-// malformed.
+// parseWhole is like parseLink, but the link keeps all attributes, unless they are malformed.
 func parseWhole(m []byte) *Link {
 	l, attrs := parse(bytes.Clone(m)) // the values point into it
 	if l.Damage == nil {
@@ -36,7 +34,7 @@ func parseWhole(m []byte) *Link {
 	return l
 }
 
-// IndexOf returns the index in the payload of RTM_NEWLINK, 0 if it has none.
+// IndexOf returns the index in the payload of RTM_NEWLINK, or 0 if the payload has none.
 func IndexOf(m []byte) int {
 	if len(m) < unix.SizeofIfInfomsg {
 		return 0
@@ -85,8 +83,8 @@ func parse(m []byte) (*Link, nlattr.Attrs) {
 // netnsImmutable is IFLA_NETNS_IMMUTABLE of linux/if_link.h.
 const netnsImmutable = 67
 
-// sourcesThatFit is a number of source addresses that fits a macvlan's
-// description: 12 bytes each in 64 KiB (macvlan_fill_info_macaddr).
+// sourcesThatFit is a number of source addresses that certainly fits into a macvlan's description.
+// Each takes 12 bytes, and all must fit into 64 KiB (macvlan_fill_info_macaddr).
 const sourcesThatFit = 5000
 
 // parseInfo decodes IFLA_LINKINFO, which virtual links have.
@@ -109,7 +107,7 @@ func (l *Link) parseInfo(attrs nlattr.Attrs) {
 		l.IPoIB = parseIPoIB(data)
 	case "vxlan":
 		l.damaged(err)
-		// The kernel deletes a VXLAN with the link that it sends by, but reports
+		// The kernel deletes a VXLAN together with the link that the VXLAN sends by, but reports
 		// that link only in the VXLAN's own attributes.
 		if l.Lower == 0 {
 			l.Lower = data.Int(nl.IFLA_VXLAN_LINK)
@@ -123,7 +121,7 @@ func (l *Link) damaged(err error) {
 	}
 }
 
-// macOf returns the link-layer address in the attribute, nil for one of zeros.
+// macOf returns the link-layer address in the attribute, or nil if the address consists of zeros.
 func macOf(attrs nlattr.Attrs, typ uint16) []byte {
 	v, _ := attrs.Get(typ)
 	if len(bytes.Trim(v, "\x00")) == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// listRules returns the policy rules of the namespace, of both families. The library does not
-// read their actions.
+// listRules returns the policy rules of the namespace, for both families. The library does not read
+// the actions of the rules.
 func listRules(n *netns.Netns) ([]netlink.Rule, error) {
 	all, err := nlsocket.RetryDump(func() ([]netlink.Rule, error) { return n.Handle().RuleList(netlink.FAMILY_ALL) })
 	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -30,8 +30,9 @@ func listRules(n *netns.Netns) ([]netlink.Rule, error) {
 	return all, nil
 }
 
-// sameRule reports whether a rule that the kernel listed is want: by family, priority,
-// table, source and interface. These tell the rules of pods' interfaces apart.
+// sameRule reports whether have, a rule that the kernel listed, is the rule want. It compares
+// family, priority, table, source and interface, which are enough to tell the rules of pods'
+// interfaces apart.
 func sameRule(have, want netlink.Rule) bool {
 	source := func(r netlink.Rule) string {
 		if r.Src == nil {
@@ -43,7 +44,7 @@ func sameRule(have, want netlink.Rule) bool {
 		have.OifName == want.OifName && source(have) == source(want)
 }
 
-// MissingRules returns those of the rules that the namespace does not have.
+// MissingRules returns the rules that the namespace does not have.
 func MissingRules(n *netns.Netns, rules []netlink.Rule) ([]netlink.Rule, error) {
 	have, err := listRules(n)
 	if err != nil {
@@ -58,9 +59,9 @@ func MissingRules(n *netns.Netns, rules []netlink.Rule) ([]netlink.Rule, error) 
 	return missing, nil
 }
 
-// RulesOfInterface returns the policy rules of an interface, which may no longer exist: the
-// rules with this priority for packets that leave by it, and the rules for single source
-// addresses that lead to the same tables, with this priority or the next one.
+// RulesOfInterface returns the policy rules of an interface, which may no longer exist. These are
+// the rules with this priority for packets that leave by the interface, and the rules for single
+// source addresses that lead to the same tables and have this priority or the next one.
 func RulesOfInterface(n *netns.Netns, ifName string, priority int) ([]netlink.Rule, error) {
 	all, err := listRules(n)
 	if err != nil {
@@ -109,23 +110,23 @@ func TableUsed(n *netns.Netns, table int) (bool, error) {
 	return len(found) > 0, nil
 }
 
-// HasRuleFor reports whether a rule of the namespace leads to one of the tables. The rules of
-// the kernel lead to the tables local, main and default.
+// HasRuleFor reports whether a rule of the namespace leads to one of the tables. The kernel's own
+// rules lead to the tables local, main and default.
 func HasRuleFor(n *netns.Netns, tables []int) (bool, error) {
 	all, err := listRules(n)
 	return slices.ContainsFunc(all, func(r netlink.Rule) bool { return slices.Contains(tables, r.Table) }), err
 }
 
-// SetAddressMetric sets the metric of the route that the kernel adds to the main table for
-// the address, which the link has (IFA_RT_PRIORITY). The kernel keeps it when the link goes
-// down and up.
+// SetAddressMetric sets the metric of the route that the kernel adds to the main table for the
+// address ip (IFA_RT_PRIORITY). The link must have that address. The kernel keeps the metric when
+// the link goes down and up.
 func SetAddressMetric(n *netns.Netns, index int, ip *net.IPNet, metric int) error {
 	addrs, err := ListAddresses(n, index)
 	if err != nil {
 		return err
 	}
 	at := slices.IndexFunc(addrs, func(a netlink.Addr) bool {
-		// Of an address with a peer the library has the length beside the peer.
+		// If an address has a peer, the library puts the prefix length beside the peer.
 		return a.IPNet.String() == ip.String() || a.Peer != nil && a.IPNet.IP.Equal(ip.IP) && a.Peer.Mask.String() == ip.Mask.String()
 	})
 	if at < 0 {
@@ -135,7 +136,7 @@ func SetAddressMetric(n *netns.Netns, index int, ip *net.IPNet, metric int) erro
 	header := make([]byte, unix.SizeofIfAddrmsg)
 	header[0], header[1], header[3] = unix.AF_INET6, byte(ones), byte(addrs[at].Scope)
 	local, remote := ip.IP.To16(), ip.IP.To16()
-	if peer := addrs[at].Peer; peer != nil { // else the kernel would add a second address
+	if peer := addrs[at].Peer; peer != nil { // without the peer the kernel would add a second address
 		remote = peer.IP.To16()
 	}
 	if ip.IP.To4() != nil {
@@ -146,14 +147,14 @@ func SetAddressMetric(n *netns.Netns, index int, ip *net.IPNet, metric int) erro
 		{Type: unix.IFA_LOCAL, Value: local},
 		{Type: unix.IFA_ADDRESS, Value: remote},
 		{Type: unix.IFA_RT_PRIORITY, Value: nl.Uint32Attr(uint32(metric))},
-		// Without them IPv6 would take back what the address has.
+		// Without the flags IPv6 would remove the flags that the address has.
 		{Type: unix.IFA_FLAGS, Value: nl.Uint32Attr(uint32(addrs[at].Flags) &^ (unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED))},
 	}
 	return failure.Context(IfGone(n, n.Request(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, attrs), index), "metric of address %s", ip)
 }
 
-// Rules returns the policy rules that select by source, point at one of tables,
-// and cover one of addrs: the rules of an interface's addresses.
+// Rules returns the policy rules that select by source, lead to one of tables, and cover one of
+// addrs: these are the rules for the addresses of an interface.
 func Rules(n *netns.Netns, addrs []*net.IPNet, tables []int) ([]netlink.Rule, error) {
 	all, err := listRules(n)
 	if err != nil {
@@ -171,7 +172,7 @@ func Rules(n *netns.Netns, addrs []*net.IPNet, tables []int) ([]netlink.Rule, er
 	return found, nil
 }
 
-// AddRules adds policy rules; existing ones are left unchanged.
+// AddRules adds policy rules. It leaves existing rules unchanged.
 func AddRules(n *netns.Netns, rules []netlink.Rule) error {
 	for _, r := range rules {
 		if err := n.Handle().RuleAdd(&r); err != nil && !errors.Is(err, unix.EEXIST) {

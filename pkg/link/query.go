@@ -35,21 +35,20 @@ type Link struct {
 	ParentDev         string           // name of the parent device: a PCI address, "virtio1", "mlx5_core.sf.4"
 	ParentBus         string           // its bus: "pci", "virtio", "auxiliary"; empty for a virtual link
 	Lower             int              // ifindex of the link below (or of a veth's peer), 0 if none
-	LowerInOtherNetns bool             // Lower is an index of another namespace
-	LowerNetns        int              // if LowerInOtherNetns: this namespace's ID of that one
+	LowerInOtherNetns bool             // Lower is an index in another namespace
+	LowerNetns        int              // if LowerInOtherNetns: the ID that this namespace has for that other namespace
 	Master            int              // ifindex of its bridge, bond, VRF, …, 0 if none
 	OperUp            bool             // operational state "up"
-	Carrier           bool             // the driver reports a carrier; a link that is down may have one too (IFLA_CARRIER)
-	Mode              string           // of a macvlan: a key of macvlanModes, or "source"
-	IPoIB             *IPoIB           // of an InfiniBand interface, else nil
-	Immutable         bool             // the kernel keeps it in its namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
-	Mutable           bool             // the kernel reports that it can be moved; older kernels set neither
-	// Damage is the reason why the description is incomplete: the kernel
-	// refused it, or it is malformed. The readable part is set, the index
-	// always.
+	Carrier           bool             // the driver reports a carrier (IFLA_CARRIER), which is possible even if the link is down
+	Mode              string           // mode of a macvlan: a key of macvlanModes, or "source"
+	IPoIB             *IPoIB           // nil if the link is not an InfiniBand interface
+	Immutable         bool             // the kernel does not move the link to another namespace (IFLA_NETNS_IMMUTABLE, Linux 6.15)
+	Mutable           bool             // the kernel reports that the link can be moved; older kernels report neither
+	// Damage is the reason why the description is incomplete: the kernel refused to send it, or it
+	// is malformed. The fields that could be read are set, and Index is always set.
 	Damage error
 
-	attrs nlattr.Attrs // all attributes, nil for a link of a list: see AttrsOf
+	attrs nlattr.Attrs // all attributes, nil for a link from a list: see AttrsOf
 }
 
 // IsUp reports whether the link is administratively up.
@@ -61,8 +60,8 @@ func (l *Link) SettableFlags() Flags { return flagsOf(l.Flags) }
 // HasCarrier reports whether the link is up with a carrier, so that it can pass packets.
 func (l *Link) HasCarrier() bool { return l.Flags&unix.IFF_LOWER_UP != 0 }
 
-// HasParent reports whether the link has a device of the host. When its
-// namespace ends such a link returns to the host; one without is destroyed.
+// HasParent reports whether the link has a parent device on the host. When the namespace of such a
+// link ends, the link returns to the host. A link without a parent device is destroyed.
 func (l *Link) HasParent() bool { return l.ParentDev != "" }
 
 // Names returns the name and the altnames.
@@ -77,18 +76,18 @@ func (l *Link) Describe() string {
 	return fmt.Sprintf("%s %s, index %d", kind, l.Name, l.Index)
 }
 
-// ErrNotFound is wrapped by every call about one link if the namespace has no link with the
-// given name or index: it never had, or the link has left. The kernel's own error is
-// wrapped as well. It proves nothing about where the link is now.
+// ErrNotFound is wrapped by every call about one link if the namespace has no link with the given
+// name or index: the link never was there, or it has left. The error wraps the kernel's own error
+// as well. ErrNotFound proves nothing about where the link is now.
 var ErrNotFound = errors.New("no such link")
 
-// Links returns all links of the namespace, by index. One that cannot be read
-// in full does not hide the others: see [Link.Damage].
+// Links returns all links of the namespace, by index. A link that cannot be read in full does not
+// hide the other links: see [Link.Damage].
 func Links(n *netns.Netns) ([]*Link, error) { return listLinks(n, 0) }
 
-// SomeLinks returns the first links of the namespace, at most so many, and those for whose index
-// wanted returns true. They have no altnames. A pod can have thousands of links, with 64 KiB
-// of altnames each.
+// SomeLinks returns the first links of the namespace, at most as many as most, and also the links for
+// whose index wanted returns true. The returned links have no altnames. A pod can have thousands of
+// links, with 64 KiB of altnames each.
 func SomeLinks(n *netns.Netns, most int, wanted func(index int) bool) ([]*Link, error) {
 	links, err := nlsocket.RetryDump(func() ([]*Link, error) {
 		var found []*Link
@@ -122,8 +121,8 @@ func SomeLinks(n *netns.Netns, most int, wanted func(index int) bool) ([]*Link, 
 	return links, addParents(n, links...)
 }
 
-// listLinks is Links, with all attributes of the link with index whole, if that is not 0.
-// Those of all links would take megabytes in a pod with thousands.
+// listLinks is like Links, but keeps all attributes of the link with the index whole, if whole is
+// not 0. The attributes of all links would take megabytes in a pod with thousands of links.
 func listLinks(n *netns.Netns, whole int) ([]*Link, error) {
 	links, err := nlsocket.RetryDump(func() ([]*Link, error) { return dumpLinks(n, whole) })
 	if errors.Is(err, unix.EMSGSIZE) {
@@ -146,19 +145,19 @@ func listLinks(n *netns.Netns, whole int) ([]*Link, error) {
 	return links, nil
 }
 
-// SkipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h. Every request has a
-// mask, because without one the kernel reserves no room in a dump for a link that is
-// larger than a page (rtnl_calcit). The mask does not include RTEXT_FILTER_VF: the
-// driver would ask the firmware for every virtual function under the RTNL, and the
-// answer may be too large to send.
+// SkipStats is RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h. Every request has a mask, because
+// without a mask the kernel reserves no room in a dump for a link that is larger than a page
+// (rtnl_calcit). The mask does not include RTEXT_FILTER_VF: with it the driver would ask the
+// firmware for every virtual function while it holds the RTNL, and the answer might be too large to
+// send.
 const SkipStats = 1 << 3
 
 func askLink(flags, index int) *nl.NetlinkRequest {
 	return LinkRequest(flags, index, SkipStats)
 }
 
-// LinkRequest returns a request for the description of the link with this index, or, with NLM_F_DUMP, of all. mask is
-// IFLA_EXT_MASK.
+// LinkRequest returns a request for the description of the link with this index. With NLM_F_DUMP it requests all
+// links. mask is IFLA_EXT_MASK.
 func LinkRequest(flags, index int, mask uint32) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(unix.RTM_GETLINK, flags)
 	header := nl.NewIfInfomsg(unix.AF_UNSPEC)
@@ -180,8 +179,8 @@ func dumpLinks(n *netns.Netns, whole int) ([]*Link, error) {
 	return links, err
 }
 
-// linksOneByOne lists the links by their counters, which have a fixed size, and
-// then reads each.
+// linksOneByOne first lists the links by their counters, which have a fixed size, and then reads
+// each link.
 func linksOneByOne(n *netns.Netns, each func(*Link)) error {
 	const statsHeader, statsLink64 = 12, 1 // struct if_stats_msg, and IFLA_STATS_LINK_64 in its mask
 	indexes, err := nlsocket.RetryDump(func() ([]int, error) {
@@ -251,10 +250,10 @@ func ByName(n *netns.Netns, name string) (*Link, error) {
 	return withParent(n, l)
 }
 
-// checkHere returns an error, ENODEV, unless the link that the kernel returned for a name or
-// altname is in the namespace. Kernels before 6.6 without the correction ("net: move
-// altnames together with the netdevice") leave behind the altnames of a link that moves.
-// There the altnames still lead to the link, which is in its new namespace.
+// checkHere returns ENODEV if the link that the kernel returned for a name or altname is not in the
+// namespace. Kernels before 6.6 without the correction ("net: move altnames together with the
+// netdevice") leave behind the altnames of a link that moves. In the old namespace these altnames
+// still lead to the link, which is in its new namespace.
 func checkHere(n *netns.Netns, l *Link, name string) error {
 	here, err := ReadWithoutParent(n, l.Index)
 	if err == nil && here.Name != name && !slices.Contains(here.AltNames, name) {
@@ -287,8 +286,8 @@ func notFound(err error, what, path string) error {
 	return fmt.Errorf("look up link %s in netns %s: %w", what, path, err)
 }
 
-// NameTaken returns the link that has any of these names as its name or
-// altname, except the link with index except, or nil.
+// NameTaken returns the link that has one of these names as its name or altname, and that name. It
+// ignores the link with the index except. It returns nil if there is no such link.
 func NameTaken(n *netns.Netns, names []string, except int) (*Link, string, error) {
 	for _, name := range names {
 		l, err := ByName(n, name)
@@ -303,10 +302,9 @@ func NameTaken(n *netns.Netns, names []string, except int) (*Link, string, error
 	return nil, "", nil
 }
 
-// DefaultRouteLinks returns the indexes of the links of the default routes of
-// both families, in the main table. A default route in a table of its own, as
-// in policy routing per rail, does not carry the host's own traffic and does
-// not count.
+// DefaultRouteLinks returns the indexes of the links of the default routes in the main table, for
+// both families. A default route in another table, as in policy routing per rail, does not carry
+// the host's own traffic and does not count.
 func DefaultRouteLinks(n *netns.Netns) ([]int, error) {
 	messages, err := routes.List(n, routes.IsUplink)
 	if err != nil {
@@ -332,8 +330,8 @@ func isDefault(dst *net.IPNet) bool {
 	return ones == 0 && dst.IP.IsUnspecified()
 }
 
-// Addresses returns the addresses of the link with this index, without the
-// kernel's own (IPv6 link-local).
+// Addresses returns the addresses of the link with this index, without the IPv6 link-local
+// addresses that the kernel makes itself.
 func Addresses(n *netns.Netns, index int) ([]*net.IPNet, error) {
 	addrs, err := ListAddresses(n, index)
 	if err != nil {
@@ -348,8 +346,8 @@ func Addresses(n *netns.Netns, index int) ([]*net.IPNet, error) {
 	return found, nil
 }
 
-// SomeAddresses is like Addresses, but returns the first ones only, at most so many: a pod
-// can have any number of them.
+// SomeAddresses is like Addresses, but returns only the first addresses, at most as many as most: a
+// pod can have any number of addresses.
 func SomeAddresses(n *netns.Netns, index, most int) ([]*net.IPNet, error) {
 	found, err := nlsocket.RetryDump(func() ([]*net.IPNet, error) {
 		var found []*net.IPNet
@@ -378,8 +376,8 @@ func SomeAddresses(n *netns.Netns, index, most int) ([]*net.IPNet, error) {
 	return found, nil
 }
 
-// LinksWith returns the indexes of the links that have one of these addresses,
-// with any prefix.
+// LinksWith returns the indexes of the links that have one of these addresses, with any prefix
+// length.
 func LinksWith(n *netns.Netns, ips []net.IP) (map[int]bool, error) {
 	addrs, err := listAddrs(n, nil)
 	if err != nil {
@@ -403,8 +401,8 @@ func ListAddresses(n *netns.Netns, index int) ([]netlink.Addr, error) {
 	return found, err
 }
 
-// listAddrs lists the addresses of a link, or of all. The kernel sends all in
-// either case.
+// listAddrs lists the addresses of a link, or of all links if of is nil. In both cases the kernel
+// sends the addresses of all links.
 func listAddrs(n *netns.Netns, of netlink.Link) ([]netlink.Addr, error) {
 	addrs, err := nlsocket.RetryDump(func() ([]netlink.Addr, error) { return n.Handle().AddrList(of, netlink.FAMILY_ALL) })
 	if err != nil {

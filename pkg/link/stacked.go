@@ -7,16 +7,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// peers are the kinds of links whose Lower is their peer, not a link below
-// them. Deleting one deletes both.
+// peers are the kinds of links whose Lower is their peer, and not a link below them. Deleting such
+// a link also deletes its peer.
 var peers = []string{"veth", "netkit", "vxcan"}
 
-// Stacked returns the virtual links of the namespace that are stacked directly
-// on the link with this index: macvlans, VLANs, tunnels, IPoIB children, … at is the namespace
-// of that link, nil for n itself.
+// Stacked returns the virtual links of the namespace n that are stacked directly on the link with
+// this index: macvlans, VLANs, tunnels, IPoIB children and so on. at is the namespace of that lower
+// link. It is nil if the lower link is in n.
 func Stacked(n *netns.Netns, index int, at *netns.Netns) ([]*Link, error) {
 	all, err := Links(n)
-	// A parent beside them, with this index, is another one.
+	// If n itself has an IPoIB parent with this index, the children in n belong to that parent.
 	other := at != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == KindIPoIB && l.HasParent() })
 	links := slices.DeleteFunc(all, func(l *Link) bool {
 		if l.IsIPoIBChild() {
@@ -27,7 +27,7 @@ func Stacked(n *netns.Netns, index int, at *netns.Netns) ([]*Link, error) {
 	if len(links) == 0 || at == nil || err != nil {
 		return links, err
 	}
-	// The list has given the namespace an id here if it had none.
+	// While it listed the links, the kernel gave the namespace an id here if it had none.
 	id, err := n.Handle().GetNetNsIdByFd(at.FD())
 	if err != nil {
 		return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)
@@ -35,29 +35,29 @@ func Stacked(n *netns.Netns, index int, at *netns.Netns) ([]*Link, error) {
 	return slices.DeleteFunc(links, func(l *Link) bool { return !l.IsIPoIBChild() && l.LowerNetns != id }), nil
 }
 
-// carriers are the kinds of links whose packets leave by the link below them, unchanged or
-// with a tag. RDMA works through these links, and not through a tunnel. IPoIB is missing
-// because its child interfaces have the parent device themselves.
+// carriers are the kinds of links whose packets leave by the link below them, unchanged or with a
+// tag. RDMA works through such links, but not through a tunnel. IPoIB is not in the list, because
+// IPoIB child interfaces have the parent device themselves.
 var carriers = []string{"vlan", "macvlan", "macvtap", "ipvlan", "ipvtap", "macsec"}
 
-// aggregates are the kinds of links whose packets leave by their members. "device" is for
-// a NIC of which another is a part, as the virtual function below Hyper-V's netvsc.
+// aggregates are the kinds of links whose packets leave by their members. "device" is in the list
+// for a NIC that has another NIC as a part: Hyper-V's netvsc has a virtual function below it.
 var aggregates = []string{"bond", "team", "device"}
 
-// Bounds of [Below]: levels, which the kernel itself limits (MAX_NEST_DEV), and
-// links.
+// Bounds of [Below]: the number of levels, which the kernel itself limits (MAX_NEST_DEV), and the
+// number of links.
 const (
 	maxLevels = 8
 	maxLinks  = 64
 )
 
-// IsStacked reports whether l has no hardware of its own: its packets leave by a link
-// below it, or by its members.
+// IsStacked reports whether l has no hardware of its own, so that its packets leave by a link below
+// it, or by its members.
 func (l *Link) IsStacked() bool {
 	return l.Kind != "device" && (slices.Contains(carriers, l.Kind) || slices.Contains(aggregates, l.Kind))
 }
 
-// Below returns l and the links of the namespace by which its packets leave, from top to
+// Below returns l and the links of the namespace by which the packets of l leave, from top to
 // bottom: the link below a VLAN or macvlan, and the members of a bond or team.
 func Below(n *netns.Netns, l *Link) ([]*Link, error) {
 	if !slices.Contains(carriers, l.Kind) && !slices.Contains(aggregates, l.Kind) {

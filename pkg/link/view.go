@@ -14,18 +14,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// View is the result of one reading of a namespace about a link, by three requests: the
-// link, the other links in its namespace, and its addresses and routes.
+// View is what one reading of a namespace shows about a link. The reading takes three requests: for
+// all links of the namespace, for addresses, and for routes.
 type View struct {
 	Link  *Link   // the link itself
 	Links []*Link // all links of the namespace, by index
 
-	RawAddresses [][]byte // payloads of RTM_NEWADDR: its addresses, in the order of the kernel
-	RawRoutes    [][]byte // payloads of RTM_NEWROUTE: the routes that leave by it
+	RawAddresses [][]byte // payloads of RTM_NEWADDR: the link's addresses, in the kernel's order
+	RawRoutes    [][]byte // payloads of RTM_NEWROUTE: the routes that leave by the link
 }
 
-// ReadView reads the link with this index. The error wraps [ErrNotFound] when there is
-// none.
+// ReadView reads the link with this index. The error wraps [ErrNotFound] if there is no such link.
 func ReadView(n *netns.Netns, index int) (*View, error) {
 	v := &View{}
 	var err error
@@ -46,8 +45,8 @@ func ReadView(n *netns.Netns, index int) (*View, error) {
 	return v, err
 }
 
-// ReadViews reads the namespace as [ReadView] does, once for all links that are wanted, and returns
-// their views by index of the link. They share Links.
+// ReadViews reads the namespace as [ReadView] does, but only once for all links for which wanted
+// returns true. It returns the views by the index of their link. All views share Links.
 func ReadViews(n *netns.Netns, wanted func(*Link) bool) (map[int]*View, error) {
 	links, err := Links(n)
 	if err != nil {
@@ -85,7 +84,7 @@ func ReadViews(n *netns.Netns, wanted func(*Link) bool) (map[int]*View, error) {
 	return views, nil
 }
 
-// leavesByOne reports whether a route leaves by the link of one of the views.
+// leavesByOne reports whether a route leaves by a link that has a view.
 func leavesByOne(attrs nlattr.Attrs, views map[int]*View) bool {
 	if oif, ok := attrs.Uint32(unix.RTA_OIF); ok {
 		return views[int(oif)] != nil
@@ -104,7 +103,7 @@ func (v *View) ByIndex(index int) *Link {
 	return nil
 }
 
-// IsUplink reports whether a default route leaves by the link, in the main table: see
+// IsUplink reports whether a default route in the main table leaves by the link: see
 // [DefaultRouteLinks].
 func (v *View) IsUplink() bool {
 	return slices.ContainsFunc(v.RawRoutes, func(m []byte) bool {
