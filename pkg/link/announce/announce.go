@@ -24,14 +24,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Addresses informs the neighbors on an Ethernet or InfiniBand link that mac has these addresses: by
-// a gratuitous ARP, or by an unsolicited neighbor advertisement. It does nothing for a
-// link without ARP.
+// Addresses informs the neighbors on an Ethernet or InfiniBand link that mac has these addresses. It sends a gratuitous ARP
+// for each IPv4 address and an unsolicited neighbor advertisement for each IPv6 address. It does nothing for a link without
+// ARP.
 //
-// The kernel announces addresses too (arp_notify, ndisc_notify), but only when the link is
-// set up, and not when the carrier comes later (inetdev_event). Addresses leaves out an IPv6
-// address whose duplicate address detection has not ended: the kernel announces it at the
-// end of the detection (addrconf_dad_completed).
+// The kernel also announces addresses (arp_notify, ndisc_notify), but only when the link is set up, and not when the carrier
+// comes later (inetdev_event). Addresses leaves out an IPv6 address whose duplicate address detection has not ended: the
+// kernel announces that address at the end of the detection (addrconf_dad_completed).
 func Addresses(n *netns.Netns, l *link.Link, mac net.HardwareAddr, addresses []netip.Addr) error {
 	if !hasARP(l, mac) {
 		return nil
@@ -39,14 +38,14 @@ func Addresses(n *netns.Netns, l *link.Link, mac net.HardwareAddr, addresses []n
 	return announce(n, l, mac, announceable(n, l, addresses))
 }
 
-// NewAddresses is [Addresses] for an interface whose only addresses were added by the caller. The kernel sends the
-// announcement of a single IPv4 address itself: a packet socket costs some 10 ms, because its close waits for an RCU
-// grace period (packet_release).
+// NewAddresses is like [Addresses], for an interface whose only addresses are those that the caller has added. It makes the
+// kernel announce a single IPv4 address, because a packet socket costs some 10 ms: its close waits for an RCU grace period
+// (packet_release).
 //
-// The kernel's request goes through the queueing discipline, which drops it until it is active. It
-// is active once the operational state is up: the kernel sets both in one section of the RTNL
-// (linkwatch_do_dev), by a worker that the carrier wakes. So NewAddresses waits up to [operWait] for that state. Without it,
-// and for all other addresses, a packet socket is used.
+// The kernel's request goes through the queueing discipline, which drops the request until the queueing discipline is
+// active. It is active once the operational state is up: the kernel sets both in one section under the RTNL
+// (linkwatch_do_dev), in a worker that the carrier wakes. So NewAddresses waits up to [operWait] for that state. If the
+// state does not come, and for all other addresses, NewAddresses uses a packet socket.
 func NewAddresses(n *netns.Netns, l *link.Link, mac net.HardwareAddr, addresses []netip.Addr) error {
 	if !hasARP(l, mac) {
 		return nil
@@ -58,11 +57,12 @@ func NewAddresses(n *netns.Netns, l *link.Link, mac net.HardwareAddr, addresses 
 	return announce(n, l, mac, addresses)
 }
 
-// operWait bounds the wait for the operational state of a link with a carrier. It takes less than a millisecond, if
-// the RTNL is free.
+// operWait bounds the wait for the operational state of a link with a carrier. The wait takes less than a millisecond if the
+// RTNL is free.
 const operWait = 5 * time.Millisecond
 
-// awaitOperUp reports whether the operational state of l, which has just been read, is up, or gets up in [operWait].
+// awaitOperUp reports whether the operational state of l, which the caller has just read, is up or comes up within
+// [operWait].
 func awaitOperUp(n *netns.Netns, l *link.Link) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), operWait)
 	defer cancel()
@@ -87,7 +87,7 @@ func announceable(n *netns.Netns, l *link.Link, addresses []netip.Addr) []netip.
 	return found
 }
 
-// announce sends an announcement of each address by a packet socket.
+// announce sends an announcement of each address through a packet socket.
 func announce(n *netns.Netns, l *link.Link, mac net.HardwareAddr, addresses []netip.Addr) error {
 	if len(addresses) == 0 {
 		return nil
@@ -127,14 +127,14 @@ func allNodesOf(broadcast net.HardwareAddr) net.HardwareAddr {
 	if len(broadcast) != link.IPoIBAddress {
 		return append(net.HardwareAddr{0x33, 0x33}, group[12:]...)
 	}
-	// Queue pair, scope and partition are those of the broadcast group.
+	// The queue pair, the scope and the partition are the same as in the broadcast group.
 	to := slices.Clone(broadcast[:10])
 	to[6] = 0x60 // 0x601b: IPv6 (RFC 4391, section 4)
 	return append(to, group[6:]...)
 }
 
-// solicits reports whether the kernel asks for neighbors on the link by broadcast at once. An
-// interface has these sysctls of neigh/default of the host (arp(7): app_solicit, mcast_solicit).
+// solicits reports whether the kernel immediately asks for neighbors on the link by broadcast. An
+// interface takes these sysctls from the host's neigh/default (arp(7): app_solicit, mcast_solicit).
 func solicits(n *netns.Netns, name string) bool {
 	err := n.Do(func() error {
 		dir, err := unix.Open(filepath.Join(sysctl.Root, "ipv4/neigh", name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -155,9 +155,9 @@ func solicits(n *netns.Netns, name string) bool {
 	return err == nil
 }
 
-// requestOwn has the kernel send a gratuitous ARP: the request for a neighbor with the address
-// of the link itself (NTF_USE; neigh_event_send, arp_solicit). The sender is the first address of the
-// link in whose subnet the neighbor is (inet_select_addr), so the link must have no other.
+// requestOwn makes the kernel send a gratuitous ARP. It requests a neighbor that has the address of the link itself
+// (NTF_USE; neigh_event_send, arp_solicit). The kernel uses as the sender the first address of the link in whose subnet the
+// neighbor is (inet_select_addr), so the link must have no other address.
 func requestOwn(n *netns.Netns, index int, ip netip.Addr) error {
 	header := netlink.Ndmsg{Family: unix.AF_INET, Index: uint32(index), Flags: netlink.NTF_USE}
 	neighbor := nlattr.Attrs{{Type: unix.NDA_DST, Value: ip.AsSlice()}}
@@ -166,13 +166,14 @@ func requestOwn(n *netns.Netns, index int, ip netip.Addr) error {
 		return err
 	}
 	header.Flags = 0
-	// The request is sent. Without an entry the kernel does not repeat it; that of a failed deletion ends by itself.
+	// The request is sent. Without the entry the kernel does not repeat the request. If this deletion fails, the entry ends
+	// by itself.
 	_ = n.Request(unix.RTM_DELNEIGH, 0, header.Serialize(), neighbor)
 	return nil
 }
 
-// hasARP reports whether neighbors on the link are found by ARP or NDP, and mac has the length of
-// its addresses.
+// hasARP reports whether neighbors on the link are found by ARP or NDP and mac is as long as the
+// link's addresses.
 func hasARP(l *link.Link, mac net.HardwareAddr) bool {
 	return (l.Encap == "ether" && len(mac) == 6 || l.Encap == infiniband && len(mac) == link.IPoIBAddress) && l.Flags&unix.IFF_NOARP == 0
 }
@@ -180,9 +181,9 @@ func hasARP(l *link.Link, mac net.HardwareAddr) bool {
 // infiniband is the link layer of IPoIB, as netlink names it.
 const infiniband = "infiniband"
 
-// send sends packets by a link of the calling thread's namespace. The kernel adds the link-layer header.
+// send sends packets through a link of the calling thread's namespace. The kernel adds the link-layer header.
 func send(index int, packets []packet) error {
-	// Protocol 0: it receives nothing.
+	// With protocol 0 the socket receives nothing.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return err
@@ -200,15 +201,15 @@ func send(index int, packets []packet) error {
 	return errors.Join(errs...)
 }
 
-// send sends the packet by a socket. It makes the sockaddr_ll (packet(7)) itself: unix.SockaddrLinklayer has 8 bytes for
-// the address, and InfiniBand needs 20.
+// send sends the packet through the socket fd. It makes the sockaddr_ll (packet(7)) itself: unix.SockaddrLinklayer has 8
+// bytes for the address, and InfiniBand needs 20.
 func (p packet) send(fd, index int) error {
 	to := binary.NativeEndian.AppendUint16(nil, unix.AF_PACKET)
 	to = binary.BigEndian.AppendUint16(to, p.protocol)
 	to = binary.NativeEndian.AppendUint32(to, uint32(index))
 	to = append(to, 0, 0, 0, byte(len(p.to))) // sll_hatype and sll_pkttype, which sendto ignores
 	to = append(to, p.to...)
-	to = append(to, make([]byte, max(0, unix.SizeofSockaddrLinklayer-len(to)))...) // packet_snd takes no shorter one
+	to = append(to, make([]byte, max(0, unix.SizeofSockaddrLinklayer-len(to)))...) // packet_snd refuses a shorter address
 	_, _, errno := unix.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p.payload[0])), uintptr(len(p.payload)), 0,
 		uintptr(unsafe.Pointer(&to[0])), uintptr(len(to)))
 	if errno != 0 {
@@ -217,9 +218,8 @@ func (p packet) send(fd, index int) error {
 	return nil
 }
 
-// usable reports whether the link has the IPv6 address, and duplicate address detection
-// has found no other holder. It asks for this address alone, because a pod can add very
-// many.
+// usable reports whether the link has the IPv6 address ip and duplicate address detection has found
+// no other holder. It asks only for this address, because a pod can add very many addresses.
 func usable(n *netns.Netns, index int, ip netip.Addr) bool {
 	header := nl.NewIfAddrmsg(unix.AF_INET6)
 	header.Index = uint32(index)

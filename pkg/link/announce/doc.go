@@ -1,2 +1,3 @@
-// Package announce informs the neighbors on a link that it has addresses, by ARP and NDP.
+// Package announce informs the neighbors on a link, by ARP and NDP, that the link has certain
+// addresses.
 package announce

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// From linux/bpf.h. cilium/ebpf has all of it, but would make a plugin 1.9 MB
-// larger: too much for six commands.
+// From linux/bpf.h. cilium/ebpf has all of these numbers, but would make a plugin 1.9 MB larger,
+// which is too much for six commands.
 const (
 	bpfProgDetach      = 9
 	bpfProgGetFdByID   = 13
@@ -41,11 +41,11 @@ func call[T any](command int, attr *T) (int, error) {
 	}
 }
 
-// query lists the programs attached to an interface of the calling thread's
-// netns at a hook for many programs (tcx, netkit): the IDs of the programs, and
-// of the bpf_link that holds each, 0 if none does. The lists are empty if the
-// kernel or the link does not have the hook, and in a user namespace, which may
-// neither query nor attach them (bpf_prog_query).
+// query lists the programs that are attached to an interface of the calling thread's netns at a
+// hook for many programs (tcx, netkit). It returns the IDs of the programs. For each program, links
+// has the ID of the bpf_link that holds it, or 0 if none does. The lists are empty if the kernel or
+// the link does not have the hook. They are also empty in a user namespace, which may neither query
+// nor attach programs (bpf_prog_query).
 func query(index, hook int) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, maxPrograms), make([]uint32, maxPrograms)
 	attr := struct {
@@ -64,14 +64,14 @@ func query(index, hook int) (programs, links []uint32, err error) {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EPERM):
 		return nil, nil, nil // before Linux 6.6, without CONFIG_BPF_SYSCALL
 	case errors.Is(err, unix.EACCES):
-		return nil, nil, nil // the peer of a netkit, which has its primary's (netkit_dev_fetch)
+		return nil, nil, nil // the peer of a netkit, whose programs belong to its primary (netkit_dev_fetch)
 	case err != nil:
 		return nil, nil, err
 	}
 	return programs[:attr.count], links[:attr.count], nil
 }
 
-// byID opens the program or bpf_link with this id.
+// byID opens the program or the bpf_link with this id.
 func byID(command int, id uint32) (fd int, err error) {
 	attr := struct{ id, next, flags uint32 }{id: id}
 	return call(command, &attr)
@@ -89,8 +89,8 @@ func detachProgram(index, hook int, program uint32) error {
 	return err
 }
 
-// detachLink detaches the program of a bpf_link. The bpf_link itself stays
-// with its owner, without effect.
+// detachLink detaches the program of a bpf_link. The owner of the bpf_link still has it, but it has
+// no effect any more.
 func detachLink(id uint32) error {
 	fd, err := byID(bpfLinkGetFdByID, id)
 	if err != nil {
@@ -102,9 +102,8 @@ func detachLink(id uint32) error {
 	return err
 }
 
-// xdpLinks returns the IDs of the machine's bpf_links that hold the XDP
-// program on an interface with this index. They do not show the netns of the
-// interface.
+// xdpLinks returns the IDs of the machine's bpf_links that hold the XDP program on an interface
+// with this index. A bpf_link does not show in which netns its interface is.
 func xdpLinks(index int, program uint32) ([]uint32, error) {
 	var found []uint32
 	for id := uint32(0); ; {
@@ -117,7 +116,7 @@ func xdpLinks(index int, program uint32) ([]uint32, error) {
 		id = next.next
 		fd, err := byID(bpfLinkGetFdByID, id)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EAGAIN) {
-			continue // it was closed
+			continue // the bpf_link was closed
 		}
 		if err != nil {
 			return nil, err

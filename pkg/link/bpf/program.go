@@ -18,17 +18,16 @@ type Program struct {
 	Hook string `json:"hook"` // "xdp", "xdp generic", "xdp offloaded", "tcx ingress", …
 	ID   uint32 `json:"id"`   // as `bpftool prog` shows it
 
-	link uint32 // the bpf_link that holds it, 0 if none does or none is known
+	link uint32 // the bpf_link that holds the program, 0 if none does or none is known
 }
 
-// Same reports whether both are the same program at the same hook.
+// Same reports whether p and other are the same program at the same hook.
 func (p Program) Same(other Program) bool { return p.Hook == other.Hook && p.ID == other.ID }
 
 func (p Program) String() string { return fmt.Sprintf("%s program %d", p.Hook, p.ID) }
 
-// xdpHooks are the modes of an XDP program: the attribute with its id
-// (IFLA_XDP_*_PROG_ID), and the flag of the mode (XDP_FLAGS_*_MODE), both of
-// linux/if_link.h.
+// xdpHooks are the modes of an XDP program. Each has the attribute with the program's id
+// (IFLA_XDP_*_PROG_ID) and the flag of the mode (XDP_FLAGS_*_MODE). Both are from linux/if_link.h.
 var xdpHooks = []struct {
 	name string
 	kind uint16
@@ -39,8 +38,8 @@ var xdpHooks = []struct {
 	{"xdp offloaded", 7, 1 << 3},
 }
 
-// listHooks are the hooks to which many programs can be attached, and the kind
-// of link that alone has them.
+// listHooks are the hooks to which many programs can be attached. If only one kind of link has the
+// hook, kind is that kind.
 var listHooks = []struct {
 	name string
 	hook int
@@ -52,9 +51,9 @@ var listHooks = []struct {
 	{name: "netkit peer", hook: bpfNetkitPeer, kind: "netkit"},
 }
 
-// Programs lists the BPF programs that are attached to l, which the caller has just
-// read from n, by XDP, tcx or netkit. Those of tc filters are not included: they are
-// destroyed with their queueing discipline when the link moves.
+// Programs lists the BPF programs that are attached to l by XDP, tcx or netkit. The caller must
+// have just read l from n. The programs of tc filters are not included: they are destroyed with
+// their queueing discipline when the link moves.
 func Programs(n *netns.Netns, l *link.Link) ([]Program, error) {
 	attrs, err := link.AttrsOf(n, l)
 	if err != nil {
@@ -93,8 +92,8 @@ func xdpPrograms(attrs nlattr.Attrs) []Program {
 	return found
 }
 
-// Detach detaches the programs from the link with this index. It continues
-// after a failure and joins the errors.
+// Detach detaches the programs from the link with this index. If it fails for a program, it
+// continues with the next one. It returns all errors, joined.
 func Detach(n *netns.Netns, index int, programs []Program) error {
 	var errs []error
 	for _, p := range programs {
@@ -122,8 +121,7 @@ func detach(n *netns.Netns, index int, p Program) error {
 	return fmt.Errorf("unknown hook %q", p.Hook)
 }
 
-// gone returns nil for an error which means that the program is detached
-// already.
+// gone returns nil if err means that the program is already detached. Otherwise it returns err.
 func gone(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOLINK) {
 		return nil
@@ -144,15 +142,15 @@ func detachXDP(n *netns.Netns, index int, flag, program uint32) error {
 	if !errors.Is(err, unix.EBUSY) {
 		return err
 	}
-	// A bpf_link holds it (dev_xdp_attach).
+	// A bpf_link holds the program (dev_xdp_attach).
 	links, listErr := xdpLinks(index, program)
 	switch {
 	case listErr != nil:
 		return errors.Join(err, listErr)
 	case len(links) != 1:
-		// The same program is on interfaces with the same index in several
-		// namespaces: those of the others must stay.
-		return fmt.Errorf("%d bpf_links hold it on an interface with index %d, ids %v (detach the right one with `bpftool link detach id`): %w",
+		// The same program is on interfaces with the same index in several namespaces. It must stay
+		// on the interfaces of the other namespaces.
+		return fmt.Errorf("%d bpf_links hold the program on interfaces with index %d, ids %v (detach the right bpf_link with `bpftool link detach id`): %w",
 			len(links), index, links, err)
 	}
 	return gone(detachLink(links[0]))

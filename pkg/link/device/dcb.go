@@ -38,13 +38,13 @@ const (
 	appSelectorPCP  = 255
 )
 
-// DCB is the data center bridging of a link, as IEEE 802.1Qaz has it.
+// DCB is the data center bridging of a link, as defined in IEEE 802.1Qaz.
 type DCB struct {
-	// PFC are the priorities with priority flow control, ascending.
+	// PFC has the priorities with priority flow control, in ascending order.
 	PFC []int
 }
 
-// ReadDCB returns the data center bridging of the link, nil if its driver has none.
+// ReadDCB returns the data center bridging of the link, or nil if the link's driver has none.
 func ReadDCB(n *netns.Netns, name string) (*DCB, error) {
 	answer, err := askDCB(n, unix.RTM_GETDCB, dcbIEEEGet, name)
 	if errors.Is(err, unix.EOPNOTSUPP) {
@@ -58,10 +58,10 @@ func ReadDCB(n *netns.Netns, name string) (*DCB, error) {
 }
 
 // askDCB sends a message of data center bridging about the link with this name, and returns the
-// attributes of the answer. The kernel looks for the link in the namespace of the socket. To
-// change something the sender needs CAP_NET_ADMIN in the initial user namespace: dcb_doit asks
-// netlink_capable, before and after Linux 5.2, and not netlink_net_capable. So a pod with a user
-// namespace of its own changes nothing.
+// attributes of the answer. The kernel looks for the link in the namespace of the socket. To change
+// something, the sender needs CAP_NET_ADMIN in the initial user namespace: dcb_doit calls
+// netlink_capable, before and after Linux 5.2, and not netlink_net_capable. So a pod with its own
+// user namespace can change nothing.
 func askDCB(n *netns.Netns, kind int, command uint8, name string, attrs ...nlattr.Attr) (answer nlattr.Attrs, err error) {
 	req := nl.NewNetlinkRequest(kind, 0)
 	req.AddRawData(nlattr.Marshal([]byte{unix.AF_UNSPEC, command, 0, 0}, append(nlattr.Attrs{{Type: dcbIfName, Value: nl.ZeroTerminated(name)}}, attrs...)))
@@ -87,31 +87,33 @@ func parseDCB(ieee nlattr.Attrs) *DCB {
 	return d
 }
 
-// dcbSetting is a setting of dcb(8): an attribute of DCB_ATTR_IEEE.
+// dcbSetting is a setting of dcb(8), which is an attribute of DCB_ATTR_IEEE.
 type dcbSetting struct {
 	name string
 	kind uint16
-	// size is that of the struct, if set is less: only its first bytes are settings.
+	// size is the size of the struct. set is the number of bytes at its beginning that are
+	// settings, if only those are.
 	set, size int
-	apps      bool // it is a table of struct dcb_app
+	apps      bool // the setting is a table of struct dcb_app
 }
 
-// dcbMode is the name of the DCBX mode, which has an attribute and a command of its own.
+// dcbMode is the name of the DCBX mode. The mode has a separate attribute and a separate command.
 const dcbMode = "mode"
 
-// dcbSettings are in the order of their restoration: the buffers depend on what is above.
+// dcbSettings are in the order in which they are restored: the buffers depend on the settings above
+// them.
 var dcbSettings = []dcbSetting{
 	{name: "ETS", kind: dcbIEEEETS},
-	{name: "PFC", kind: dcbIEEEPFC, set: 8, size: 136}, // struct ieee_pfc: counters
+	{name: "PFC", kind: dcbIEEEPFC, set: 8, size: 136}, // struct ieee_pfc ends in counters
 	{name: "rates", kind: dcbIEEEMaxrate},
-	{name: "buffers", kind: dcbBuffer, set: 40, size: 44}, // struct dcbnl_buffer: the total size
+	{name: "buffers", kind: dcbBuffer, set: 40, size: 44}, // struct dcbnl_buffer ends in the total size
 	{name: "applications", kind: dcbIEEEApps, apps: true},
 	{name: "trust", kind: dcbTrust},
 	{name: "rewriting", kind: dcbRewrite, apps: true},
 }
 
-// readDCB returns the settings of data center bridging by their names, nil for a driver without
-// any, which costs one message.
+// readDCB returns the settings of data center bridging by their names. It returns nil for a driver
+// without data center bridging, which costs one message.
 func readDCB(n *netns.Netns, name string) map[string][]byte {
 	answer, err := askDCB(n, unix.RTM_GETDCB, dcbIEEEGet, name)
 	if err != nil {
@@ -143,7 +145,7 @@ func dcbSettingsOf(answer nlattr.Attrs) map[string][]byte {
 	return found
 }
 
-// appsIn returns the entries of a table (struct dcb_app), sorted: the kernel has them in the
+// appsIn returns the entries of a table (struct dcb_app), sorted. The kernel has the entries in the
 // order in which they were added.
 func appsIn(table []byte) [][]byte {
 	attrs, _ := nlattr.Parse(table)
@@ -157,7 +159,7 @@ func appsIn(table []byte) [][]byte {
 	return apps
 }
 
-// appTable returns the entries as the attribute of a table.
+// appTable returns an attribute with a table of these entries.
 func appTable(kind uint16, apps [][]byte) nlattr.Attr {
 	const ofIEEE, ofDCB = 1, 2 // DCB_ATTR_IEEE_APP, DCB_ATTR_DCB_APP
 	var attrs nlattr.Attrs
@@ -171,8 +173,8 @@ func appTable(kind uint16, apps [][]byte) nlattr.Attr {
 	return nlattr.Attr{Type: kind, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, attrs)}
 }
 
-// setDCB changes an attribute of DCB_ATTR_IEEE. The driver's refusal comes in the answer, as the
-// low byte of the error number.
+// setDCB changes an attribute of DCB_ATTR_IEEE. If the driver refuses, the answer has the low byte
+// of the error number.
 func setDCB(n *netns.Netns, command uint8, name string, a nlattr.Attr) error {
 	answer, err := askDCB(n, unix.RTM_SETDCB, command, name,
 		nlattr.Attr{Type: dcbIEEE, Flags: unix.NLA_F_NESTED, Value: nlattr.Marshal(nil, nlattr.Attrs{a})})
@@ -182,8 +184,8 @@ func setDCB(n *netns.Netns, command uint8, name string, a nlattr.Attr) error {
 	return err
 }
 
-// setApps turns the table have into want. Entries are deleted first: a driver with one priority
-// for each value replaces the old entry of a value by itself.
+// setApps changes the table from have to want. It deletes entries first: a driver that allows one
+// priority for each value replaces the old entry of a value by itself.
 func setApps(n *netns.Netns, name string, kind uint16, want, have []byte) error {
 	wanted, now := slices.Collect(slices.Chunk(want, appLength)), slices.Collect(slices.Chunk(have, appLength))
 	without := func(all, those [][]byte) [][]byte {
@@ -193,7 +195,7 @@ func setApps(n *netns.Netns, name string, kind uint16, want, have []byte) error 
 	}
 	var errs []error
 	set := func(command byte, apps [][]byte) {
-		// One message for each: the kernel stops at the first entry that the driver refuses.
+		// One message for each entry: the kernel stops at the first entry that the driver refuses.
 		for app := range slices.Chunk(apps, 1) {
 			errs = append(errs, setDCB(n, command, name, appTable(kind, app)))
 		}
@@ -203,8 +205,8 @@ func setApps(n *netns.Netns, name string, kind uint16, want, have []byte) error 
 	return errors.Join(errs...)
 }
 
-// adjustDCB sets the settings that differ from want, and returns them, with the kernel's error if
-// it refused.
+// adjustDCB sets the settings that differ from want. It returns the names of these settings, each
+// with the kernel's error if the kernel refused.
 func adjustDCB(n *netns.Netns, name string, want map[string][]byte) map[string]error {
 	differed := map[string]error{}
 	if len(want) == 0 {
@@ -214,7 +216,7 @@ func adjustDCB(n *netns.Netns, name string, want map[string][]byte) map[string]e
 	if mode, ok := want[dcbMode]; ok && !bytes.Equal(mode, have[dcbMode]) {
 		answer, err := askDCB(n, unix.RTM_SETDCB, dcbSetDCBX, name, nlattr.Attr{Type: dcbDCBX, Value: mode})
 		if refused, _ := answer.Uint(dcbDCBX); err == nil && refused != 0 {
-			err = unix.EINVAL // dcbnl_setdcbx knows no reason
+			err = unix.EINVAL // dcbnl_setdcbx returns no reason
 		}
 		differed["DCB "+dcbMode] = err
 	}
@@ -235,10 +237,11 @@ func adjustDCB(n *netns.Netns, name string, want map[string][]byte) map[string]e
 	return differed
 }
 
-// ForgetApplications deletes what the tables of data center bridging have of the link (which
-// priority a DSCP value gets, and the reverse). The kernel forgets its tables when a link moves to
-// another namespace (dcbnl_flush_dev), and the hardware does not: what a pod added there can only
-// be deleted in the pod. It does nothing unless the link had tables when s was taken.
+// ForgetApplications deletes the entries that the link has in the tables of data center bridging
+// (which priority a DSCP value gets, and the reverse). When a link moves to another namespace, the
+// kernel forgets its tables (dcbnl_flush_dev), but the hardware does not. So what a pod added to
+// the tables can only be deleted in the pod. ForgetApplications does nothing if the link had no
+// tables when s was taken.
 func ForgetApplications(n *netns.Netns, name string, s *Settings) {
 	if s == nil || s.DCB == nil {
 		return
@@ -246,7 +249,7 @@ func ForgetApplications(n *netns.Netns, name string, s *Settings) {
 	have := readDCB(n, name)
 	for _, t := range dcbSettings {
 		if t.apps && len(have[t.name]) > 0 {
-			_ = setApps(n, name, t.kind, nil, have[t.name]) // the driver may have none of them
+			_ = setApps(n, name, t.kind, nil, have[t.name]) // an error is ignored: the driver may have none of the entries
 		}
 	}
 }

@@ -14,33 +14,34 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// Settings has the settings that a NIC keeps in every namespace, except those of rtnetlink
-// and /proc/sys: settings of its driver and of its queues.
+// Settings has the settings of the driver and the queues of a NIC. The NIC keeps them in every
+// namespace. The settings of rtnetlink and /proc/sys are not included.
 type Settings struct {
-	// Ethtool has the answers of the driver, by the names of ethtoolSettings.
+	// Ethtool has the driver's answers, by the names in ethtoolSettings.
 	Ethtool map[string][]byte `json:"ethtool,omitempty"`
-	// DCB has the settings of data center bridging, by the names of dcbSettings.
+	// DCB has the settings of data center bridging, by the names in dcbSettings.
 	DCB map[string][]byte `json:"dcb,omitempty"`
-	// Files are the settings below /sys/class/net/NAME that differ from the
-	// kernel's defaults, nil if they could not be read.
+	// Files has the settings below /sys/class/net/NAME that differ from the kernel's defaults. It
+	// is nil if they could not be read.
 	Files map[string]string `json:"files"`
-	// NAPI are the settings of each NAPI instance, if one has its own.
+	// NAPI has the settings of each NAPI instance, if at least one instance has settings of its
+	// own.
 	NAPI [][]byte `json:"napi,omitempty"`
 }
 
-// handle has the sockets and directories through which a NIC's settings are read
-// and set.
+// handle has the sockets and directories by which a NIC's settings are read and set.
 type handle struct {
 	*netns.Netns
 	index   int
 	up      bool
-	dir     int                       // its directory in sysfs, -1 if it cannot be opened
-	generic *nlsocket.Socket          // of generic netlink
+	dir     int                       // the NIC's directory in sysfs, -1 if it cannot be opened
+	generic *nlsocket.Socket          // a socket of generic netlink
 	ioctl   ethtool                   // its socket is -1 if it cannot be opened
-	ahead   map[uint8]nlsocket.Answer // of readAhead, by command
+	ahead   map[uint8]nlsocket.Answer // the answers that readAhead has read, by command
 }
 
-// open opens those of these that the machine has. Close it when done.
+// open opens the sockets and the directory, as far as the machine has them. The caller must close
+// the handle.
 func open(n *netns.Netns, index int, name string, up bool) (*handle, error) {
 	if !netns.IsElement(name) {
 		return nil, fmt.Errorf("%q is not the name of an interface", name)
@@ -73,8 +74,8 @@ func (d *handle) close() {
 	}
 }
 
-// Read reads the settings of l. It leaves out unreadable ones: a driver that does
-// not report them must not prevent a loan.
+// Read reads the settings of l. It leaves out settings that cannot be read: a driver that does not
+// report a setting must not prevent a loan.
 func Read(n *netns.Netns, l *link.Link) (*Settings, error) {
 	d, err := open(n, l.Index, l.Name, l.IsUp())
 	if err != nil {
@@ -101,11 +102,11 @@ func Read(n *netns.Netns, l *link.Link) (*Settings, error) {
 	return s, nil
 }
 
-// maxKept bounds the size of a setting in a snapshot, such as a list of rules or
-// an indirection table. Larger ones are not restored.
+// maxKept bounds the size of a setting in a snapshot, such as a list of rules or an indirection
+// table. Larger settings are not kept and not restored.
 const maxKept = 4096
 
-// Adjust sets the settings that differ from s, once. It is cheapest while
+// Adjust sets the settings that differ from s, and does not check the result. It is cheapest while
 // the link is down.
 func Adjust(n *netns.Netns, index int, name string, up bool, s *Settings) {
 	if s == nil {
@@ -117,12 +118,11 @@ func Adjust(n *netns.Netns, index int, name string, up bool, s *Settings) {
 	}
 }
 
-// Restore restores the settings s of the link with this index and name,
-// and returns those that still differ. It sets only what differs: a change of
-// rings or channels resets the hardware.
+// Restore restores the settings s of the link with this index and name. It returns the settings
+// that still differ. It sets only what differs: a change of rings or channels resets the hardware.
 func Restore(n *netns.Netns, index int, name string, s *Settings) []link.Changed {
 	if s == nil {
-		return nil // of a NIC that upstream's plugin lent
+		return nil // s is nil if upstream's plugin lent the NIC
 	}
 	d, err := open(n, index, name, true)
 	if err != nil {
@@ -148,8 +148,8 @@ func Restore(n *netns.Netns, index int, name string, s *Settings) []link.Changed
 	return left
 }
 
-// adjust sets the settings that differ, and returns them, with the kernel's
-// error if it refused.
+// adjust sets the settings that differ. It returns the names of these settings, each with the
+// kernel's error if the kernel refused.
 func (d *handle) adjust(s *Settings) map[string]error {
 	differed := map[string]error{}
 	d.readAhead(func(name string) bool { _, ok := s.Ethtool[name]; return ok })
@@ -164,7 +164,7 @@ func (d *handle) adjust(s *Settings) map[string]error {
 		}
 		if err == nil {
 			var differs bool
-			clear(d.ahead) // a change may change others
+			clear(d.ahead) // the change may affect other settings
 			if differs, err = setting.set(d, want, have); !differs {
 				continue
 			}

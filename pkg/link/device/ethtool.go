@@ -15,17 +15,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// ethtoolSetting is the setting of an option of ethtool(8): functions to read
-// it, and to set what differs. set reports whether anything differs.
+// ethtoolSetting is the setting of an option of ethtool(8). The function read reads the setting,
+// and the function set sets what differs. set reports whether anything differs.
 type ethtoolSetting struct {
 	name string
 	read func(d *handle) ([]byte, error)
 	set  func(d *handle, want, have []byte) (differs bool, err error)
-	get  uint8 // the command that reads it, for one of overNetlink
+	get  uint8 // the command that reads the setting, if it is from overNetlink
 }
 
-// ethtoolSettings are in the order of their restoration: the number of channels
-// determines how many rings and flows there are.
+// ethtoolSettings are in the order in which they are restored: the number of channels determines
+// how many rings and flows there are.
 var ethtoolSettings = []ethtoolSetting{
 	overNetlink{name: "channels", get: unix.ETHTOOL_MSG_CHANNELS_GET, set: unix.ETHTOOL_MSG_CHANNELS_SET, state: []uint16{2, 3, 4, 5}}.setting(),
 	overNetlink{name: "rings", get: unix.ETHTOOL_MSG_RINGS_GET, set: unix.ETHTOOL_MSG_RINGS_SET, state: []uint16{2, 3, 4, 5, 16, 18}}.setting(),
@@ -48,14 +48,14 @@ var ethtoolSettings = []ethtoolSetting{
 const linkModes = "link modes"
 
 // overNetlink is a setting of the generic netlink family "ethtool" (Linux 5.6;
-// linux/ethtool_netlink.h). An attribute that is not listed counts as a
-// setting, so that those of newer kernels are noticed.
+// linux/ethtool_netlink.h). An attribute that is not listed here counts as a setting, so the
+// attributes of newer kernels are noticed.
 type overNetlink struct {
 	name     string
 	get, set uint8
 	state    []uint16 // attributes that cannot be set
 	bitsets  []uint16 // attributes that are bitsets
-	// volatile, if set, removes attributes that the driver is free to change.
+	// volatile, if set, removes the attributes that the driver may change by itself.
 	volatile func(nlattr.Attrs) nlattr.Attrs
 }
 
@@ -78,8 +78,8 @@ func (d *handle) ethtoolHeader() nlattr.Attr {
 	})}
 }
 
-// readAhead reads the settings with these names, as far as they are settings of netlink, by
-// one system call. Each is then read once without another request.
+// readAhead reads those of the named settings that are read over netlink, in one system call. The
+// next read of each setting then needs no request.
 func (d *handle) readAhead(wanted func(name string) bool) {
 	d.ahead = map[uint8]nlsocket.Answer{}
 	var commands []uint8
@@ -127,7 +127,7 @@ func (o overNetlink) read(d *handle) ([]byte, error) {
 	return nlattr.Marshal(nil, attrs), nil
 }
 
-// change sends the wanted attributes that differ.
+// change sends the attributes of want that differ from have.
 func (o overNetlink) change(d *handle, want, have []byte) (differs bool, err error) {
 	wanted, err := nlattr.Parse(want)
 	if err != nil {
@@ -157,12 +157,12 @@ func (o overNetlink) change(d *handle, want, have []byte) (differs bool, err err
 	return true, err
 }
 
-// bitsetChange returns the bitset that turns one into another: the wanted values
-// with a mask of the bits that differ, nil if none do. Without the mask the kernel
-// would try to set all bits, including those that cannot be set.
+// bitsetChange returns the bitset that changes have into want: the wanted values with a mask of the
+// bits that differ. It returns nil if no bits differ. Without the mask the kernel would try to set
+// all bits, including those that cannot be set.
 //
-// Only bits that both masks allow are compared: some drivers (i40e) support, and
-// advertise, other link modes without carrier.
+// bitsetChange compares only bits that both masks allow: without a carrier some drivers (i40e)
+// support, and advertise, other link modes.
 func bitsetChange(want, have []byte) []byte {
 	w, errW := nlattr.Parse(want)
 	h, errH := nlattr.Parse(have)
@@ -191,8 +191,8 @@ func bitsetChange(want, have []byte) []byte {
 	})
 }
 
-// negotiated removes attributes that the link partner decides, or that are not
-// decided yet.
+// negotiated removes the attributes that the link partner decides, and those that are not decided
+// yet.
 func negotiated(attrs nlattr.Attrs) nlattr.Attrs {
 	if auto, _ := attrs.Uint(linkmodesAutoneg); auto != 0 {
 		return attrs.Without(unix.ETHTOOL_A_LINKMODES_SPEED, unix.ETHTOOL_A_LINKMODES_DUPLEX, unix.ETHTOOL_A_LINKMODES_LANES)
@@ -206,9 +206,8 @@ func negotiated(attrs nlattr.Attrs) nlattr.Attrs {
 	return attrs
 }
 
-// negotiatedPause removes attributes that the link partner decides: with
-// autonegotiation some drivers (igb, ixgbe, e1000e) report the outcome instead
-// of the setting.
+// negotiatedPause removes the attributes that the link partner decides. With autonegotiation some
+// drivers (igb, ixgbe, e1000e) report the outcome instead of the setting.
 func negotiatedPause(attrs nlattr.Attrs) nlattr.Attrs {
 	if auto, _ := attrs.Uint(unix.ETHTOOL_A_PAUSE_AUTONEG); auto != 0 {
 		return attrs.Without(unix.ETHTOOL_A_PAUSE_RX, unix.ETHTOOL_A_PAUSE_TX)
@@ -216,7 +215,7 @@ func negotiatedPause(attrs nlattr.Attrs) nlattr.Attrs {
 	return attrs
 }
 
-// adaptive removes attributes that the driver sets by itself in adaptive mode.
+// adaptive removes the attributes that the driver sets by itself in adaptive mode.
 func adaptive(attrs nlattr.Attrs) nlattr.Attrs {
 	if on, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX); on != 0 {
 		attrs = attrs.Without(unix.ETHTOOL_A_COALESCE_RX_USECS, unix.ETHTOOL_A_COALESCE_RX_MAX_FRAMES)
@@ -227,8 +226,7 @@ func adaptive(attrs nlattr.Attrs) nlattr.Attrs {
 	return attrs
 }
 
-// From linux/ethtool.h: settings without a netlink message, or only with a recent
-// one.
+// From linux/ethtool.h: settings for which there is no netlink message, or only a recent one.
 const (
 	ethtoolGRXRINGS     = 0x2d
 	ethtoolGRXFH        = 0x29
@@ -242,8 +240,8 @@ const (
 	ethtoolSRSSH        = 0x47
 	rssHeader           = 24  // struct ethtool_rxfh without its table and key
 	rxnfcSize           = 192 // struct ethtool_rxnfc
-	rxnfcSpec           = 16  // where its struct ethtool_rx_flow_spec begins
-	rxnfcLocation       = 176 // where that has its location
+	rxnfcSpec           = 16  // offset of struct ethtool_rx_flow_spec in struct ethtool_rxnfc
+	rxnfcLocation       = 176 // offset in it of the location of the flow spec
 	rxnfcCount          = 184
 	rxnfcLocations      = 188
 	maxRSS              = 1 << 14
@@ -266,8 +264,8 @@ func (d *handle) call(a []byte) error {
 	return d.ioctl.call(a)
 }
 
-// readRSS reads the key, the hash function and the indirection table of receive
-// side scaling. It leaves out an even table, the default of every driver.
+// readRSS reads the key, the hash function and the indirection table of receive side scaling. It
+// leaves out an even table, which is the default of every driver.
 func readRSS(d *handle) ([]byte, error) {
 	sizes := argument(rssHeader, ethtoolGRSSH)
 	if err := d.call(sizes); err != nil {
@@ -287,7 +285,7 @@ func readRSS(d *handle) ([]byte, error) {
 	return all, nil
 }
 
-// isEven reports whether the table lists all rings in turn
+// isEven reports whether the table lists all rings in turn, as the kernel's default does
 // (ethtool_rxfh_indir_default).
 func (d *handle) isEven(table []byte) bool {
 	rings := argument(rxnfcSize, ethtoolGRXRINGS)
@@ -311,7 +309,7 @@ func setRSS(d *handle, want, _ []byte) (bool, error) {
 	binary.NativeEndian.PutUint32(a, ethtoolSRSSH)
 	entries, key := binary.NativeEndian.Uint32(a[8:]), binary.NativeEndian.Uint32(a[12:])
 	switch len(a) {
-	case rssHeader + int(key): // the even one, which the kernel makes
+	case rssHeader + int(key): // without a table: the kernel makes the even table
 		binary.NativeEndian.PutUint32(a[8:], 0)
 		if entries == 0 {
 			binary.NativeEndian.PutUint32(a[8:], indirectionNoChange)
@@ -323,11 +321,10 @@ func setRSS(d *handle, want, _ []byte) (bool, error) {
 	return true, d.call(a)
 }
 
-// flowTypes are those whose hash can be set (linux/ethtool.h: TCP_V4_FLOW, …).
+// flowTypes are the types of flow whose hash can be set (linux/ethtool.h: TCP_V4_FLOW, …).
 var flowTypes = []uint32{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x10, 0x11}
 
-// readFlowHash reads the fields of a packet that RSS hashes, for each type of
-// flow.
+// readFlowHash reads, for each type of flow, which fields of a packet RSS hashes.
 func readFlowHash(d *handle) ([]byte, error) {
 	var all []byte
 	for _, flow := range flowTypes {
@@ -359,8 +356,8 @@ func setFlowHash(d *handle, want, have []byte) (bool, error) {
 	return true, errors.Join(errs...)
 }
 
-// readRules reads the rules that steer received packets (ntuple), one struct
-// ethtool_rx_flow_spec after the other, by their locations.
+// readRules reads the rules that steer received packets (ntuple). The result has one struct
+// ethtool_rx_flow_spec for each rule, in the order of their locations.
 func readRules(d *handle) ([]byte, error) {
 	rules, err := d.rules()
 	if err != nil {
@@ -369,7 +366,7 @@ func readRules(d *handle) ([]byte, error) {
 	return slices.Concat(rules...), nil
 }
 
-// rulesTime bounds the removal of flow rules. Each one is a command to the hardware.
+// rulesTime bounds the removal of flow rules. Each removal is a command to the hardware.
 const rulesTime = 10 * time.Second
 
 func (d *handle) rules() ([][]byte, error) {
@@ -443,7 +440,7 @@ var tunables = [][3]uint32{
 	{4, 3, 4}, // tx-copybreak-buf-size
 }
 
-// readTunables reads each as a struct ethtool_tunable with room for 4 bytes.
+// readTunables reads each tunable as a struct ethtool_tunable with room for 4 bytes.
 func readTunables(d *handle) ([]byte, error) {
 	var all []byte
 	for _, t := range tunables {

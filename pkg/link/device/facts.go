@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// From linux/ethtool.h; package unix has the rest of its numbers.
+// From linux/ethtool.h. Package unix has the other numbers of that file.
 const (
 	setOfStats    = 1  // ETH_SS_STATS
 	nameLength    = 32 // ETH_GSTRING_LEN
@@ -24,15 +24,15 @@ const (
 // maxStats bounds the number of statistics that a driver may report.
 const maxStats = 1 << 16
 
-// Driver has the facts that an interface's driver reports through ethtool(8).
+// Driver has the facts that the driver of an interface reports through ethtool(8).
 type Driver struct {
-	Stats map[string]uint64 // `ethtool -S`, by the driver's own names
+	Stats map[string]uint64 // output of `ethtool -S`, by the driver's own names
 	Mbps  uint32            // the link's speed in megabit per second, 0 if unknown
 }
 
-// ReadDriver reads the facts from the driver of the interface with this name. They
-// are empty for a driver without statistics or speed. The error wraps [link.ErrNotFound] if
-// there is no such interface.
+// ReadDriver reads the facts from the driver of the interface with this name. The facts are empty
+// if the driver has no statistics and no speed. The error wraps [link.ErrNotFound] if there is no
+// such interface.
 func ReadDriver(n *netns.Netns, name string) (Driver, error) {
 	d := Driver{Stats: map[string]uint64{}}
 	err := n.Do(func() error {
@@ -54,8 +54,8 @@ func ReadDriver(n *netns.Netns, name string) (Driver, error) {
 	return d, failure.Wrap(link.IfNameGone(n, err, name), failure.Kernel, "ethtool of %s in netns %s", name, n.Path)
 }
 
-// ethtool calls ioctls (SIOCETHTOOL, netdevice(7)). Their arguments are structs
-// of 32-bit fields in host byte order, the command first.
+// ethtool makes ioctls (SIOCETHTOOL, netdevice(7)). Their arguments are structs of 32-bit fields in
+// host byte order. The command is the first field.
 type ethtool struct {
 	socket int
 	name   string
@@ -106,7 +106,7 @@ func (e ethtool) stats(into map[string]uint64) error {
 	if count == 0 || binary.NativeEndian.Uint32(a[8:]) == 0 || count > maxStats {
 		return nil
 	}
-	// The driver writes its current number of them: leave room for more.
+	// The driver writes as many statistics as it has at that moment, so leave room for more.
 	room := 2 * int(count)
 	names := argument(12+room*nameLength, unix.ETHTOOL_GSTRINGS, setOfStats, count)
 	values := argument(8+room*8, unix.ETHTOOL_GSTATS, count)
@@ -120,22 +120,21 @@ func (e ethtool) stats(into map[string]uint64) error {
 	return nil
 }
 
-// Hardware are facts of an interface that cost few calls of its driver.
+// Hardware has the facts about an interface that its driver reports at little cost.
 type Hardware struct {
 	Mbps     uint32 `json:"mbps,omitempty"`     // the link's speed in megabit per second, 0 if unknown
-	Firmware string `json:"firmware,omitempty"` // version of its firmware, as its driver writes it
+	Firmware string `json:"firmware,omitempty"` // version of the interface's firmware, as its driver writes it
 }
 
-// driverInfoLength is the size of struct ethtool_drvinfo. Its fw_version is behind cmd,
-// driver and version, each of 32 bytes but for cmd.
+// driverInfoLength is the size of struct ethtool_drvinfo. Its field fw_version follows the fields
+// cmd (4 bytes), driver and version (32 bytes each).
 const (
 	driverInfoLength = 196
 	firmwareAt       = 4 + 2*nameLength
 )
 
-// ReadHardware reads the facts from the driver of the interface with this name. They are
-// empty for a driver that does not report them. The error wraps [link.ErrNotFound] if there
-// is no such interface.
+// ReadHardware reads the facts from the driver of the interface with this name. A fact is empty if
+// the driver does not report it. The error wraps [link.ErrNotFound] if there is no such interface.
 func ReadHardware(n *netns.Netns, name string) (Hardware, error) {
 	var h Hardware
 	err := n.Do(func() error {
@@ -152,7 +151,7 @@ func ReadHardware(n *netns.Netns, name string) (Hardware, error) {
 		if err = e.call(info); err == nil {
 			version, _, _ := bytes.Cut(info[firmwareAt:][:nameLength], []byte{0})
 			if h.Firmware = string(version); h.Firmware == "N/A" {
-				h.Firmware = "" // ethtool_get_drvinfo's word for none, in some drivers
+				h.Firmware = "" // some drivers report "N/A" if there is no version
 			}
 		}
 		if errors.Is(err, unix.EOPNOTSUPP) {

@@ -12,17 +12,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// deviceFiles are the settings of an interface below /sys/class/net/NAME that
-// survive a move, and their defaults, which a snapshot leaves out. Settings of
-// rtnetlink (mtu, flags, …) are not included.
+// deviceFiles are the settings of an interface below /sys/class/net/NAME that survive a move, with
+// their defaults. A snapshot leaves out a setting that has its default. The settings of rtnetlink
+// (mtu, flags, …) are not included.
 var deviceFiles = map[string]string{
 	"gro_flush_timeout":    "0",
 	"napi_defer_hard_irqs": "0",
 	"threaded":             "0",
 }
 
-// queueFiles are those of each queue, by the prefix of the queue's name. XPS has no
-// default: most drivers set it.
+// queueFiles are the settings of each queue, by the prefix of the queue's name. XPS has no default,
+// because most drivers set it.
 var queueFiles = map[string]map[string]string{
 	"rx-": {"rps_cpus": "0", "rps_flow_cnt": "0"},
 	"tx-": {
@@ -32,7 +32,7 @@ var queueFiles = map[string]map[string]string{
 	},
 }
 
-// maxQueues bounds the queues of a NIC that are read.
+// maxQueues bounds how many queues of a NIC are read.
 const maxQueues = 1024
 
 // readFiles returns the readable settings below an interface's directory in
@@ -40,7 +40,7 @@ const maxQueues = 1024
 func readFiles(dir int) (map[string]string, error) {
 	found := map[string]string{}
 	take := func(file string) {
-		// A single queue has no XPS: its files exist, but cannot be read.
+		// With a single queue there is no XPS: the files exist, but cannot be read.
 		if v, err := netns.ReadSetting(dir, file); err == nil {
 			found[file] = trimMask(v)
 		}
@@ -70,8 +70,7 @@ func namesIn(dir int, name string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// trimMask shortens a CPU mask ("00000000,00000010" → "10"). The kernel accepts
-// both.
+// trimMask shortens a CPU mask ("00000000,00000010" → "10"). The kernel accepts both forms.
 func trimMask(v string) string {
 	if short := strings.TrimLeft(v, "0,"); short != "" {
 		return short
@@ -100,13 +99,13 @@ func setOnly(files map[string]string) map[string]string {
 	return files
 }
 
-// resetNAPI are files that are written even if they have the right value: they set
-// all NAPI instances of the interface, including those that do not exist while it
-// is down (netdev_set_gro_flush_timeout).
+// resetNAPI are files that are written even if they have the right value. A write sets all NAPI
+// instances of the interface, including those that do not exist while the interface is down
+// (netdev_set_gro_flush_timeout).
 var resetNAPI = []string{"gro_flush_timeout", "napi_defer_hard_irqs"}
 
-// adjustFiles sets the files that differ from the snapshot, or from their
-// default, and returns them.
+// adjustFiles sets the files that differ from the snapshot, or from their default if the snapshot
+// does not have them. It returns the names of these files.
 func (d *handle) adjustFiles(want map[string]string) (differed map[string]error, err error) {
 	have, err := readFiles(d.dir)
 	differed = map[string]error{}

@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// From linux/netdev.h: the settings of NAPI instances that the family "netdev"
-// reports (Linux 6.8), and sets (6.13).
+// From linux/netdev.h: the settings of NAPI instances. The family "netdev" can report them since
+// Linux 6.8, and set them since 6.13.
 const (
 	netdevNAPIGet = 11
 	netdevNAPISet = 14
@@ -22,8 +22,8 @@ const (
 	napiID        = 2
 )
 
-// napiSettings are the settings of a NAPI instance, and the file in sysfs that
-// sets each for all instances. A setting without a file is 0 by default.
+// napiSettings are the settings of a NAPI instance. file is the file in sysfs that sets the setting
+// for all instances. A setting without a file is 0 by default.
 var napiSettings = []struct {
 	kind uint16
 	file string
@@ -39,8 +39,8 @@ type napi struct {
 	settings nlattr.Attrs
 }
 
-// readNAPI returns the NAPI instances of the link, by their IDs: none while it
-// is down (netdev_nl_napi_dump_one).
+// readNAPI returns the NAPI instances of the link, by their IDs. There are none while the link is
+// down (netdev_nl_napi_dump_one).
 func (d *handle) readNAPI() []napi {
 	if !d.up {
 		return nil
@@ -80,8 +80,8 @@ func ofDevice(file string, files map[string]string) uint64 {
 	return v
 }
 
-// ownNAPI returns the settings of each instance, or nil if all have those of
-// the device.
+// ownNAPI returns the settings of each instance, or nil if all instances have the settings of the
+// device.
 func ownNAPI(all []napi, files map[string]string) [][]byte {
 	var own [][]byte
 	differs := false
@@ -99,13 +99,13 @@ func ownNAPI(all []napi, files map[string]string) [][]byte {
 	return own
 }
 
-// adjustNAPI sets the differing settings of each NAPI instance, and returns
-// them. Call it after the files are written, because these set all instances.
+// adjustNAPI sets the differing settings of each NAPI instance, and returns the names of these
+// settings. Call it after the files are written, because they set all instances.
 func (d *handle) adjustNAPI(s *Settings) map[string]error {
 	differed := map[string]error{}
 	all := d.readNAPI()
 	if len(s.NAPI) > 0 && len(all) > 0 && len(s.NAPI) != len(all) {
-		differed["napi"] = fmt.Errorf("there are %d instances now, and were %d before", len(all), len(s.NAPI))
+		differed["napi"] = fmt.Errorf("the NIC has %d NAPI instances now, and had %d before", len(all), len(s.NAPI))
 		return differed
 	}
 	for i, one := range all {

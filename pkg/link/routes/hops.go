@@ -13,7 +13,8 @@ import (
 // LinkOf returns the index of the link that a nexthop leaves by.
 func LinkOf(hop []byte) int { return int(binary.NativeEndian.Uint32(hop[4:])) }
 
-// FilterHops returns a copy of the nexthops that keep wants. keep may change the bytes.
+// FilterHops returns a copy of the nexthops for which keep returns true. keep may change the bytes
+// of a nexthop.
 func FilterHops(hops []byte, keep func(hop []byte) bool) []byte {
 	var some []byte
 	EachHop(slices.Clone(hops), func(hop []byte) {
@@ -25,15 +26,16 @@ func FilterHops(hops []byte, keep func(hop []byte) bool) []byte {
 	return some
 }
 
-// OwnHops returns the nexthops that leave by the link.
+// OwnHops returns the nexthops that leave by link.
 func OwnHops(hops []byte, link int) []byte {
 	return FilterHops(hops, func(hop []byte) bool { return LinkOf(hop) == link })
 }
 
-// HopKinds are the attributes that say where a nexthop leads.
+// HopKinds are the attributes that describe where a nexthop leads.
 var HopKinds = []uint16{unix.RTA_GATEWAY, unix.RTA_VIA, unix.RTA_ENCAP, unix.RTA_ENCAP_TYPE}
 
-// HopsOf returns the nexthops of a route in the form of RTA_MULTIPATH, also if it has one.
+// HopsOf returns the nexthops of a route in the form of RTA_MULTIPATH, even if the route has only
+// one nexthop.
 func HopsOf(rtmsg []byte, attrs nlattr.Attrs) []byte {
 	if hops, ok := attrs.Get(unix.RTA_MULTIPATH); ok {
 		return hops
@@ -48,7 +50,8 @@ func HopsOf(rtmsg []byte, attrs nlattr.Attrs) []byte {
 	return append(hop, make([]byte, nlattr.Align(len(hop))-len(hop))...)
 }
 
-// HopKey returns where a nexthop leads by its link: its gateway and encapsulation.
+// HopKey returns the gateway and the encapsulation of a nexthop: where the nexthop leads, apart
+// from its link.
 func HopKey(hop []byte) string {
 	attrs, _ := nlattr.Parse(hop[unix.SizeofRtNexthop:]) // as far as it is well-formed
 	own := ofHop(attrs)
@@ -60,8 +63,8 @@ func ofHop(attrs nlattr.Attrs) nlattr.Attrs {
 	return slices.DeleteFunc(slices.Clone(attrs), func(a nlattr.Attr) bool { return !slices.Contains(HopKinds, a.Type) })
 }
 
-// EachHop calls f with each nexthop (struct rtnexthop, 8 bytes and its
-// attributes) of an RTA_MULTIPATH value. f may change the bytes.
+// EachHop calls f with each nexthop of an RTA_MULTIPATH value. A nexthop is a struct rtnexthop (8
+// bytes) and its attributes. f may change the bytes.
 func EachHop(hops []byte, f func(hop []byte)) {
 	for len(hops) >= unix.SizeofRtNexthop {
 		length := int(binary.NativeEndian.Uint16(hops))

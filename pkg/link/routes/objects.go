@@ -24,16 +24,17 @@ const (
 	sizeofGroupHop = 8
 )
 
-// Object is a nexthop object: one hop, or a group of them.
+// Object is a nexthop object: a single hop, or a group of other objects.
 type Object struct {
-	Family   byte // of its gateway
+	Family   byte // family of its gateway
 	Protocol byte // RTPROT_*
 	Flags    byte // RTNH_F_*
 	Attrs    nlattr.Attrs
 }
 
-// needsNexthop reports whether a route names only an object for its hops, and no link. The
-// kernel leaves the rest out of the dump where net.ipv4.nexthop_compat_mode is 0.
+// needsNexthop reports whether a route names only a nexthop object, and no link and no hops. If
+// net.ipv4.nexthop_compat_mode is 0, the kernel leaves the hops out of the dump. id is the ID of
+// the object.
 func needsNexthop(attrs nlattr.Attrs) (id uint32, needs bool) {
 	for _, kind := range []uint16{unix.RTA_OIF, unix.RTA_MULTIPATH} {
 		if _, has := attrs.Get(kind); has {
@@ -43,7 +44,7 @@ func needsNexthop(attrs nlattr.Attrs) (id uint32, needs bool) {
 	return attrs.Uint32(AttrNexthop)
 }
 
-// Objects returns the nexthop objects by their IDs (Linux 5.3).
+// Objects returns the nexthop objects of the namespace by their IDs (Linux 5.3).
 func Objects(n *netns.Netns) (map[uint32]Object, error) {
 	found := map[uint32]Object{}
 	msgs, err := n.Dump(unix.RTM_GETNEXTHOP, nlsocket.RawHeader(make([]byte, sizeofNhmsg)), func([]byte) bool { return true })
@@ -67,8 +68,8 @@ func ParseObject(m []byte) (id uint32, _ Object, ok bool) {
 	return id, Object{Family: header[0], Protocol: header[2], Flags: byte(binary.NativeEndian.Uint32(header[4:])) & unix.RTNH_F_ONLINK, Attrs: attrs}, true
 }
 
-// complete returns a route that names only this object, with its hops as the kernel shows them
-// where nexthop_compat_mode is 1.
+// complete returns a route that names only the object h, with the object's hops. It writes the hops
+// as the kernel shows them if nexthop_compat_mode is 1.
 func (h Object) complete(objects map[uint32]Object, rtmsg []byte, attrs nlattr.Attrs) []byte {
 	rtmsg = slices.Clone(rtmsg)
 	group, isGroup := h.Attrs.Get(unix.NHA_GROUP)
@@ -86,7 +87,7 @@ func (h Object) complete(objects map[uint32]Object, rtmsg []byte, attrs nlattr.A
 		if !ok || !hasLink {
 			continue
 		}
-		const weight = 4 // its offset: one less than the weight, as in rtnexthop
+		const weight = 4 // the offset of the weight; the value is the weight less one, as in rtnexthop
 		hop := nlattr.Marshal(binary.NativeEndian.AppendUint32([]byte{0, 0, one.Flags, group[weight]}, index), one.hop(rtmsg[0]))
 		binary.NativeEndian.PutUint16(hop, uint16(len(hop)))
 		hops = append(hops, hop...)
@@ -95,7 +96,7 @@ func (h Object) complete(objects map[uint32]Object, rtmsg []byte, attrs nlattr.A
 	return nlattr.Marshal(rtmsg, append(slices.Clone(attrs), nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops}))
 }
 
-// hop returns the gateway and the encapsulation as attributes of a route of this family.
+// hop returns the gateway and the encapsulation of h as attributes of a route of this family.
 func (h Object) hop(family byte) (attrs nlattr.Attrs) {
 	if gateway, ok := h.Attrs.Get(unix.NHA_GATEWAY); ok && h.Family == family {
 		attrs = append(attrs, nlattr.Attr{Type: unix.RTA_GATEWAY, Value: gateway})
@@ -110,10 +111,10 @@ func (h Object) hop(family byte) (attrs nlattr.Attrs) {
 	return attrs
 }
 
-// memberID is where the entry of a group has the ID of its object (struct nexthop_grp).
+// memberID is the offset of the ID of an object in an entry of a group (struct nexthop_grp).
 const memberID = 0
 
-// Members returns the IDs of a group's objects, nil for an object that is not a group.
+// Members returns the IDs of the objects in a group, or nil for an object that is not a group.
 func (h Object) Members() []uint32 {
 	group, _ := h.Attrs.Get(unix.NHA_GROUP)
 	var ids []uint32
@@ -123,17 +124,17 @@ func (h Object) Members() []uint32 {
 	return ids
 }
 
-// Link returns the index of the link that the object's hop leaves by, 0 for a group.
+// Link returns the index of the link by which the object's hop leaves, or 0 for a group.
 func (h Object) Link() int { return h.Attrs.Int(unix.NHA_OIF) }
 
-// Same reports whether both objects have the same hop, apart from their links.
+// Same reports whether h and other have the same hop, apart from their links.
 func (h Object) Same(other Object) bool {
 	gateway, _ := h.Attrs.Get(unix.NHA_GATEWAY)
 	others, _ := other.Attrs.Get(unix.NHA_GATEWAY)
 	return h.Family == other.Family && bytes.Equal(gateway, others) && (h.Members() == nil) == (other.Members() == nil)
 }
 
-// Text returns an object in ip-nexthop(8)'s form, as far as a reader needs it.
+// Text returns an object in the form of ip-nexthop(8), with the parts that a reader needs.
 func (h Object) Text(id uint32) string {
 	if members := h.Members(); members != nil {
 		return fmt.Sprintf("%d group %s", id, strings.ReplaceAll(strings.Trim(fmt.Sprint(members), "[]"), " ", "/"))
@@ -144,7 +145,8 @@ func (h Object) Text(id uint32) string {
 	return fmt.Sprint(id)
 }
 
-// EntryOf returns the entry of an object in a group, nil if it has none.
+// EntryOf returns the entry of the object member in a group, or nil if the group does not have that
+// object.
 func EntryOf(group []byte, member uint32) []byte {
 	for entry := range slices.Chunk(group, sizeofGroupHop) {
 		if len(entry) == sizeofGroupHop && binary.NativeEndian.Uint32(entry[memberID:]) == member {
@@ -162,7 +164,7 @@ func (h Object) Header() []byte {
 	return header
 }
 
-// WithGroup returns the group with these entries, as the kernel takes it.
+// WithGroup returns the group object with these entries, in the form that the kernel accepts.
 func (h Object) WithGroup(group []byte) Object {
 	id, _ := h.Attrs.Get(unix.NHA_ID)
 	attrs := nlattr.Attrs{{Type: unix.NHA_ID, Value: id}, {Type: unix.NHA_GROUP, Value: group}}
@@ -170,16 +172,16 @@ func (h Object) WithGroup(group []byte) Object {
 		attrs = append(attrs, nlattr.Attr{Type: unix.NHA_GROUP_TYPE, Value: kind})
 	}
 	if resilient, err := h.Attrs.Nested(nhaResGroup); err == nil && len(resilient) > 0 {
-		settings := nlattr.Marshal(nil, resilient.Without(nhaResGroupUnbalancedTime)) // a state
+		settings := nlattr.Marshal(nil, resilient.Without(nhaResGroupUnbalancedTime)) // not a setting but a state
 		attrs = append(attrs, nlattr.Attr{Type: nhaResGroup, Flags: unix.NLA_F_NESTED, Value: settings})
 	}
 	return Object{Protocol: h.Protocol, Attrs: attrs}
 }
 
-// Of a resilient group (linux/nexthop.h).
+// Attributes of a resilient group (linux/nexthop.h).
 const nhaResGroup, nhaResGroupUnbalancedTime = 12, 4
 
-// WithLink returns the object with another index of its link.
+// WithLink returns the object with the index of its link replaced by the new index in indexes.
 func (h Object) WithLink(indexes map[int]int) Object {
 	if index, ok := indexes[h.Link()]; ok {
 		h.Attrs = append(h.Attrs.Without(unix.NHA_OIF), nlattr.Attr{Type: unix.NHA_OIF, Value: binary.NativeEndian.AppendUint32(nil, uint32(index))})

@@ -12,7 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Key returns what identifies a route to the kernel, apart from its nexthops.
+// Key returns the properties by which the kernel identifies a route, apart from the route's
+// nexthops.
 func Key(rtmsg []byte, attrs nlattr.Attrs) string {
 	dst, _ := attrs.Get(unix.RTA_DST)
 	src, _ := attrs.Get(unix.RTA_SRC)
@@ -21,15 +22,15 @@ func Key(rtmsg []byte, attrs nlattr.Attrs) string {
 	return fmt.Sprintf("%d %x/%d from %x/%d tos %d table %d metric %d", rtmsg[0], dst, rtmsg[1], src, rtmsg[srcLen], rtmsg[tos], Table(rtmsg, attrs), metric)
 }
 
-// List returns the IPv4 and IPv6 routes that are wanted, of all tables. Those by nexthop
-// objects have the objects' hops.
+// List returns the IPv4 and IPv6 routes of all tables for which wanted returns true. A route by a
+// nexthop object has the object's hops.
 func List(n *netns.Netns, wanted func(rtmsg []byte, attrs nlattr.Attrs) bool) ([][]byte, error) {
 	return ListBy(n, func(wanted func(m []byte) bool) ([][]byte, error) {
 		return n.Dump(unix.RTM_GETROUTE, &nl.RtMsg{}, wanted)
 	}, wanted)
 }
 
-// ListBy is [List] by a dump that may be of some routes only.
+// ListBy is like [List], but uses dump to read the routes, which may return only some of them.
 func ListBy(n *netns.Netns, dump func(wanted func(m []byte) bool) ([][]byte, error), wanted func(rtmsg []byte, attrs nlattr.Attrs) bool) ([][]byte, error) {
 	incomplete := false
 	found, err := dump(func(m []byte) bool {
@@ -57,7 +58,7 @@ func ListBy(n *netns.Netns, dump func(wanted func(m []byte) bool) ([][]byte, err
 		if id, needs := needsNexthop(attrs); needs {
 			object, ok := objects[id]
 			if !ok {
-				continue // deleted meanwhile, with its routes
+				continue // the object was deleted meanwhile, with its routes
 			}
 			m = object.complete(objects, h, attrs)
 			if h, attrs, err = nlattr.ParseMessage(m, unix.SizeofRtMsg); err != nil || !wanted(h, attrs) {
@@ -88,9 +89,8 @@ func Table(rtmsg []byte, attrs nlattr.Attrs) uint32 {
 	return uint32(rtmsg[4])
 }
 
-// IsUplink reports whether the route is a default route in the main table.
-// Without a type it would be an "unreachable default" too, which IPv6 has on the
-// loopback.
+// IsUplink reports whether the route is a default route in the main table. It checks the type of
+// the route, because IPv6 has an "unreachable default" route on the loopback.
 func IsUplink(rtmsg []byte, attrs nlattr.Attrs) bool {
 	dst, _ := attrs.Get(unix.RTA_DST)
 	return rtmsg[1] == 0 && len(bytes.Trim(dst, "\x00")) == 0 && Table(rtmsg, attrs) == unix.RT_TABLE_MAIN && rtmsg[7] == unix.RTN_UNICAST

@@ -16,7 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// Connection is the pair of ends of a TCP connection.
+// Connection is the pair of endpoints of a TCP connection.
 type Connection struct{ Local, Remote netip.AddrPort }
 
 // From linux/inet_diag.h and the kernel's net/tcp_states.h.
@@ -32,13 +32,13 @@ const (
 	sizeofDiagReply = 72 // struct inet_diag_msg
 )
 
-// ConnectionOf returns one of the namespace's established TCP connections whose
-// local address is one of the link of v, or nil if there is none. A kernel without
-// inet_diag reports none.
+// ConnectionOf returns one of the namespace's established TCP connections whose local address is an
+// address of the link of v, or nil if there is none. It also returns nil if the kernel does not
+// have inet_diag.
 //
-// IPv6 link-local addresses do not count: every NIC that is up has one, and a
-// search of all sockets would cost each ADD a millisecond or two. The kernel
-// filters the connections (sock_diag(7)), so thousands of others are not copied.
+// IPv6 link-local addresses do not count: every NIC that is up has one, so each ADD would have to
+// search all sockets, which takes a millisecond or two. The kernel filters the connections
+// (sock_diag(7)), so it does not copy thousands of others.
 func ConnectionOf(n *netns.Netns, v *link.View) (*Connection, error) {
 	addrs := v.Addresses()
 	if len(addrs) == 0 {
@@ -71,10 +71,10 @@ func ConnectionOf(n *netns.Netns, v *link.View) (*Connection, error) {
 	return found, failure.Context(err, "list TCP connections of netns %s", n.Path)
 }
 
-// diagRequest returns a request for the established TCP sockets whose local
-// address is one of addrs. Its older form covers both families: the kernel walks
-// its whole table of sockets for each dump, and one walk takes longer than all
-// other guardrails (inet_diag_dump_compat).
+// diagRequest returns a request for the established TCP sockets whose local address is one of
+// addrs. It uses the older form of the request, which covers both families (inet_diag_dump_compat):
+// the kernel walks its whole table of sockets for each dump, and one walk takes longer than all
+// other guardrails.
 func diagRequest(addrs []netip.Addr) *nl.NetlinkRequest {
 	req := nl.NewNetlinkRequest(diagGetSock, unix.NLM_F_DUMP)
 	header := make([]byte, sizeofDiagReq)
@@ -84,10 +84,11 @@ func diagRequest(addrs []netip.Addr) *nl.NetlinkRequest {
 	return req
 }
 
-// diagFilter returns the filter "the local address is one of addrs". Each
-// instruction has an offset for true and one for false. The filter matches if it
-// ends exactly at its end, and not beyond it (inet_diag_bc_run). So a condition that
-// is true is followed by a jump to the end; the last one, if false, goes beyond.
+// diagFilter returns the filter "the local address is one of addrs". Each instruction has an offset
+// for true and an offset for false. The filter matches if it stops exactly at its end. It does not
+// match if it goes beyond its end (inet_diag_bc_run). So each condition except the last is followed
+// by a jump to the end, which is taken if the condition is true. If the last condition is false,
+// the filter goes beyond its end.
 func diagFilter(addrs []netip.Addr) []byte {
 	var filter []byte
 	for i := len(addrs) - 1; i >= 0; i-- {

@@ -1,3 +1,3 @@
 // Package sriov reads and sets the settings of virtual functions through their physical function (ip-link(8), "vf").
-// Settings are attributes in the kernel's own form, as records have them.
+// The settings are attributes in the kernel's own form, which is also the form in records.
 package sriov

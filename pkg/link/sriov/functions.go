@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// withFunctions is RTEXT_FILTER_VF: the answer includes each virtual function.
+// withFunctions is RTEXT_FILTER_VF. With it the kernel's answer includes each virtual function.
 const withFunctions = 1
 
 // functionSettings are the attributes of a virtual function (IFLA_VF_*) that the
@@ -28,9 +28,9 @@ var functionSettings = map[uint16]string{
 	1: "MAC", 4: "spoof check", 5: "link state", 6: "rate", 7: "RSS query", 9: "trust", 10: "node GUID", 11: "port GUID", 12: "VLAN",
 }
 
-// Functions reads the settings of the link's virtual functions, each as the
-// kernel's IFLA_VF_INFO. The kernel asks the driver for each of them, so call
-// it only for a NIC that is lent with them.
+// Functions reads the settings of the link's virtual functions. Each setting has the form of the
+// kernel's IFLA_VF_INFO. The kernel asks the driver for each virtual function, so call Functions
+// only for a NIC that is lent with its virtual functions.
 func Functions(n *netns.Netns, index int) ([][]byte, error) {
 	var functions [][]byte
 	var err error
@@ -39,7 +39,7 @@ func Functions(n *netns.Netns, index int) ([][]byte, error) {
 		functions, err = functionsIn(n, link.LinkRequest(0, index, withFunctions|link.SkipStats), index)
 		byDump = errors.Is(err, unix.EMSGSIZE)
 	}
-	if byDump { // whose datagrams are as large as our buffer
+	if byDump { // the datagrams of a dump are as large as our buffer
 		functions, err = nlsocket.RetryDump(func() ([][]byte, error) {
 			return functionsIn(n, link.LinkRequest(unix.NLM_F_DUMP, 0, withFunctions|link.SkipStats), index)
 		})
@@ -47,10 +47,11 @@ func Functions(n *netns.Netns, index int) ([][]byte, error) {
 	return functions, failure.Context(link.IfGone(n, err, index), "read virtual functions of link with index %d in netns %s", index, n.Path)
 }
 
-// guidsUncounted reports whether the kernel may count no room for the GUIDs of the link's virtual functions (rtnl_vfinfo_size).
-// Kernels before 6.15 count none, unless 23f00807619d was added to them. With some 16 functions their answer about this link does not
-// fit: they return EMSGSIZE, and warn in their log (rtnl_getlink), which ends a machine with panic_on_warn. Only InfiniBand has GUIDs.
-// A dump asks the drivers of all links, so it is not for other NICs.
+// guidsUncounted reports whether the kernel may reserve no room for the GUIDs of the link's virtual functions (rtnl_vfinfo_size).
+// Kernels before 6.15 reserve none, unless commit 23f00807619d was added to them. With some 16 functions their answer about this link
+// does not fit. Then they return EMSGSIZE and write a warning to their log (rtnl_getlink), which ends a machine with panic_on_warn.
+// For such a link a dump is used. Only InfiniBand has GUIDs. A dump is not used for other NICs, because it asks the drivers of all
+// links.
 func guidsUncounted(n *netns.Netns, index int) bool {
 	if link.KernelAtLeast(6, 15) {
 		return false
@@ -59,7 +60,8 @@ func guidsUncounted(n *netns.Netns, index int) bool {
 	return err == nil && l.Encap == "infiniband"
 }
 
-// functionsIn returns the virtual functions of the link with this index in the answer to a request.
+// functionsIn returns the virtual functions of the link with this index, which it reads from the
+// answer to a request.
 func functionsIn(n *netns.Netns, req *nl.NetlinkRequest, index int) (functions [][]byte, err error) {
 	seen := false
 	err = n.Exchange(req, func(m []byte) {
@@ -86,15 +88,15 @@ func functionsIn(n *netns.Netns, req *nl.NetlinkRequest, index int) (functions [
 	return functions, err
 }
 
-// Restore restores the settings of the link's virtual functions, and
-// returns those that still differ.
+// Restore restores the settings of the link's virtual functions. It returns the settings that still
+// differ.
 func Restore(n *netns.Netns, index int, want [][]byte) []link.Changed {
 	if len(want) == 0 {
 		return nil
 	}
 	have, err := Functions(n, index)
 	if err == nil && len(have) != len(want) {
-		err = fmt.Errorf("there are %d now, and were %d before", len(have), len(want))
+		err = fmt.Errorf("the NIC has %d now, and had %d before", len(have), len(want))
 	}
 	if err != nil {
 		return []link.Changed{{Setting: "virtual functions", Err: err}}
@@ -104,7 +106,7 @@ func Restore(n *netns.Netns, index int, want [][]byte) []link.Changed {
 		was, _ := nlattr.Parse(want[i])
 		is, _ := nlattr.Parse(have[i])
 		for _, a := range was {
-			a = withProtocol(a) // older snapshots have 0
+			a = withProtocol(a) // older snapshots have the protocol 0
 			if now, ok := is.Get(a.Type); !ok || bytes.Equal(now, a.Value) {
 				continue
 			}
@@ -119,8 +121,8 @@ func Restore(n *netns.Netns, index int, want [][]byte) []link.Changed {
 // ifVFInfo is IFLA_VF_INFO of linux/if_link.h.
 const ifVFInfo = 1
 
-// Settings are settings of a virtual function, which are set through its physical function (ip-link(8),
-// "vf"). A nil one stays as it is.
+// Settings has settings of a virtual function, which are set through its physical function (ip-link(8), "vf"). A setting that is nil
+// is not changed.
 type Settings struct {
 	MAC              net.HardwareAddr
 	VLAN             *VLAN
@@ -128,23 +130,23 @@ type Settings struct {
 	Trust            *bool
 	LinkState        *uint32 // IFLA_VF_LINK_STATE_…: 0 as the physical function's, 1 up, 2 down
 	MinRate, MaxRate *uint32 // Mbit/s, 0 is no limit
-	// GUID is the node and port GUID of an InfiniBand function, which it has when its driver is bound the next time.
+	// GUID is the node GUID and the port GUID of an InfiniBand function. The function gets it when its driver is bound the next time.
 	GUID *uint64
 }
 
-// VLAN is the VLAN that the NIC adds to the packets of a virtual function, which does not see it. An ID
-// of 0 is none.
+// VLAN is the VLAN that the NIC adds to the packets of a virtual function. The function does not see the VLAN. An ID of 0 means no
+// VLAN.
 type VLAN struct {
 	ID, QoS uint32
 	Proto   uint16 // ETH_P_8021Q or ETH_P_8021AD
 }
 
-// IsZero reports whether nothing is wanted.
+// IsZero reports whether w has no setting.
 func (w *Settings) IsZero() bool {
 	return w.MAC == nil && w.VLAN == nil && w.SpoofCheck == nil && w.Trust == nil && w.LinkState == nil && w.MinRate == nil && w.MaxRate == nil && w.GUID == nil
 }
 
-// The attributes of a virtual function that are set (IFLA_VF_*). Each begins with the number of the function.
+// The attributes of a virtual function (IFLA_VF_*) that this package sets. Each value begins with the number of the function.
 const (
 	vfMAC        = 1
 	vfSpoofCheck = 4
@@ -156,13 +158,13 @@ const (
 	vfVLANList   = 12
 )
 
-// unknown is what the kernel reports for a setting that the driver does not report (rtnl_fill_vfinfo).
+// unknown is the value that the kernel reports if the driver does not report the setting (rtnl_fill_vfinfo).
 const unknown = ^uint32(0)
 
-// Changes compares the settings of a virtual function, from [Function], with those that are wanted. It
-// returns the settings that differ: as they are, and as wanted, both in the form that [Set] takes.
+// Changes compares the settings of a virtual function with the wanted settings w. settings are from [Function]. It returns the
+// settings that differ: before has the present values, and wanted has the values in w. Both have the form that [Set] accepts.
 func Changes(settings []byte, w *Settings) (before, wanted []byte) {
-	have, _ := nlattr.Parse(settings) // [Function] has made it
+	have, _ := nlattr.Parse(settings) // no error, because [Function] made the settings
 	node, port := guidsIn(have)
 	guids := w.GUID != nil && (node != *w.GUID || port != *w.GUID)
 	var was, is nlattr.Attrs
@@ -171,13 +173,13 @@ func Changes(settings []byte, w *Settings) (before, wanted []byte) {
 		w.put(a.Type, to)
 		same := bytes.Equal(to, a.Value) || isUnknown(a) && isNone(nlattr.Attr{Type: a.Type, Value: to})
 		if isGUID(a.Type) {
-			same = !guids // of two that are restored by one bind, both are recorded
+			same = !guids // one bind restores both GUIDs, so both are recorded if one differs
 		}
 		if same {
 			continue
 		}
 		is = append(is, nlattr.Attr{Type: a.Type, Flags: a.Flags, Value: to})
-		if isUnknown(a) { // off, as drivers have it by default
+		if isUnknown(a) { // recorded as off, which is the default of drivers
 			a.Value = bytes.Clone(a.Value)
 			clear(a.Value[4:])
 		}
@@ -193,19 +195,20 @@ func Changes(settings []byte, w *Settings) (before, wanted []byte) {
 // NoGUID is the GUID that a virtual function gets on its return if it had none before, because 0 cannot be set.
 const NoGUID = ^uint64(0)
 
-// IsGUID reports whether a port can have this GUID: not 0, which a new virtual function has, and not [NoGUID].
+// IsGUID reports whether a port can have this GUID. It returns false for 0, which a new virtual function has, and for [NoGUID].
 func IsGUID(guid uint64) bool { return guid != 0 && guid != NoGUID }
 
 func isGUID(kind uint16) bool { return kind == vfNodeGUID || kind == vfPortGUID }
 
-// GUIDs returns the node and the port GUID in settings of [Changes]. ok is false if they lack one.
+// GUIDs returns the node GUID and the port GUID in settings that [Changes] returned. ok is false if
+// one of the two is missing.
 func GUIDs(settings []byte) (node, port uint64, ok bool) {
 	attrs, _ := nlattr.Parse(settings)
 	node, port = guidsIn(attrs)
 	return node, port, node != 0 && port != 0
 }
 
-// guidsIn returns the node and the port GUID, 0 where there is none.
+// guidsIn returns the node GUID and the port GUID in attrs. A GUID that is missing is 0.
 func guidsIn(attrs nlattr.Attrs) (node, port uint64) {
 	read := func(kind uint16) uint64 {
 		value, _ := attrs.Get(kind)
@@ -217,10 +220,10 @@ func guidsIn(attrs nlattr.Attrs) (node, port uint64) {
 	return read(vfNodeGUID), read(vfPortGUID)
 }
 
-// UnsetGUIDs returns the names, as in [Compare], of the GUIDs that are 0 in settings of [Function]: nobody has set
-// them.
+// UnsetGUIDs returns the names of the GUIDs that are 0 in settings of [Function], because nobody has set them. The names are the same
+// as in [Compare].
 func UnsetGUIDs(settings []byte) (names []string) {
-	attrs, _ := nlattr.Parse(settings) // [Function] has made it
+	attrs, _ := nlattr.Parse(settings) // no error, because [Function] made the settings
 	node, port := guidsIn(attrs)
 	for kind, guid := range map[uint16]uint64{vfNodeGUID: node, vfPortGUID: port} {
 		if guid == 0 {
@@ -230,8 +233,8 @@ func UnsetGUIDs(settings []byte) (names []string) {
 	return names
 }
 
-// WithGUIDs returns settings of [Changes] with these GUIDs where they have [NoGUID]: a driver may report 0 for those
-// that it was not given itself (mlx5_ib_get_vf_guid).
+// WithGUIDs returns settings of [Changes] in which each [NoGUID] is replaced by the GUID node or port. A driver may report 0 for a
+// GUID that it was not given itself (mlx5_ib_get_vf_guid).
 func WithGUIDs(settings []byte, node, port uint64) []byte {
 	attrs, _ := nlattr.Parse(settings)
 	for i, a := range attrs {
@@ -244,8 +247,8 @@ func WithGUIDs(settings []byte, node, port uint64) []byte {
 	return nlattr.Marshal(nil, attrs)
 }
 
-// MAC returns the MAC that the physical function has given a virtual one, nil if it has given none.
-// settings are from [Function].
+// MAC returns the MAC that the physical function has given the virtual function, or nil if it has
+// given none. settings are from [Function].
 func MAC(settings []byte) net.HardwareAddr {
 	have, _ := nlattr.Parse(settings)
 	value, _ := have.Get(vfMAC)
@@ -255,7 +258,7 @@ func MAC(settings []byte) net.HardwareAddr {
 	return bytes.Clone(value[4:10])
 }
 
-// withProtocol replaces the protocol 0 of a VLAN by 802.1Q: mlx5 reports 0, and refuses it
+// withProtocol replaces the protocol 0 of a VLAN by 802.1Q: mlx5 reports 0, but refuses 0
 // (mlx5_eswitch_get_vport_config, mlx5e_set_vf_vlan).
 func withProtocol(a nlattr.Attr) nlattr.Attr {
 	if a.Type == vfVLANList && len(a.Value) >= 18 && a.Value[16] == 0 && a.Value[17] == 0 {
@@ -265,7 +268,8 @@ func withProtocol(a nlattr.Attr) nlattr.Attr {
 	return a
 }
 
-// put writes what is wanted into a setting of this type, as the kernel reported it.
+// put writes the wanted value into value, which is a setting of this type as the kernel reported
+// it.
 func (w *Settings) put(kind uint16, value []byte) {
 	ne := binary.NativeEndian
 	number := func(at int, to *uint32) {
@@ -295,14 +299,14 @@ func (w *Settings) put(kind uint16, value []byte) {
 		flag(w.Trust)
 	case vfLinkState:
 		number(4, w.LinkState)
-	case vfNodeGUID, vfPortGUID: // aligned to 8 bytes
+	case vfNodeGUID, vfPortGUID: // the GUID is aligned to 8 bytes
 		if w.GUID != nil && len(value) >= 16 {
 			ne.PutUint64(value[8:], *w.GUID)
 		}
 	case vfRate:
 		number(4, w.MinRate)
 		number(8, w.MaxRate)
-	case vfVLANList: // of one VLAN, behind the header of its attribute
+	case vfVLANList: // a list of one VLAN, which follows the header of its attribute
 		if w.VLAN != nil && len(value) >= 18 {
 			number(8, &w.VLAN.ID)
 			number(12, &w.VLAN.QoS)
@@ -316,7 +320,8 @@ func isUnknown(a nlattr.Attr) bool {
 	return (a.Type == vfSpoofCheck || a.Type == vfTrust) && len(a.Value) >= 8 && binary.NativeEndian.Uint32(a.Value[4:]) == unknown
 }
 
-// isNone reports whether the value is off, none or 0, as it is with a driver that cannot set it.
+// isNone reports whether the value is off, none or 0, which is the value with a driver that cannot
+// set it.
 func isNone(a nlattr.Attr) bool {
 	value := a.Value
 	if a.Type == vfVLANList {
@@ -328,15 +333,15 @@ func isNone(a nlattr.Attr) bool {
 	return len(value) >= 4 && len(bytes.Trim(value[4:], "\x00")) == 0
 }
 
-// Function returns the settings of a virtual function, as [Functions] does those of all. index is that of the
-// physical function. It returns [link.ErrNotFound] if the link has no such function.
+// Function returns the settings of one virtual function, in the form of [Functions]. index is the index of the physical function. The
+// error wraps [link.ErrNotFound] if the link has no such function.
 func Function(n *netns.Netns, index, number int) (settings []byte, err error) {
 	all, err := Functions(n, index)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range all {
-		attrs, _ := nlattr.Parse(f) // [Functions] has made it
+		attrs, _ := nlattr.Parse(f) // no error, because [Functions] read it
 		if at, ok := attrs.Get(vfMAC); ok && len(at) >= 4 && binary.NativeEndian.Uint32(at) == uint32(number) {
 			return f, nil
 		}
@@ -344,8 +349,8 @@ func Function(n *netns.Netns, index, number int) (settings []byte, err error) {
 	return nil, fmt.Errorf("virtual function %d of the link with index %d: %w", number, index, link.ErrNotFound)
 }
 
-// Set sets settings of [Changes]. index is that of the physical function. It sets all that it can, and
-// returns the names of the others, and their errors. EOPNOTSUPP is not an error if the wanted value is off, none or 0.
+// Set sets settings that [Changes] returned. index is the index of the physical function. It sets all settings that it can. refused
+// has the names of the other settings, and err has their errors. EOPNOTSUPP is not an error if the wanted value is off, none or 0.
 func Set(n *netns.Netns, index int, settings []byte) (refused []string, err error) {
 	attrs, err := nlattr.Parse(settings)
 	errs := []error{err}
@@ -362,16 +367,17 @@ func Set(n *netns.Netns, index int, settings []byte) (refused []string, err erro
 	return refused, errors.Join(errs...)
 }
 
-// set sets one setting of a virtual function, which names its number.
+// set sets one setting of a virtual function. The setting contains the number of the function.
 func set(n *netns.Netns, index int, a nlattr.Attr) error {
 	info := nlattr.Marshal(nil, nlattr.Attrs{a})
 	list := nlattr.Marshal(nil, nlattr.Attrs{{Type: ifVFInfo, Flags: unix.NLA_F_NESTED, Value: info}})
 	return link.Set(n, index, nlattr.Attr{Type: unix.IFLA_VFINFO_LIST, Flags: unix.NLA_F_NESTED, Value: list})
 }
 
-// Compare returns the names of the settings that differ from wanted, settings of [Changes], and of those
-// that the driver does not report. It returns [link.ErrNotFound] if the physical function, the link with this index,
-// has no virtual function with this number, or its driver has no answer while it resets the function.
+// Compare compares the virtual function with wanted, which [Changes] returned. differ has the names of the settings that differ, and
+// unreported has the names of the settings that the driver does not report. index is the index of the physical function. The error
+// wraps [link.ErrNotFound] if the physical function has no virtual function with this number, or if its driver does not answer because
+// it resets the function.
 func Compare(n *netns.Netns, index, number int, wanted []byte) (differ, unreported []string, err error) {
 	attrs, err := nlattr.Parse(wanted)
 	if err != nil {
@@ -393,8 +399,8 @@ func Compare(n *netns.Netns, index, number int, wanted []byte) (differ, unreport
 	return differ, unreported, nil
 }
 
-// Isolates reports whether the setting with this name, from [Compare], keeps a virtual function apart from
-// others, by its GUID too, by which a fabric knows it: one that keeps it from a former pod must not be lent.
+// Isolates reports whether the setting with this name, from [Compare], separates a virtual function from others. A GUID counts,
+// because a fabric knows the function by it. A function with a setting that isolates it from a former pod must not be lent.
 func Isolates(setting string) bool {
 	return slices.ContainsFunc([]uint16{vfVLANList, vfTrust, vfSpoofCheck, vfNodeGUID, vfPortGUID}, func(kind uint16) bool { return setting == functionSettings[kind] })
 }

@@ -11,14 +11,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// textRSSQuery is the attribute of a virtual function that only its text has.
+// textRSSQuery is an attribute of a virtual function that only [Text] uses.
 const textRSSQuery = 7
 
-// Setting is a virtual function's setting in the form for people: "VLAN", "100 qos 5 802.1ad".
+// Setting is a virtual function's setting in a form for people, for example "VLAN" and "100 qos 5
+// 802.1ad".
 type Setting struct{ Name, Value string }
 
-// Text returns settings in the form of [Changes], for people. It leaves out what it cannot read: a record
-// may have been edited. The node GUID and the port GUID of an InfiniBand function are one setting if they are equal.
+// Text returns settings of the form of [Changes] in a form for people. It leaves out what it cannot read, because a
+// record may have been edited. The node GUID and the port GUID of an InfiniBand function are shown as one setting if
+// they are equal.
 func Text(settings []byte) []Setting {
 	attrs, _ := nlattr.Parse(settings)
 	var all []Setting
@@ -42,7 +44,7 @@ func Text(settings []byte) []Setting {
 	return all
 }
 
-// settingText returns the name and the value of a setting, "" for one that is damaged or that nobody sets.
+// settingText returns the name and the value of a setting. Both are "" if the setting is damaged or nobody sets it.
 func settingText(kind uint16, value []byte) (name, text string) {
 	name = functionSettings[kind]
 	v := uint32At(value, 4)
@@ -69,7 +71,8 @@ func settingText(kind uint16, value []byte) (name, text string) {
 	return name, text
 }
 
-// String returns the VLAN as ip-link(8) takes it: "100 qos 5 802.1ad", "none" for none.
+// String returns the VLAN in the form that ip-link(8) accepts, such as "100 qos 5 802.1ad". It
+// returns "none" if there is no VLAN.
 func (v VLAN) String() string {
 	if v.ID == 0 && v.QoS == 0 {
 		return "none"
@@ -94,7 +97,7 @@ func vlanIn(list []byte) (v VLAN, ok bool) {
 	return VLAN{ID: *uint32At(info, 4), QoS: *uint32At(info, 8), Proto: binary.BigEndian.Uint16(info[12:])}, true
 }
 
-// guidText returns a GUID of struct ifla_vf_guid, "" if there is none.
+// guidText returns the GUID in a struct ifla_vf_guid, or "" if there is none.
 func guidText(value []byte) string {
 	if len(value) < 16 {
 		return ""
@@ -103,7 +106,7 @@ func guidText(value []byte) string {
 	return guid.String()
 }
 
-// uint32At returns the number at an offset, nil if the value ends before.
+// uint32At returns the number at an offset, or nil if the value ends before it.
 func uint32At(value []byte, at int) *uint32 {
 	if len(value) < at+4 {
 		return nil
@@ -112,14 +115,15 @@ func uint32At(value []byte, at int) *uint32 {
 	return &v
 }
 
-// State has the settings that isolate a virtual function from others, as its driver reports them.
+// State has the settings that isolate a virtual function from others, as the driver reports them.
 type State struct {
 	Number            int
-	VLAN              VLAN  // of ID 0 for none
+	VLAN              VLAN  // the ID is 0 if there is no VLAN
 	SpoofCheck, Trust *bool // nil if the driver does not report it
 }
 
-// StateOf reads settings of [Functions]. ok is false if they do not name the function.
+// StateOf reads settings of [Functions]. ok is false if the settings do not contain the number of
+// the function.
 func StateOf(settings []byte) (s State, ok bool) {
 	attrs, _ := nlattr.Parse(settings)
 	mac, _ := attrs.Get(vfMAC)

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// The kernel's description of a link contains most of its sysctls, some ninety files, as
-// arrays of 32-bit numbers (inet_fill_link_af, ipv6_store_devconf). Reading them from there
+// The kernel's description of a link contains most of its sysctls, which are some ninety files, as
+// arrays of 32-bit numbers (inet_fill_link_af, ipv6_store_devconf). Reading the sysctls from there
 // needs no further system call.
 
 // From linux/if_link.h: the arrays, in IFLA_AF_SPEC.
@@ -19,9 +19,9 @@ const (
 	inet6Conf = 2 // IFLA_INET6_CONF, in AF_INET6
 )
 
-// confs are the groups of sysctls, with the names of their files in the order of the
-// kernel's numbers: IPV4_DEVCONF_* of linux/ip.h, DEVCONF_* of linux/ipv6.h. A setting
-// whose file has another form than its number in the array is left out.
+// confs are the groups of sysctls, with the names of their files in the order of the kernel's
+// numbers (IPV4_DEVCONF_* of linux/ip.h, DEVCONF_* of linux/ipv6.h). A setting is left out if its
+// file shows it in another form than the array.
 var confs = map[string]struct {
 	family, array uint16
 	names         []string
@@ -48,11 +48,11 @@ var confs = map[string]struct {
 	}},
 }
 
-// OfAttrs returns the sysctls that the attributes of a link have: "ipv4/conf/arp_ignore" → "1".
-// The result may also contain settings that have no file.
+// OfAttrs returns the sysctls in the attributes of a link, for example "ipv4/conf/arp_ignore" →
+// "1". The result may also contain settings that have no file.
 func OfAttrs(attrs nlattr.Attrs) map[string]string {
 	found := map[string]string{}
-	all, _ := attrs.Nested(unix.IFLA_AF_SPEC) // an empty one has none
+	all, _ := attrs.Nested(unix.IFLA_AF_SPEC) // an empty attribute has none
 	for group, c := range confs {
 		of, _ := all.Nested(c.family)
 		numbers, _ := of.Get(c.array)

@@ -18,18 +18,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// Root has the sysctls of the calling thread's namespace (sysctl net.*).
+// Root is the directory of the network sysctls (net.*) of the calling thread's namespace.
 const Root = "/proc/sys/net"
 
 // groups are the directories that have one subdirectory per interface.
 var groups = []string{"ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh"}
 
-// Read reads every setting of the interface: "ipv4/conf/arp_ignore" → "1".
-// It leaves out settings that the kernel does not show (an unset ipv6
-// stable_secret).
+// Read reads every setting of the interface, for example "ipv4/conf/arp_ignore" → "1". It leaves
+// out settings that the kernel does not show (an ipv6 stable_secret that is not set).
 func Read(n *netns.Netns, name string) (map[string]string, error) { return ReadKnowing(n, name, nil) }
 
-// ReadKnowing is [Read]. It does not read the files of the settings in known, a result of [OfAttrs].
+// ReadKnowing is like [Read], but does not read the files of the settings in known, which is a
+// result of [OfAttrs].
 func ReadKnowing(n *netns.Netns, name string, known map[string]string) (map[string]string, error) {
 	found := map[string]string{}
 	err := n.Do(func() error {
@@ -61,15 +61,16 @@ func ReadKnowing(n *netns.Netns, name string, known map[string]string) (map[stri
 	return found, nil
 }
 
-// Set sets the interface's settings, writing only values that differ. It
-// continues after a failure and joins the errors; a setting that this kernel
-// lacks is not an error. The error wraps [link.ErrNotFound] if the link has left.
+// Set sets the interface's settings, and writes only values that differ. If it fails for a setting,
+// it continues with the next one. It returns all errors, joined. A setting that this kernel lacks
+// is not an error. The error wraps [link.ErrNotFound] if the link has left.
 func Set(n *netns.Netns, name string, settings map[string]string) error {
 	return SetKnowing(n, name, settings, nil)
 }
 
-// SetKnowing is [Set]. It does not read the files of the settings in known, a result of
-// [OfAttrs]. After the first change it reads all: the change may have changed others.
+// SetKnowing is like [Set], but does not read the files of the settings in known, which is a result
+// of [OfAttrs]. After the first change it reads all files, because the change may have changed
+// other settings.
 func SetKnowing(n *netns.Netns, name string, settings, known map[string]string) error {
 	if !netns.IsElement(name) || name == "all" || name == "default" {
 		return fmt.Errorf("%q is not the name of one interface", name)
@@ -138,8 +139,7 @@ func readAll(path string, found func(dir int, setting string)) error {
 	return nil
 }
 
-// write writes with one write(2), as the kernel requires, and never
-// creates the file.
+// write writes the value in one write(2), as the kernel requires. It never creates the file.
 func write(path, value string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -1,2 +1,3 @@
-// Package vrrp finds out whether a VRRP daemon listens on a link: some of the link's addresses are the daemon's then.
+// Package vrrp finds out whether a VRRP daemon listens on a link. If one does, some of the link's addresses belong to
+// the daemon.
 package vrrp

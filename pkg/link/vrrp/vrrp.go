@@ -16,16 +16,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// The groups of VRRP (RFC 9568), 224.0.0.18 and ff02::12, as /proc/net/igmp has them on a
-// machine of either byte order, and as /proc/net/igmp6 has it.
+// The multicast groups of VRRP (RFC 9568), 224.0.0.18 and ff02::12. groups4 has the first group as
+// /proc/net/igmp shows it on machines of either byte order. groups6 has the second group as
+// /proc/net/igmp6 shows it.
 var (
 	groups4 = []string{"120000E0", "E0000012"}
 	groups6 = []string{"ff020000000000000000000000000012"}
 )
 
-// Listening returns the families in which a VRRP daemon listens on the link with this name: "IPv4",
-// "IPv6". It listens to the group of VRRP, or, where it sends to single hosts (unicast_peer of
-// keepalived), at one of the link's addresses. Those are returned as its sources.
+// Listening returns the families ("IPv4", "IPv6") in which a VRRP daemon listens on the link with
+// this name. The daemon listens to the multicast group of VRRP. A daemon that sends to single hosts
+// (unicast_peer of keepalived) listens at one of the link's addresses instead. Listening returns
+// those addresses as sources.
 func Listening(n *netns.Netns, name string, addresses []net.IP) (families, sources []string, err error) {
 	err = n.Do(func() error {
 		for _, f := range []struct {
@@ -49,7 +51,8 @@ func Listening(n *netns.Netns, name string, addresses []net.IP) (families, sourc
 	return families, sources, failure.Context(err, "VRRP daemons that listen on %s", name)
 }
 
-// readLines opens a file of /proc, unless the kernel has none of this name: it is without IPv6.
+// readLines calls read with a file of /proc. If the file does not exist, readLines does nothing:
+// the kernel has no IPv6.
 func readLines(path string, read func(io.Reader)) error {
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,8 +66,8 @@ func readLines(path string, read func(io.Reader)) error {
 	return nil
 }
 
-// sockets reads /proc/net/raw or raw6, and returns those of the addresses at which a socket
-// of the protocol VRRP listens.
+// sockets reads /proc/net/raw or raw6, and returns those addresses at which a socket of the
+// protocol VRRP listens.
 func sockets(file io.Reader, addresses []net.IP) (at []string) {
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		fields := strings.Fields(lines.Text()) // "24: 0500010A:0070 00000000:0000 …": a number, the address and the protocol
@@ -79,11 +82,11 @@ func sockets(file io.Reader, addresses []net.IP) (at []string) {
 	return at
 }
 
-// protocolVRRP is IPPROTO_VRRP, 112, as /proc/net/raw has it.
+// protocolVRRP is IPPROTO_VRRP (112), as /proc/net/raw shows it.
 const protocolVRRP = "0070"
 
-// procAddress returns an address that /proc/net has as words of the machine's byte order, and nil
-// for anything else.
+// procAddress returns an address that /proc/net shows as words in the machine's byte order. It
+// returns nil for anything else.
 func procAddress(text string) net.IP {
 	if len(text) != 2*net.IPv4len && len(text) != 2*net.IPv6len {
 		return nil
@@ -105,8 +108,9 @@ const (
 	IPv6 = "IPv6"
 )
 
-// isMember reads /proc/net/igmp, in which the groups follow a line with their device, or
-// /proc/net/igmp6, in which each line has both.
+// isMember reports whether device is in one of the groups. It reads /proc/net/igmp, in which the
+// groups of a device follow the line of that device, or /proc/net/igmp6, in which each line has the
+// device and a group.
 func isMember(file io.Reader, device string, groups []string) bool {
 	of := ""
 	for lines := bufio.NewScanner(file); lines.Scan(); {
