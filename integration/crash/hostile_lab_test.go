@@ -520,7 +520,7 @@ func (l *lab) miscounted(nic int, now string) bool {
 	defer led.Close()
 	notes, _ := led.Returned() // one that cannot be read is not this one
 	return slices.ContainsFunc(notes, func(r *ledger.Returned) bool {
-		return r.NIC == l.name(nic) && strings.Contains(strings.Join(r.Changed, " "), "the kernel's count of its users")
+		return r.NIC == l.name(nic) && strings.Contains(strings.Join(r.Changed, " "), "users of the mode, and counted")
 	})
 }
 

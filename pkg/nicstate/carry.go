@@ -13,25 +13,24 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Carried is the part of a NIC's host configuration that is valid on the same
-// NIC in a pod.
+// Carried is the part of a NIC's host configuration that is also valid on the NIC in a pod.
 type Carried struct {
 	// Snapshot has the addresses and routes in the form of the kernel.
 	Snapshot *Snapshot
-	// Addresses and Routes are the same in the form of a result. Routes has none that a result
-	// can only say wrong: see [inResult].
+	// Addresses and Routes are the same addresses and routes in the form of a CNI result. Routes
+	// leaves out a route that a result can only show wrong: see [inResult].
 	Addresses []*net.IPNet
 	Routes    []link.Route
-	// Tables are the routing tables that the routes are in.
+	// Tables are the routing tables of the routes.
 	Tables []int
 	// Peers are the kernel's routes to the other ends of point-to-point addresses.
 	Peers []link.Route
 }
 
-// Carried returns the addresses of global scope and the routes of the snapshot.
-// A DHCP lease of IPv4 becomes permanent, because nothing renews it in the pod,
-// and so does a route that expires; IPv6 addresses and routes from router
-// advertisements are left out, because the pod gets its own.
+// Carried returns the addresses of global scope and the routes of the snapshot. An IPv4 address
+// with a DHCP lease becomes permanent, because nothing renews the lease in the pod. A route that
+// expires becomes permanent as well. IPv6 addresses and routes from router advertisements are left
+// out, because the pod gets its own.
 func (s *Snapshot) Carried() *Carried {
 	c := &Carried{Snapshot: &Snapshot{Name: s.Name, Index: s.Index, Taken: s.Taken}}
 	for _, r := range s.Addresses {
@@ -77,8 +76,8 @@ func (s *Snapshot) Carried() *Carried {
 	return c
 }
 
-// inResult reports whether a result of CNI can say where the route leads: it has one gateway for
-// each route, and no encapsulation, type of service or other kind than unicast.
+// inResult reports whether a CNI result can show where the route leads. A result has one gateway
+// for each route. It has no encapsulation, no type of service and no kind of route except unicast.
 func inResult(rtmsg []byte, attrs nlattr.Attrs) bool {
 	_, several := attrs.Get(unix.RTA_MULTIPATH)
 	_, encapsulated := attrs.Get(unix.RTA_ENCAP)
@@ -86,8 +85,9 @@ func inResult(rtmsg []byte, attrs nlattr.Attrs) bool {
 	return !several && !encapsulated && rtmsg[tos] == 0 && rtmsg[kind] == unix.RTN_UNICAST
 }
 
-// onOwnHops returns a route's attributes without the nexthops by other links than index, which
-// the pod does not have. If one is left, its flag "onlink" becomes the route's.
+// onOwnHops returns a route's attributes without the nexthops by links other than index, because
+// the pod does not have those links. If one nexthop is left, its flag "onlink" becomes a flag of
+// the route.
 func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) nlattr.Attrs {
 	all, ok := attrs.Get(unix.RTA_MULTIPATH)
 	if !ok {
@@ -110,7 +110,7 @@ func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) nlattr.Attrs {
 	return append(own, nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops})
 }
 
-// MainInTable returns the snapshot's routes of the main table as routes of another table.
+// MainInTable returns the routes of the snapshot's main table as routes of the given table.
 func (s *Snapshot) MainInTable(table int) *Snapshot {
 	moved := &Snapshot{Name: s.Name, Index: s.Index, Taken: s.Taken}
 	for _, r := range s.Routes {
@@ -118,15 +118,15 @@ func (s *Snapshot) MainInTable(table int) *Snapshot {
 		if err != nil || routes.Table(header, attrs) != unix.RT_TABLE_MAIN {
 			continue
 		}
-		header[4] = unix.RT_TABLE_UNSPEC // rtm_table has eight bits
+		header[4] = unix.RT_TABLE_UNSPEC // because rtm_table has only eight bits
 		attrs = append(attrs.Without(unix.RTA_TABLE), nlattr.Attr{Type: unix.RTA_TABLE, Value: binary.NativeEndian.AppendUint32(nil, uint32(table))})
 		moved.Routes = append(moved.Routes, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
 	}
 	return moved
 }
 
-// permanent returns an address's attributes without its lifetimes. Only of a permanent IPv6
-// address that is deprecated they stay: the kernel does not choose it as a source.
+// permanent returns an address's attributes without its lifetimes. Only a permanent IPv6 address
+// that is deprecated keeps its lifetimes: they are why the kernel does not choose it as a source.
 func permanent(ifaddrmsg []byte, attrs nlattr.Attrs) nlattr.Attrs {
 	info, _ := attrs.Get(unix.IFA_CACHEINFO) // ifa_cacheinfo: preferred, valid, …
 	if ifaddrmsg[0] == unix.AF_INET6 && len(info) >= 8 &&
@@ -136,12 +136,13 @@ func permanent(ifaddrmsg []byte, attrs nlattr.Attrs) nlattr.Attrs {
 	return attrs.Without(unix.IFA_CACHEINFO)
 }
 
-// Alone returns the addresses without the routes. The kernel adds the on-link route of each,
-// also of one whose route somebody else has added on the host (IFA_F_NOPREFIXROUTE).
+// Alone returns the addresses without the routes. The kernel adds the on-link route of each
+// address. It does so even if somebody else added the address's route on the host
+// (IFA_F_NOPREFIXROUTE).
 func (c *Carried) Alone() *Carried {
 	alone := &Carried{Snapshot: &Snapshot{Name: c.Snapshot.Name, Index: c.Snapshot.Index, Taken: c.Snapshot.Taken}, Addresses: c.Addresses, Peers: c.Peers}
 	for _, r := range c.Snapshot.Addresses {
-		if header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg); err == nil { // Carried has read it
+		if header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofIfAddrmsg); err == nil { // no error, because Carried has parsed the message
 			attrs = withFlags(attrs, link.AddressFlags(header, attrs)&^unix.IFA_F_NOPREFIXROUTE)
 			alone.Snapshot.Addresses = append(alone.Snapshot.Addresses, Replay{Text: r.Text, Raw: nlattr.Marshal(header, attrs)})
 		}
@@ -150,14 +151,14 @@ func (c *Carried) Alone() *Carried {
 }
 
 // peerRoute returns the kernel's route to the other end of a point-to-point address
-// (fib_add_ifaddr, __ipv6_ifa_notify), nil if there is none.
+// (fib_add_ifaddr, __ipv6_ifa_notify), or nil if there is no other end.
 func peerRoute(ifaddrmsg []byte, attrs nlattr.Attrs) *link.Route {
 	peer := link.PeerAddress(attrs)
 	if peer == nil {
 		return nil
 	}
 	route := &link.Route{Protocol: unix.RTPROT_KERNEL, Priority: attrs.Int(unix.IFA_RT_PRIORITY)}
-	if ifaddrmsg[0] == unix.AF_INET6 { // of any prefix length, and also with IFA_F_NOPREFIXROUTE
+	if ifaddrmsg[0] == unix.AF_INET6 { // for any prefix length, and even with IFA_F_NOPREFIXROUTE
 		route.Dst = &net.IPNet{IP: peer, Mask: net.CIDRMask(128, 128)}
 		route.Priority = cmp.Or(route.Priority, prefixMetric)
 		return route

@@ -18,17 +18,17 @@ import (
 )
 
 // ErrMissing is wrapped by the error for an object that [Compare] does not find.
-var ErrMissing = errors.New("it was there when the NIC was lent, and is not now")
+var ErrMissing = errors.New("it existed when the NIC was lent, and is missing now")
 
-// Compare compares a returned link's addresses, routes (also those that the kernel makes for the addresses), nexthop
-// objects and rules with its snapshot, and returns a [Lost] for each that is missing. It does not report what daemons
-// and routers add themselves: routes of routing daemons and of router advertisements, VRRP addresses, and addresses
-// with a lifetime.
+// Compare compares a returned link with its snapshot: the addresses, the routes (with the routes that the kernel
+// makes for the addresses), the nexthop objects and the rules. It returns a [Lost] for each object that is missing.
+// It does not report what daemons and routers add themselves: routes of routing daemons and of router advertisements,
+// VRRP addresses, and addresses with a lifetime.
 //
-// It compares the rules that [Restore] leaves alone, because the kernel keeps them, only if settled is true:
-// before that, a running daemon may still add them again.
+// [Restore] does not restore the rules that the kernel keeps during a loan. Compare compares those rules only if
+// settled is true: before that time a running daemon may still add them again.
 //
-// It dumps only the kinds of object that the snapshot contains, and only this link's addresses and routes.
+// Compare dumps only the kinds of objects that the snapshot contains, and only the addresses and routes of this link.
 func Compare(n *netns.Netns, index int, s *Snapshot, settled bool) (missing []error, err error) {
 	present, missing, err := compareAddresses(n, index, s)
 	if err != nil {
@@ -46,8 +46,8 @@ func Compare(n *netns.Netns, index int, s *Snapshot, settled bool) (missing []er
 	return slices.Concat(missing, routes, objects, rules), err
 }
 
-// compareAddresses returns the recorded addresses that the link has, and an error for each of the
-// others.
+// compareAddresses returns the recorded addresses that the link has. It returns an error for each
+// recorded address that the link does not have.
 func compareAddresses(n *netns.Netns, index int, s *Snapshot) (present [][]byte, missing []error, err error) {
 	var want []Replay
 	for _, r := range s.Addresses {
@@ -83,13 +83,13 @@ func compareAddresses(n *netns.Netns, index int, s *Snapshot) (present [][]byte,
 	return present, missing, nil
 }
 
-// hasLifetime reports whether an address ends by itself unless somebody renews it.
+// hasLifetime reports whether an address ends by itself if nobody renews it.
 func hasLifetime(attrs nlattr.Attrs) bool {
 	info, _ := attrs.Get(unix.IFA_CACHEINFO) // ifa_cacheinfo: preferred, valid, …
 	return len(info) >= 8 && binary.NativeEndian.Uint32(info[4:]) != foreverLife
 }
 
-// addressKey returns what identifies an address on a link.
+// addressKey returns the properties that identify an address on a link.
 func addressKey(ifaddrmsg []byte, attrs nlattr.Attrs) string {
 	ip, _ := attrs.Get(unix.IFA_ADDRESS)
 	local, ok := attrs.Get(unix.IFA_LOCAL)
@@ -99,9 +99,9 @@ func addressKey(ifaddrmsg []byte, attrs nlattr.Attrs) string {
 	return fmt.Sprintf("%d %x peer %x/%d", ifaddrmsg[0], local, ip, ifaddrmsg[1])
 }
 
-// compareRoutes returns an error for each recorded route that the link does not have. Of the
-// kernel's, those of addresses that are present are expected. Those by objects that are gone, or
-// lack the link, go with the objects.
+// compareRoutes returns an error for each recorded route that the link does not have. It expects
+// the kernel's routes only for the addresses in present. It ignores the routes by the nexthop
+// objects in gone: those routes are missing because their objects are missing.
 func compareRoutes(n *netns.Netns, index int, s *Snapshot, present [][]byte, gone map[uint32]bool) ([]error, error) {
 	want := slices.DeleteFunc(slices.Clone(s.configured().Routes), func(r Replay) bool {
 		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
@@ -110,7 +110,8 @@ func compareRoutes(n *netns.Netns, index int, s *Snapshot, present [][]byte, gon
 	})
 	from := origin{prefixes: prefixesOf(present)}
 	for _, r := range s.Connected {
-		// Of a link that is down the kernel has few of them, and those of a VRF are in its table.
+		// If a link is down, the kernel has few of its routes. If the link is in a VRF, the routes
+		// are in the VRF's table.
 		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
 		if err == nil && s.Up && s.Master == "" && expires(attrs) == 0 && from.isConnected(header, attrs) {
 			want = append(want, r)
@@ -135,8 +136,8 @@ func compareRoutes(n *netns.Netns, index int, s *Snapshot, present [][]byte, gon
 	return missing, nil
 }
 
-// routesOf returns the nexthops by the link, by the routes' keys, of the families of the wanted
-// routes.
+// routesOf returns the nexthops by the link, by the keys of their routes. It reads only the
+// families of the wanted routes.
 func routesOf(n *netns.Netns, index int, want []Replay) (map[string]map[string]bool, error) {
 	have := map[string]map[string]bool{}
 	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
@@ -165,8 +166,8 @@ func routesOf(n *netns.Netns, index int, want []Replay) (map[string]map[string]b
 	return have, nil
 }
 
-// compareNexthops returns an error for each nexthop object of the link that is not there, and for
-// each group without one of them, and the IDs of these.
+// compareNexthops returns an error for each nexthop object of the link that is missing, and for
+// each group from which such an object is missing. gone has the IDs of these objects and groups.
 func compareNexthops(n *netns.Netns, index int, s *Snapshot) (gone map[uint32]bool, missing []error, err error) {
 	if len(s.Nexthops) == 0 {
 		return nil, nil, nil
@@ -194,7 +195,7 @@ func compareNexthops(n *netns.Netns, index int, s *Snapshot) (gone map[uint32]bo
 	return gone, missing, nil
 }
 
-// compareRules returns an error for each recorded rule that is not there.
+// compareRules returns an error for each recorded rule that is missing.
 func compareRules(n *netns.Netns, s *Snapshot, settled bool) ([]error, error) {
 	want := slices.Clone(s.Rules)
 	if settled {
@@ -220,9 +221,10 @@ func compareRules(n *netns.Netns, s *Snapshot, settled bool) ([]error, error) {
 	return missing, nil
 }
 
-// CompareSettings returns a [Lost] for each setting of a link that is home that differs from its
-// snapshot, of those that udev's .link files set (systemd.link(5)): name, alias, MAC, MTU, queue
-// length, and the sizes of GSO and GRO; and one if it is down that was up.
+// CompareSettings returns a [Lost] for each setting of a returned link that differs from the link's
+// snapshot. It compares the settings that udev's .link files set (systemd.link(5)): name, alias,
+// MAC, MTU, queue length, and the sizes of GSO and GRO. It also returns a [Lost] if the link was up
+// and is down now.
 func CompareSettings(n *netns.Netns, l *link.Link, s *Snapshot) ([]error, error) {
 	attrs, err := link.AttrsOf(n, l)
 	if err != nil {
@@ -231,7 +233,7 @@ func CompareSettings(n *netns.Netns, l *link.Link, s *Snapshot) ([]error, error)
 	var changed []error
 	differs := func(what string, now, was any) {
 		if fmt.Sprint(now) != fmt.Sprint(was) {
-			changed = append(changed, &Lost{What: what + " of " + s.Name, Err: fmt.Errorf("%w: it is %v, and was %v", ErrChanged, now, was)})
+			changed = append(changed, &Lost{What: what + " of " + s.Name, Err: fmt.Errorf("%w: it is now %v, and was %v before", ErrChanged, now, was)})
 		}
 	}
 	differs("name", l.Name, s.Name)

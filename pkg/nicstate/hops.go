@@ -16,10 +16,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// HopLink is a link of the host that nexthops leave by. The kernel knows it by its index only,
-// which may be another link's once this one is in a pod.
+// HopLink is a link of the host by which nexthops leave. The kernel identifies the link only by its
+// index. Once the link is in a pod, the index may belong to another link.
 type HopLink struct {
-	Index    int           `json:"index"` // in the messages of the snapshot
+	Index    int           `json:"index"` // the link's index in the messages of the snapshot
 	Name     string        `json:"name"`
 	Identity link.Identity `json:"identity"`
 }
@@ -36,7 +36,7 @@ func (h HopLink) String() string {
 	return h.Name
 }
 
-// Is reports whether h is the link of id, which had this name on the host.
+// Is reports whether h is the link with the identity id, which had this name on the host.
 func (h HopLink) Is(id link.Identity, name string) bool {
 	if h.Identity == (link.Identity{}) { // it was gone when the snapshot was taken
 		return h.Index == id.Index
@@ -48,10 +48,10 @@ func (h HopLink) Is(id link.Identity, name string) bool {
 	return h.is(other)
 }
 
-// is reports whether l is the link.
+// is reports whether l is the link h.
 func (h HopLink) is(l *link.Link) bool { return h.Identity.Score(l, []string{h.Name}) > 0 }
 
-// addHopLinks adds the links that the nexthops of the routes leave by.
+// addHopLinks adds the links by which the nexthops of the routes leave.
 func (s *Snapshot) addHopLinks(v *link.View) {
 	for _, r := range s.Routes {
 		_, attrs, _ := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
@@ -60,7 +60,8 @@ func (s *Snapshot) addHopLinks(v *link.View) {
 	}
 }
 
-// addHopLink adds the link of v with this index, unless it is the snapshot's own and the only one.
+// addHopLink adds the link of v with this index. Before the first other link it also adds the
+// snapshot's own link.
 func (s *Snapshot) addHopLink(v *link.View, index int) {
 	l := v.ByIndex(index)
 	if l == nil || index == s.Index || slices.ContainsFunc(s.HopLinks, func(h HopLink) bool { return h.Index == index }) {
@@ -72,8 +73,9 @@ func (s *Snapshot) addHopLink(v *link.View, index int) {
 	s.HopLinks = append(s.HopLinks, hopLink(l))
 }
 
-// MissingHops is the error for a route or group that was restored without the nexthops by links
-// that are not in the namespace, or down: the kernel refuses all nexthops together.
+// MissingHops is the error for a route or group that was restored without some of its nexthops,
+// because the links of those nexthops are missing from the namespace, or down. With such a nexthop
+// the kernel would refuse all nexthops together.
 type MissingHops struct{ Links []HopLink }
 
 func (e *MissingHops) Error() string {
@@ -81,7 +83,7 @@ func (e *MissingHops) Error() string {
 	for i, l := range e.Links {
 		names[i] = l.String()
 	}
-	return fmt.Sprintf("restored without its nexthops by links that are not here, or down (%s)", strings.Join(names, ", "))
+	return fmt.Sprintf("restored without the nexthops by links that are missing or down (%s)", strings.Join(names, ", "))
 }
 
 func (e *MissingHops) add(l HopLink) {
@@ -90,7 +92,7 @@ func (e *MissingHops) add(l HopLink) {
 	}
 }
 
-// or returns e as an error, nil if no nexthop is missing.
+// or returns e as an error, or nil if no nexthop is missing.
 func (e *MissingHops) or() error {
 	if len(e.Links) == 0 {
 		return nil
@@ -102,7 +104,7 @@ func (e *MissingHops) or() error {
 type hopFinder struct {
 	n     *netns.Netns
 	s     *Snapshot
-	index int // that the snapshot's own link has now, 0 if it is not here
+	index int // the index that the snapshot's own link has now, 0 if the link is not here
 	known map[int]int
 }
 
@@ -110,8 +112,8 @@ func newHopFinder(n *netns.Netns, s *Snapshot, index int) *hopFinder {
 	return &hopFinder{n: n, s: s, index: index, known: map[int]int{}}
 }
 
-// here returns the index that the link with this index in the snapshot has now, 0 if it is not
-// here, or down.
+// here returns the index that the link with the index recorded in the snapshot has now. It returns
+// 0 if that link is down, or is not in the namespace.
 func (f *hopFinder) here(recorded int) (index int) {
 	if recorded == f.s.Index {
 		return f.index
@@ -123,12 +125,12 @@ func (f *hopFinder) here(recorded int) (index int) {
 	known := f.link(recorded)
 	by, err := link.ByIndex(f.n, recorded)
 	if known.Identity == (link.Identity{}) {
-		if err == nil && by.IsUp() && recorded != f.index { // otherwise the index is the snapshot's own link's by now
+		if err == nil && by.IsUp() && recorded != f.index { // otherwise the index now belongs to the snapshot's own link
 			return recorded
 		}
 		return 0
 	}
-	if err != nil || !known.is(by) { // it returned with another index
+	if err != nil || !known.is(by) { // the link returned with another index
 		if by, err = link.ByName(f.n, known.Name); err != nil || !known.is(by) {
 			return 0
 		}
@@ -139,7 +141,7 @@ func (f *hopFinder) here(recorded int) (index int) {
 	return by.Index
 }
 
-// link returns the link that has this index in the snapshot.
+// link returns the link that has the index recorded in the snapshot.
 func (f *hopFinder) link(recorded int) HopLink {
 	i := slices.IndexFunc(f.s.HopLinks, func(h HopLink) bool { return h.Index == recorded })
 	if i < 0 {
@@ -148,11 +150,11 @@ func (f *hopFinder) link(recorded int) HopLink {
 	return f.s.HopLinks[i]
 }
 
-// hops returns those of a snapshot's nexthops whose links are here, with the indexes that the
-// links have now. It adds the links of the others to missing.
+// hops returns the snapshot's nexthops whose links are here, with the indexes that these links have
+// now. It adds the links of the other nexthops to missing.
 func (f *hopFinder) hops(hops []byte, missing *MissingHops) []byte {
 	return routes.FilterHops(hops, func(hop []byte) bool {
-		hop[2] &= unix.RTNH_F_ONLINK // the others are state, and the kernel refuses them
+		hop[2] &= unix.RTNH_F_ONLINK // the other flags are state, and the kernel refuses them
 		index := f.here(routes.LinkOf(hop))
 		if index == 0 {
 			missing.add(f.link(routes.LinkOf(hop)))
@@ -163,8 +165,8 @@ func (f *hopFinder) hops(hops []byte, missing *MissingHops) []byte {
 	})
 }
 
-// gained returns the nexthops by other links that the host has added to the route while the
-// link was lent. hops are those that the route is going to have.
+// gained returns the nexthops by other links that the host added to the route while the link was
+// lent. hops are the nexthops that the route will have anyway.
 func gained(current, hops []byte, index int) []byte {
 	same := func(a, b []byte) bool {
 		return routes.LinkOf(a) == routes.LinkOf(b) && routes.HopKey(a) == routes.HopKey(b)
@@ -177,10 +179,10 @@ func gained(current, hops []byte, index int) []byte {
 	})
 }
 
-// KeepOtherHops adds the IPv4 routes of a link that has left with their other nexthops. With
-// one of the links the kernel removes such a route as a whole (fib_sync_down_dev); of an IPv6
-// route, and of one by a nexthop object, it keeps the rest itself. A routing daemon adds its
-// own again.
+// KeepOtherHops adds the IPv4 routes of a link that has left again, with only the nexthops by other
+// links. When one of the links leaves, the kernel removes such a route as a whole
+// (fib_sync_down_dev). The kernel itself keeps the rest of an IPv6 route, and of a route by a
+// nexthop object. A routing daemon adds its own routes again.
 func KeepOtherHops(n *netns.Netns, s *Snapshot) error {
 	var errs []error
 	f := newHopFinder(n, s, 0)
@@ -204,12 +206,13 @@ func KeepOtherHops(n *netns.Netns, s *Snapshot) error {
 	return errors.Join(errs...)
 }
 
-// JoinHops takes over from the snapshot of a link that left before the IPv4 routes, and the
-// groups of nexthop objects, that both links had in common: since then s has only its own
-// nexthops of them. So the last link that returns brings all nexthops. If the other link is just
-// leaving, s may lack such a route for a moment, and gets it: see [KeepOtherHops].
+// JoinHops takes over the shared IPv4 routes and the shared groups of nexthop objects from before,
+// the snapshot of a link that left earlier. Since that link left, s has only its own nexthops of
+// such a route or group. With JoinHops the last link that returns brings back all nexthops. If the
+// other link is just leaving, s may lack such a route for a moment, and gets the route from before:
+// see [KeepOtherHops].
 func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
-	own := map[string]int{} // the index in s.Routes of the first with the key, plus one
+	own := map[string]int{} // the index in s.Routes of the first route with the key, plus one
 	for i, r := range s.Routes {
 		if key, _ := multipath(r); own[key] == 0 {
 			own[key] = i + 1
@@ -237,15 +240,16 @@ func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
 	s.joinGroups(before, indexes)
 }
 
-// joinIndexes adds the links of before to those of s, and returns by the index that a link has in
-// before the one that it has in s, where they differ: a link that was lent in between may have
-// returned with another index, and its former one may be another link's.
+// joinIndexes adds the links of before to the links of s. If a link has different indexes in before
+// and in s, the result has its index in s by its index in before. They differ because a link that
+// was lent in between may have returned with another index, and its old index may now belong to
+// another link.
 func (s *Snapshot) joinIndexes(before *Snapshot) map[int]int {
 	indexes, used := map[int]int{}, map[int]bool{s.Index: true}
 	for _, h := range s.HopLinks {
 		used[h.Index] = true
 	}
-	const unused = 1 << 30 // and above: no link has such an index
+	const unused = 1 << 30 // no link has this index or a higher one
 	next := unused
 	for _, h := range before.HopLinks {
 		was := h.Index
@@ -267,7 +271,8 @@ func (s *Snapshot) joinIndexes(before *Snapshot) map[int]int {
 	return indexes
 }
 
-// withIndexes returns a copy of the nexthops with other indexes of their links.
+// withIndexes returns a copy of the nexthops in which the indexes of the links are replaced by
+// indexes.
 func withIndexes(hops []byte, indexes map[int]int) []byte {
 	return routes.FilterHops(hops, func(hop []byte) bool {
 		if index, ok := indexes[routes.LinkOf(hop)]; ok {
@@ -279,13 +284,13 @@ func withIndexes(hops []byte, indexes map[int]int) []byte {
 
 // withMultipath returns a route with these nexthops.
 func withMultipath(r Replay, hops []byte) Replay {
-	header, attrs, _ := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg) // multipath has read it
+	header, attrs, _ := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg) // no error, because multipath has parsed the message
 	attrs = append(attrs.Without(unix.RTA_MULTIPATH), nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops})
 	return Replay{Text: r.Text, Raw: nlattr.Marshal(slices.Clone(header), attrs)}
 }
 
-// multipath returns the kernel's key of an IPv4 route, "" for another one, and its nexthops, if
-// it has several.
+// multipath returns the kernel's key of an IPv4 route and the route's nexthops, if it has several.
+// The key is "" for any other route.
 func multipath(r Replay) (key string, hops []byte) {
 	header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
 	if err != nil || header[0] != unix.AF_INET {

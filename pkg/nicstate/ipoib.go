@@ -14,12 +14,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// restoreIPoIB sets the mode and umcast of l where they differ from attrs. It reports whether it has changed the
-// link: a change of the mode sets the MTU.
+// restoreIPoIB sets the mode and umcast of l if they differ from the snapshot s. It reports whether it has changed
+// the link: a change of the mode sets the MTU.
 //
 // It writes the files in sysfs, because a change of the mode by netlink can leave two tasks with the RTNL:
-// ipoib_set_mode releases it and may not get it again, and ipoib_changelink does not tell its caller (Linux 6.12).
-// A child that was made by netlink has no such files.
+// ipoib_set_mode releases the RTNL and may not get it again, and ipoib_changelink does not tell its caller (Linux
+// 6.12). A child that was made by netlink has no such files.
 func restoreIPoIB(n *netns.Netns, l *link.Link, attrs nlattr.Attrs, s *Snapshot) (changed bool, err error) {
 	have, want := link.IPoIBOf(attrs), s.IPoIB
 	if want == nil || have == nil || have.Mode == want.Mode && have.Umcast == want.Umcast {
@@ -55,7 +55,7 @@ func setIPoIB(n *netns.Netns, index int, want *link.IPoIB) error {
 	return link.Set(n, index, nlattr.Attr{Type: unix.IFLA_LINKINFO, Value: nlattr.Marshal(nil, info)})
 }
 
-// PortGUID returns the GUID of the port of the InfiniBand interface, 0 for another link.
+// PortGUID returns the GUID of the port of the InfiniBand interface, or 0 for another link.
 func (s *Snapshot) PortGUID() uint64 {
 	if s.IPoIB == nil {
 		return 0
@@ -63,7 +63,8 @@ func (s *Snapshot) PortGUID() uint64 {
 	return link.GUIDIn(link.ParseMAC(s.MAC))
 }
 
-// snapshotIPoIB returns the settings of an InfiniBand interface, and its children beside it.
+// snapshotIPoIB returns the settings of an InfiniBand interface, with the interface's children in
+// the same namespace.
 func snapshotIPoIB(attrs nlattr.Attrs, v *link.View) *link.IPoIB {
 	s := link.IPoIBOf(attrs)
 	if s == nil {
@@ -77,11 +78,11 @@ func snapshotIPoIB(attrs nlattr.Attrs, v *link.View) *link.IPoIB {
 	return s
 }
 
-// StrayChildren returns the IPoIB children of the interface with this index, which is in n, that
-// are none of the host's, whose queue pairs the snapshots have: the kernel brings those that a pod
-// made to init_net when the pod's namespace ends (default_device_exit_net; Linux 5.13 and later).
-// hosts are the snapshots of all interfaces that are lent, because a child of another one may have
-// the same number for its parent, in a pod.
+// StrayChildren returns the IPoIB children of the interface with this index in n that do not belong
+// to the host. The snapshots have the queue pairs of the host's children. When a pod's namespace
+// ends, the kernel moves the children that the pod made to init_net (default_device_exit_net; Linux
+// 5.13 and later). hosts are the snapshots of all interfaces that are lent: a child of another
+// interface, in a pod, may have the same number as its parent.
 func StrayChildren(n *netns.Netns, index int, s *Snapshot, hosts []*Snapshot) ([]*link.Link, error) {
 	if s.IPoIB == nil {
 		return nil, nil

@@ -15,9 +15,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// snapshotNexthops adds to s the nexthop objects by the link of v that no routing daemon has
-// made, and the groups that they are in. The kernel deletes them with the link. The groups'
-// objects by other links are added, too: their IDs alone would not tell them from later ones.
+// snapshotNexthops adds to s the nexthop objects by the link of v that no routing daemon has made,
+// and the groups that contain these objects. The kernel deletes the objects together with the link.
+// The groups' objects by other links are added as well: by their IDs alone they could not be told
+// from later objects.
 func snapshotNexthops(n *netns.Netns, v *link.View, s *Snapshot) error {
 	objects, err := routes.Objects(n)
 	if err != nil || len(objects) == 0 {
@@ -50,7 +51,7 @@ func snapshotNexthops(n *netns.Netns, v *link.View, s *Snapshot) error {
 	return nil
 }
 
-// recordOf returns the object as it is recorded.
+// recordOf returns the object in the form in which it is recorded.
 func recordOf(h routes.Object, id uint32) Replay {
 	return Replay{Text: h.Text(id), Raw: nlattr.Marshal(h.Header(), h.Attrs)}
 }
@@ -65,13 +66,14 @@ func (s *Snapshot) nexthop(id uint32) (routes.Object, bool) {
 	return routes.Object{}, false
 }
 
-// hasObject reports whether the object with this ID is one of the link's, or a group of such.
+// hasObject reports whether the object with this ID is an object of the link, or a group of such
+// objects.
 func (s *Snapshot) hasObject(id uint32) bool {
 	object, ok := s.nexthop(id)
 	return ok && (object.Members() != nil || object.Link() == s.Index)
 }
 
-// readObjects reads the nexthop objects of the namespace, once.
+// readObjects reads the nexthop objects of the namespace, on the first call only.
 func (r *replayer) readObjects() (err error) {
 	if r.objects == nil {
 		r.objects, err = routes.Objects(r.n)
@@ -79,18 +81,19 @@ func (r *replayer) readObjects() (err error) {
 	return err
 }
 
-// restored reports whether the namespace has the recorded object with this ID, and not another
-// one that has been given its ID.
+// restored reports whether the namespace has the recorded object with this ID. It returns false if
+// another object has got that ID.
 func (r *replayer) restored(id uint32) bool {
 	recorded, known := r.s.nexthop(id)
 	now, ok := r.objects[id]
 	return known && ok && recorded.Same(now) && (recorded.Members() != nil || now.Link() == r.here(recorded.Link()))
 }
 
-// errObjectTaken: the ID of a recorded object is another's.
-var errObjectTaken = errors.New("another nexthop object has its ID now")
+// errObjectTaken means that the ID of a recorded object now belongs to another object.
+var errObjectTaken = errors.New("another nexthop object now has this object's ID")
 
-// replayNexthop adds an object of the link, or the link's objects to a group.
+// replayNexthop adds an object of the link. If the object is a group, it adds the link's objects to
+// the group.
 func (r *replayer) replayNexthop(from Replay) error {
 	id, recorded, ok := routes.ParseObject(from.Raw)
 	if !ok {
@@ -112,7 +115,7 @@ func (r *replayer) replayNexthop(from Replay) error {
 	for _, a := range recorded.Attrs {
 		switch a.Type {
 		case unix.NHA_ENCAP:
-			a.Flags |= unix.NLA_F_NESTED // which the kernel demands, and does not say
+			a.Flags |= unix.NLA_F_NESTED // the kernel demands this flag, but does not report it
 			attrs = append(attrs, a)
 		case unix.NHA_ID, unix.NHA_GATEWAY, unix.NHA_ENCAP_TYPE:
 			attrs = append(attrs, a)
@@ -130,8 +133,8 @@ func (r *replayer) put(id uint32, object routes.Object, how int) error {
 	return err
 }
 
-// replayGroup adds the objects of the link to a group that has stayed with others, or makes the
-// group anew of all its objects that are here.
+// replayGroup adds the objects of the link to a group that still exists because of other links. If
+// the group does not exist, replayGroup makes it again from all its objects that are here.
 func (r *replayer) replayGroup(id uint32, recorded routes.Object) error {
 	now, exists := r.objects[id]
 	if exists && now.Members() == nil {
@@ -148,7 +151,7 @@ func (r *replayer) replayGroup(id uint32, recorded routes.Object) error {
 		case own && !r.restored(member):
 			lacksOwn = true
 			continue
-		case !own && exists && !slices.Contains(now.Members(), member): // it has left the group, or comes with its NIC
+		case !own && exists && !slices.Contains(now.Members(), member): // the member has left the group, or comes back with its NIC
 			continue
 		case !own && !r.restored(member):
 			missing.add(r.link(object.Link()))
@@ -172,15 +175,15 @@ func (r *replayer) replayGroup(id uint32, recorded routes.Object) error {
 	return missing.or()
 }
 
-// joinGroups takes over the groups of nexthop objects from the snapshot of a link that left
-// before, with its objects. indexes are those of [Snapshot.joinIndexes].
+// joinGroups takes over the groups of nexthop objects, with their objects, from the snapshot of a
+// link that left before. indexes are the result of [Snapshot.joinIndexes].
 func (s *Snapshot) joinGroups(before *Snapshot, indexes map[int]int) {
 	for i, r := range s.Nexthops {
 		id, now, _ := routes.ParseObject(r.Raw)
 		was, ok := before.nexthop(id)
 		if !ok || now.Members() == nil || len(was.Members()) <= len(now.Members()) ||
 			slices.ContainsFunc(now.Members(), func(id uint32) bool { return !slices.Contains(was.Members(), id) }) {
-			continue // it has been changed since
+			continue // the group has been changed since
 		}
 		s.Nexthops[i] = recordOf(was, id)
 		for _, member := range was.Members() {

@@ -11,11 +11,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// The metric of the kernel's route to the prefix of an IPv6 address (IP6_RT_PRIO_ADDRCONF of
-// include/net/ip6_route.h); that of an IPv4 address is 0.
+// prefixMetric is the metric of the kernel's route to the prefix of an IPv6 address
+// (IP6_RT_PRIO_ADDRCONF of include/net/ip6_route.h). For an IPv4 address the metric is 0.
 const prefixMetric = 256
 
-// prefix is a route of the kernel to the prefix of an address.
+// prefix is a route that the kernel adds to the prefix of an address.
 type prefix struct {
 	family byte
 	bits   byte
@@ -23,10 +23,10 @@ type prefix struct {
 	metric uint32
 }
 
-// prefixesOf returns the routes that the kernel adds for these addresses of a link
-// (fib_add_ifaddr, inet6_addr_add). It adds none for an address with IFA_F_NOPREFIXROUTE: then
-// somebody else does, for example NetworkManager, and names the kernel as the route's origin,
-// too.
+// prefixesOf returns the routes that the kernel adds for these addresses of a link (fib_add_ifaddr,
+// inet6_addr_add). The kernel adds none for an address with IFA_F_NOPREFIXROUTE. In that case
+// somebody else adds the route, for example NetworkManager, and also names the kernel as the
+// route's origin.
 func prefixesOf(addresses [][]byte) map[prefix]bool {
 	all := map[prefix]bool{}
 	for _, m := range addresses {
@@ -43,14 +43,14 @@ func prefixesOf(addresses [][]byte) map[prefix]bool {
 		}
 		address, _ := attrs.Get(unix.IFA_ADDRESS)
 		all[p.match(address, header[1])] = true
-		if local, ok := attrs.Get(unix.IFA_LOCAL); ok && p.family == unix.AF_INET6 { // the address itself, if it has a peer
+		if local, ok := attrs.Get(unix.IFA_LOCAL); ok && p.family == unix.AF_INET6 { // the route to the address itself, if the address has a peer
 			all[p.match(local, byte(8*len(local)))] = true
 		}
 	}
 	return all
 }
 
-// match returns the route to the first bits of an address, which may be missing.
+// match returns p as the route to the first bits of an address. address may be missing.
 func (p prefix) match(address []byte, bits byte) prefix {
 	size := net.IPv4len
 	if p.family == unix.AF_INET6 {
@@ -62,12 +62,14 @@ func (p prefix) match(address []byte, bits byte) prefix {
 	return p
 }
 
-// origin separates the routes of a link that the kernel adds itself from those of others.
+// origin distinguishes the routes of a link that the kernel adds itself from the other routes of
+// the link.
 type origin struct {
 	prefixes map[prefix]bool
-	// anyTable is set if these routes may be in another table than main: in that of a VRF.
+	// anyTable is set if these routes may be in a table other than main, because the link is in a
+	// VRF.
 	anyTable bool
-	// advertisements is set if the kernel acts on router advertisements of the link.
+	// advertisements is set if the kernel acts on router advertisements that the link receives.
 	advertisements bool
 }
 
@@ -88,13 +90,13 @@ func (o origin) byKernel(rtmsg []byte, attrs nlattr.Attrs) bool {
 		return o.advertisements
 	case protocol != unix.RTPROT_KERNEL:
 		return false
-	case kind != unix.RTN_UNICAST, expires(attrs) != 0: // to the addresses themselves; from a router
+	case kind != unix.RTN_UNICAST, expires(attrs) != 0: // routes to the addresses themselves, and routes from a router
 		return true
 	}
 	return o.isConnected(rtmsg, attrs)
 }
 
-// isConnected reports whether the route is the kernel's to the prefix of an address.
+// isConnected reports whether the route is the kernel's own route to the prefix of an address.
 func (o origin) isConnected(rtmsg []byte, attrs nlattr.Attrs) bool {
 	if rtmsg[5] != unix.RTPROT_KERNEL || rtmsg[7] != unix.RTN_UNICAST || routes.Table(rtmsg, attrs) != unix.RT_TABLE_MAIN && !o.anyTable {
 		return false
@@ -104,9 +106,10 @@ func (o origin) isConnected(rtmsg []byte, attrs nlattr.Attrs) bool {
 	return o.prefixes[prefix{family: rtmsg[0], metric: metric}.match(dst, rtmsg[1])]
 }
 
-// expires returns how long after it was read a route expires, in hundredths of a second, 0 if
-// it does not (rta_expires of rta_cacheinfo in include/uapi/linux/rtnetlink.h). It is negative
-// for one that has expired: IPv6 collects those every half a minute.
+// expires returns how long after its reading a route expires, in hundredths of a second. It returns
+// 0 if the route does not expire (rta_expires of rta_cacheinfo in include/uapi/linux/rtnetlink.h).
+// The result is negative if the route has expired already: IPv6 collects such routes every half a
+// minute.
 func expires(attrs nlattr.Attrs) int32 {
 	const at = 8 // after rta_clntref and rta_lastuse
 	info, _ := attrs.Get(unix.RTA_CACHEINFO)

@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Receivers are the users for whom the kernel has a link receive more than its own
-// packets: packet sockets, bridges, links above it, and its own flags each count as one.
+// Receivers counts the users for whom the kernel makes a link receive more than its own packets:
+// packet sockets, bridges, links above it, and its own flags each count as one user.
 type Receivers struct {
 	Promiscuous  uint32 `json:"promiscuous,omitempty"`  // IFLA_PROMISCUITY
 	AllMulticast uint32 `json:"allMulticast,omitempty"` // IFLA_ALLMULTI, Linux 6.0
@@ -23,13 +23,13 @@ func receiversOf(attrs nlattr.Attrs) Receivers {
 	return Receivers{promiscuous, all}
 }
 
-// MoreReceivers returns the modes that have more users on the link than in the snapshot.
-// A pod can cause that by bugs of the kernel, and no request undoes it: a packet socket that
-// is closed while the link moves stays counted (packet_release removes it from the list that
-// packet_notifier reads, before it waits for the lock), and so does a macvlan in passthru
-// mode (macvlan_stop).
+// MoreReceivers returns the modes that have more users on the link than in the snapshot. A pod can
+// cause such users by bugs of the kernel, and no request removes them. A packet socket that is
+// closed while the link moves stays counted: packet_release removes it from the list that
+// packet_notifier reads before it waits for the lock. A macvlan in passthru mode stays counted as
+// well (macvlan_stop).
 func MoreReceivers(n *netns.Netns, index int, s *Snapshot) []link.Changed {
-	if s.Receivers == nil { // of a NIC that upstream's plugin lent
+	if s.Receivers == nil { // upstream's plugin lent the NIC
 		return nil
 	}
 	attrs, err := link.ReadAttrs(n, index)
@@ -43,7 +43,7 @@ func MoreReceivers(n *netns.Netns, index int, s *Snapshot) []link.Changed {
 		now, before uint32
 	}{{"promiscuous mode", now.Promiscuous, before.Promiscuous}, {"all-multicast mode", now.AllMulticast, before.AllMulticast}} {
 		if m.now > m.before {
-			more = append(more, link.Changed{Setting: m.mode, Err: fmt.Errorf("the kernel's count of its users is %d, and was %d: unless a program of the host listens on the NIC, only a reload of the driver ends the mode", int32(m.now), m.before)})
+			more = append(more, link.Changed{Setting: m.mode, Err: fmt.Errorf("the kernel counts %d users of the mode, and counted %d before: if no program of the host listens on the NIC, only a reload of the driver ends the mode", int32(m.now), m.before)})
 		}
 	}
 	return more

@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Lost is the error for an address, a route or another object of a snapshot that its link does
-// not have.
+// Lost is the error for an address, a route or another object of a snapshot that the link does not
+// have.
 type Lost struct {
 	What string // "route 10.0.0.0/8 via 10.1.0.1 of ens1"
 	Err  error
@@ -33,22 +33,22 @@ func lost(err error, kind, text string, s *Snapshot) error {
 // replayer adds the routes and nexthop objects of a snapshot to its link.
 type replayer struct {
 	*hopFinder
-	objects map[uint32]routes.Object // of the namespace; nil until they are needed
-	current map[string][]route       // of the namespace, by key; nil until they are needed
+	objects map[uint32]routes.Object // objects of the namespace, nil until they are needed
+	current map[string][]route       // routes of the namespace, by key, nil until they are needed
 
-	// plain is set if routes are added without the objects that they were by, because these
-	// cannot be restored.
+	// plain is set if routes are added without their nexthop objects, because the objects cannot be
+	// restored.
 	plain bool
 }
 
 // route is a route that the namespace has.
 type route struct {
-	object uint32 // the nexthop object that it is by, 0 for none
-	hops   []byte // as of RTA_MULTIPATH
+	object uint32 // the nexthop object that the route uses, 0 for none
+	hops   []byte // in the form of RTA_MULTIPATH
 }
 
-// ReplayRoutes adds the snapshot's nexthop objects and routes to the link. A route whose gateway
-// is reached by another route of the list comes after that one. It returns the
+// ReplayRoutes adds the snapshot's nexthop objects and routes to the link. If a route's gateway is
+// reached by another route of the list, the other route is added first. ReplayRoutes returns the
 // kernel's errors.
 func ReplayRoutes(n *netns.Netns, index int, s *Snapshot) []error {
 	r := &replayer{hopFinder: newHopFinder(n, s, index), plain: len(s.Nexthops) == 0}
@@ -77,16 +77,16 @@ func ReplayRoutes(n *netns.Netns, index int, s *Snapshot) []error {
 	}
 }
 
-// errNoObject: the route's nexthop object is not there yet.
-var errNoObject = errors.New("its nexthop object is not there")
+// errNoObject means that the route's nexthop object does not exist yet.
+var errNoObject = errors.New("the route's nexthop object is missing")
 
 func (r *replayer) replayRoute(from Replay) error {
 	header, attrs, err := nlattr.ParseMessage(slices.Clone(from.Raw), unix.SizeofRtMsg)
 	if err != nil {
 		return err
 	}
-	// Of the flags only "onlink" is a setting; the others are state, and the
-	// kernel refuses them.
+	// Of the flags only "onlink" is a setting. The other flags are state, and the kernel refuses
+	// them.
 	flags := binary.NativeEndian.Uint32(header[8:]) & unix.RTNH_F_ONLINK
 	binary.NativeEndian.PutUint32(header[8:], flags)
 	left, expired := remaining(header, attrs, time.Since(r.s.Taken))
@@ -94,8 +94,8 @@ func (r *replayer) replayRoute(from Replay) error {
 		return nil
 	}
 	attrs = append(attrs.Without(unix.RTA_CACHEINFO), left...)
-	// Beside another route to the same destination. With a gateway IPv6 makes
-	// both into one multipath route, of which this is a hop.
+	// The route is added beside other routes to the same destination. If the routes have a gateway,
+	// IPv6 makes them one multipath route, in which this route is a hop.
 	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
 	missing := &MissingHops{}
 	if id, ok := attrs.Uint32(routes.AttrNexthop); ok && r.s.hasObject(id) {
@@ -103,13 +103,13 @@ func (r *replayer) replayRoute(from Replay) error {
 		case err != nil:
 			return err
 		case by != nil:
-			binary.NativeEndian.PutUint32(header[8:], 0) // of the object
+			binary.NativeEndian.PutUint32(header[8:], 0) // the flags are the object's
 			return existing(r.n.Request(unix.RTM_NEWROUTE, how, header, by))
 		case r.stands(id, header, attrs):
 			return nil
 		}
 	}
-	// An object that is not restored was deleted with the link, or is a daemon's; the
+	// An object that is not restored was deleted with the link, or belongs to a daemon. The
 	// attributes beside it have the same content.
 	attrs = attrs.Without(routes.AttrNexthop)
 	for i, a := range attrs {
@@ -117,13 +117,13 @@ func (r *replayer) replayRoute(from Replay) error {
 		case a.Type == unix.RTA_OIF:
 			attrs[i].Value = nl.Uint32Attr(uint32(r.index))
 		case a.Type == unix.RTA_MULTIPATH && header[0] == unix.AF_INET6:
-			// The other hops stayed, or return with their NICs.
+			// The other hops stayed in the route, or return with their NICs.
 			attrs[i].Value = r.hops(routes.OwnHops(a.Value, r.s.Index), missing)
 		case a.Type == unix.RTA_MULTIPATH:
 			if attrs[i].Value, err = r.allHops(header, attrs, a.Value, missing); err != nil {
 				return err
 			}
-			// Replaces the rest of the route that stayed when this hop was removed.
+			// Replaces the rest of the route, which stayed when this hop was removed.
 			how = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 		}
 	}
@@ -133,8 +133,8 @@ func (r *replayer) replayRoute(from Replay) error {
 	return missing.or()
 }
 
-// existing returns err unless it means, without NLM_F_EXCL, that the route by this link, gateway
-// and metric exists.
+// existing returns nil if err is EEXIST. Without NLM_F_EXCL that error means that the route by this
+// link, gateway and metric exists already. Otherwise existing returns err.
 func existing(err error) error {
 	if errors.Is(err, unix.EEXIST) {
 		return nil
@@ -142,8 +142,8 @@ func existing(err error) error {
 	return err
 }
 
-// allHops returns the nexthops of an IPv4 route: those whose links are here, and those that the
-// host has added while the link was lent.
+// allHops returns the nexthops of an IPv4 route: the recorded nexthops whose links are here, and
+// the nexthops that the host added while the link was lent.
 func (r *replayer) allHops(rtmsg []byte, attrs nlattr.Attrs, recorded []byte, missing *MissingHops) ([]byte, error) {
 	hops := r.hops(recorded, missing)
 	if len(routes.OwnHops(recorded, r.s.Index)) == len(recorded) {
@@ -160,8 +160,8 @@ func (r *replayer) allHops(rtmsg []byte, attrs nlattr.Attrs, recorded []byte, mi
 	return hops, nil
 }
 
-// byObject returns the attributes of a route by the nexthop object with this ID, nil if the
-// object is not there and the route is to be added without it.
+// byObject returns the attributes of a route by the nexthop object with this ID. It returns nil if
+// the object is missing and the route is to be added without it.
 func (r *replayer) byObject(id uint32, rtmsg []byte, attrs nlattr.Attrs) (nlattr.Attrs, error) {
 	if err := r.readObjects(); err != nil {
 		return nil, err
@@ -175,15 +175,15 @@ func (r *replayer) byObject(id uint32, rtmsg []byte, attrs nlattr.Attrs) (nlattr
 	return attrs.Without(append([]uint16{unix.RTA_OIF, unix.RTA_MULTIPATH}, routes.HopKinds...)...), nil
 }
 
-// stands reports whether the namespace has the route by this object, a group that another link
-// has kept.
+// stands reports whether the namespace still has the route by this object. That is so if the object
+// is a group that another link has kept.
 func (r *replayer) stands(id uint32, rtmsg []byte, attrs nlattr.Attrs) bool {
 	err := r.readRoutes()
 	return err == nil && slices.ContainsFunc(r.current[routes.Key(rtmsg, attrs)], func(now route) bool { return now.object == id })
 }
 
-// readRoutes reads the routes of the namespace to the destinations of the snapshot's routes, once:
-// a host may have hundreds of thousands of others.
+// readRoutes reads the namespace's routes to the destinations of the snapshot's routes, on the
+// first call only. It reads no others, because a host may have hundreds of thousands of them.
 func (r *replayer) readRoutes() error {
 	if r.current != nil {
 		return nil
@@ -210,8 +210,8 @@ func (r *replayer) readRoutes() error {
 	return nil
 }
 
-// remaining returns the attribute with the seconds that are left of an IPv6 route that
-// expires, none if it does not, and reports whether it has expired.
+// remaining returns the attribute with the seconds that are left until an IPv6 route expires. left
+// is empty if the route does not expire. expired reports whether the route has expired already.
 func remaining(rtmsg []byte, attrs nlattr.Attrs, since time.Duration) (left nlattr.Attrs, expired bool) {
 	const perSecond = 100 // USER_HZ
 	end := expires(attrs)

@@ -18,32 +18,28 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Restore restores the state s of l, which the caller has just read from n, changing
-// only what differs. It continues after errors, and returns two kinds of them:
+// Restore restores the state s of l, which the caller must have just read from n. It changes only what differs. It continues
+// after errors, and returns two kinds of errors:
 //
-// err: the link itself is not as it was (name, altnames, alias, MTU, MAC, queue
-// length, flags, settings, group, master, up). Another call may succeed.
+// err: the link itself is not in its former state (name, altnames, alias, MTU, MAC, queue length, flags, settings, group,
+// master, up). Another call may succeed. If err wraps [link.ErrNotFound], the link has left.
 //
-// An error that wraps [link.ErrNotFound] means that the link has left.
+// lost: an address, route, rule, neighbor or sysctl that the kernel no longer accepts, often because the host no longer has what
+// the object needs (a gateway that was reached by another NIC, a nexthop object). A master that is gone is lost as well. Another
+// call will not help.
 //
-// lost: an address, route, rule, neighbor or sysctl that the kernel no longer
-// accepts, often because the host no longer has its prerequisite (a gateway
-// that another NIC reached, a nexthop object), or the master, if it is gone.
-// Another call will not help.
-//
-// The routes of routing daemons are not restored: they are the daemons' to bring back. So are
-// the addresses of VRRP daemons, which count as lost.
+// Restore leaves the routes of routing daemons to the daemons. It also leaves the addresses of VRRP daemons to the daemons, but
+// it returns these addresses as lost.
 //
 // Queueing disciplines and filters (tc) and the attributes of a bridge port are not in a snapshot. The kernel's usual changes to
-// a link that goes down and up happen to this one too: the sysctl ipv6/conf/mtu
-// is the link's MTU again, and there is a link-local address of its current
-// MAC.
+// a link that goes down and up happen to l as well: the sysctl ipv6/conf/mtu is the link's MTU again, and the link has a
+// link-local address made from its current MAC.
 func Restore(n *netns.Netns, l *link.Link, s *Snapshot) (lost []error, err error) {
 	index := l.Index
-	// The pod may have given it its own name as an altname.
+	// The pod may have given the link one of the link's own names as an altname.
 	extraErr := link.KeepAltNames(n, l, s.AltNames)
-	// Sysctls are addressed by the name: if the link does not have its own
-	// again, they may be another link's.
+	// Sysctls are found by the name of the link. If the link does not have its own name again, the
+	// name may lead to another link's sysctls.
 	name := s.Name
 	renameErr := restoreName(n, l, s)
 	if renameErr != nil {
@@ -61,7 +57,7 @@ func Restore(n *netns.Netns, l *link.Link, s *Snapshot) (lost []error, err error
 		}
 		errs = append(errs, failure.Context(set(n, index), "set %s up=%v", s.Name, s.Up))
 	}
-	// After the sysctls: a link that accepts no router advertisements has no token.
+	// After the sysctls, because a link that accepts no router advertisements has no token.
 	lost = append(lost, restoreToken(n, l, s))
 	addressed, virtual := s.withoutVirtual()
 	lost = append(append(lost, replayAddresses(n, index, addressed, true)...), virtual...)
@@ -71,20 +67,20 @@ func Restore(n *netns.Netns, l *link.Link, s *Snapshot) (lost []error, err error
 	lost, err = slices.DeleteFunc(lost, func(e error) bool { return e == nil }), errors.Join(errs...)
 	if len(lost) > 0 || err != nil {
 		if left := link.StillThere(n, index); left != nil {
-			return nil, left // nothing is lost: another call may find it
+			return nil, left // nothing is lost: another call may find the link
 		}
 	}
 	return lost, err
 }
 
-// Renew sets on l, which the kernel has made in place of the snapshot's link, what a link keeps when it moves
-// to another namespace, also its altnames. left are the settings of the device that still differ. l need not have
-// the snapshot's name.
+// Renew is for a link l that the kernel has made in place of the snapshot's link. It sets on l what a link keeps when it moves
+// to another namespace, and the altnames. left are the settings of the device that still differ. l need not have the snapshot's
+// name.
 func Renew(n *netns.Netns, l *link.Link, s *Snapshot) (left []link.Changed, err error) {
 	if err := restoreAttributes(n, l, s); err != nil {
 		return nil, err
 	}
-	// The kernel or udev may have given it one of these names by itself.
+	// The kernel or udev may already have given the link one of these names.
 	if err := addAltNames(n, l, s); err != nil {
 		left = append(left, link.Changed{Setting: "altnames", Err: err})
 	}
@@ -93,7 +89,7 @@ func Renew(n *netns.Netns, l *link.Link, s *Snapshot) (left []link.Changed, err 
 
 // restoreSysctls sets the sysctls of the link with this index and name.
 func restoreSysctls(n *netns.Netns, index int, name string, settings map[string]string) error {
-	attrs, err := link.ReadAttrs(n, index) // read anew, because a change of the MTU changes one of them
+	attrs, err := link.ReadAttrs(n, index) // read again, because a change of the MTU changes a sysctl
 	if err != nil || attrs.Text(unix.IFLA_IFNAME) != name {
 		return sysctl.Set(n, name, settings)
 	}
@@ -157,8 +153,8 @@ func restoreAttributes(n *netns.Netns, l *link.Link, s *Snapshot) error {
 	return errors.Join(errs...)
 }
 
-// restoreMAC sets the MAC. Most drivers take one only while the link is down (eth_prepare_mac_addr_change), and an earlier
-// try, or a manager of the host, may have set it up.
+// restoreMAC sets the MAC. Most drivers accept a MAC only while the link is down (eth_prepare_mac_addr_change), but an earlier
+// try, or a network manager of the host, may have set the link up.
 func restoreMAC(n *netns.Netns, l *link.Link, mac net.HardwareAddr) error {
 	err := link.SetMAC(n, l.Index, mac)
 	if !l.IsUp() || !errors.Is(err, unix.EBUSY) {
@@ -170,8 +166,8 @@ func restoreMAC(n *netns.Netns, l *link.Link, mac net.HardwareAddr) error {
 	return errors.Join(link.SetMAC(n, l.Index, mac), link.SetUp(n, l.Index))
 }
 
-// macFor returns the MAC that l is to have: the snapshot's, and for an InfiniBand interface with another
-// queue pair the one with the same GUID.
+// macFor returns the MAC that l must have. That is the snapshot's MAC. For an InfiniBand interface with another queue pair, it
+// is l's address with the snapshot's GUID.
 func (s *Snapshot) macFor(l *link.Link) string {
 	if s.IPoIB == nil || s.MAC == "" {
 		return s.MAC
@@ -179,8 +175,8 @@ func (s *Snapshot) macFor(l *link.Link) string {
 	return link.MACText(link.AddressLike(l.MAC, link.ParseMAC(s.MAC)))
 }
 
-// restoreMaster adds the link to its bridge, bond, … again, or returns in
-// missing what it lacks.
+// restoreMaster adds the link to its bridge, bond, … again. If that master is gone, it returns the
+// error as missing.
 func restoreMaster(n *netns.Netns, l *link.Link, s *Snapshot) (missing, err error) {
 	if s.Master == "" || l.Master != 0 {
 		return nil, nil
@@ -201,10 +197,9 @@ func ReplayAddresses(n *netns.Netns, index int, s *Snapshot) []error {
 	return replayAddresses(n, index, s, false)
 }
 
-// replayAddresses adds the snapshot's addresses. If settled, those IPv6
-// addresses that had passed duplicate address detection are valid at once: the
-// kernel refuses routes with a tentative source, and without a cable the check
-// never begins.
+// replayAddresses adds the snapshot's addresses. If settled is true, IPv6 addresses that had passed
+// duplicate address detection are valid at once: the kernel refuses routes with a tentative source,
+// and without a cable the detection never begins.
 func replayAddresses(n *netns.Netns, index int, s *Snapshot, settled bool) []error {
 	var failures []error
 	for _, r := range s.Addresses {
@@ -225,9 +220,8 @@ func replayAddresses(n *netns.Netns, index int, s *Snapshot, settled bool) []err
 	return failures
 }
 
-// replayAddress adds one address. An existing one stays unchanged: the kernel
-// added it when the link went up (link-local), or a router has announced it
-// since, with a newer lifetime.
+// replayAddress adds one address. An existing address stays unchanged: the kernel added it when the
+// link went up (link-local), or a router has announced it since, with a newer lifetime.
 func replayAddress(n *netns.Netns, header []byte, attrs nlattr.Attrs, settled bool) error {
 	flags := link.AddressFlags(header, attrs)
 	const checked = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_OPTIMISTIC | unix.IFA_F_NODAD
@@ -241,7 +235,7 @@ func replayAddress(n *netns.Netns, header []byte, attrs nlattr.Attrs, settled bo
 		if !skipDAD {
 			return nil
 		}
-		// The flag itself may be that of a process killed before the next step.
+		// An earlier process may have set the flag, and been killed before the next step.
 		skipDAD, err = isUnchecked(n, header, attrs)
 	}
 	if err != nil || !skipDAD {
@@ -269,9 +263,8 @@ func withFlags(attrs nlattr.Attrs, flags uint32) nlattr.Attrs {
 // foreverLife is the kernel's "no end" (INFINITY_LIFE_TIME of include/net/addrconf.h).
 const foreverLife = ^uint32(0)
 
-// age subtracts the passed time from the lifetimes of an address
-// (IFA_CACHEINFO: preferred, valid, in seconds) and reports whether it is still
-// valid. An infinite lifetime stays.
+// age subtracts the time passed from the lifetimes of an address (IFA_CACHEINFO: preferred, valid,
+// in seconds). It reports whether the address is still valid. An infinite lifetime does not change.
 func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs, bool) {
 	info, ok := attrs.Get(unix.IFA_CACHEINFO)
 	if !ok || len(info) < 8 {
@@ -280,7 +273,7 @@ func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs,
 	attrs = attrs.Without(unix.IFA_CACHEINFO)
 	aged := slices.Clone(info)
 	if link.AddressFlags(header, attrs)&unix.IFA_F_DEPRECATED != 0 {
-		// IPv4 reports every address with an infinite lifetime as preferred.
+		// The kernel reports every IPv4 address that has an infinite lifetime as preferred.
 		binary.NativeEndian.PutUint32(aged, 0)
 	}
 	if binary.NativeEndian.Uint32(aged[4:]) == foreverLife && binary.NativeEndian.Uint32(aged) == foreverLife {

@@ -19,20 +19,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// fibRuleInvert is the flag of a rule for what does not match (FIB_RULE_INVERT of
+// fibRuleInvert is the flag of a rule that applies to what does not match (FIB_RULE_INVERT of
 // linux/fib_rules.h).
 const fibRuleInvert = 2
 
-// ruleFacts decide whether a rule is one of a link's addresses.
+// ruleFacts are the facts that decide whether a rule belongs to the addresses of a link.
 type ruleFacts struct {
-	source   *net.IPNet // nil for any, or all but one
+	source   *net.IPNet // nil if the rule is for any source, or for all sources except one
 	table    uint32
 	priority uint32
 	protocol byte
 }
 
 func factsOfRule(header []byte, attrs nlattr.Attrs) ruleFacts {
-	f := ruleFacts{table: routes.Table(header, attrs)} // in the place of a route's
+	f := ruleFacts{table: routes.Table(header, attrs)} // a rule has its table where a route has its table
 	f.priority, _ = attrs.Uint32(nl.FRA_PRIORITY)
 	if by, ok := attrs.Get(nl.FRA_PROTOCOL); ok && len(by) == 1 {
 		f.protocol = by[0]
@@ -43,13 +43,13 @@ func factsOfRule(header []byte, attrs nlattr.Attrs) ruleFacts {
 	return f
 }
 
-// snapshotRules returns the policy rules of the link's addresses, as [link.Rules] chooses them. The
-// kernel keeps them during a loan, but a network manager deletes its own when the link
-// leaves, and adds them again only if it configures the link itself. Those of routing daemons are the
-// daemons' to bring back.
+// snapshotRules returns the policy rules of the link's addresses, which it chooses as [link.Rules]
+// does. The kernel keeps these rules during a loan. But a network manager deletes its own rules when
+// the link leaves, and adds them again only if it configures the link itself. The rules of routing
+// daemons are not returned: the daemons add them again.
 //
 // kept are the other rules that name the link, or a source in the subnet of one of its addresses.
-// Addresses of VRRP do not count: another host may have them at the return.
+// Addresses of VRRP do not count, because another host may have them when the link returns.
 func snapshotRules(n *netns.Netns, s *Snapshot, v *link.View) (found, kept []Replay, err error) {
 	own := slices.DeleteFunc(slices.Clone(v.RawAddresses), func(m []byte) bool {
 		header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
@@ -73,7 +73,7 @@ func snapshotRules(n *netns.Netns, s *Snapshot, v *link.View) (found, kept []Rep
 	return found, kept, err
 }
 
-// rawRules returns the policy rules that are wanted, as payloads of RTM_NEWRULE.
+// rawRules returns the policy rules for which wanted returns true, as payloads of RTM_NEWRULE.
 func rawRules(n *netns.Netns, wanted func(header []byte, attrs nlattr.Attrs) bool) ([][]byte, error) {
 	found, err := n.Dump(unix.RTM_GETRULE, &nl.RtMsg{}, func(m []byte) bool {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
@@ -85,7 +85,7 @@ func rawRules(n *netns.Netns, wanted func(header []byte, attrs nlattr.Attrs) boo
 	return found, failure.Context(err, "list rules of netns %s", n.Path)
 }
 
-// globalAddresses returns the addresses of a link that are valid beyond it.
+// globalAddresses returns the addresses of a link that are valid beyond the link.
 func globalAddresses(msgs [][]byte) (found []net.IP) {
 	for _, m := range msgs {
 		header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
@@ -97,7 +97,7 @@ func globalAddresses(msgs [][]byte) (found []net.IP) {
 	return found
 }
 
-// tablesOf returns the tables that the routes are in.
+// tablesOf returns the tables of the routes.
 func tablesOf(messages [][]byte) (tables []uint32) {
 	for _, m := range messages {
 		header, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)
@@ -111,13 +111,13 @@ func tablesOf(messages [][]byte) (tables []uint32) {
 	return tables
 }
 
-// replayRules adds those of the snapshot's rules that the namespace no longer has.
+// replayRules adds the snapshot's rules that the namespace no longer has.
 func replayRules(n *netns.Netns, s *Snapshot) []error {
 	var failures []error
 	for _, r := range s.Rules {
 		header, attrs, err := nlattr.ParseMessage(slices.Clone(r.Raw), unix.SizeofRtMsg)
 		if err == nil {
-			binary.NativeEndian.PutUint32(header[8:], 0) // its flags are state
+			binary.NativeEndian.PutUint32(header[8:], 0) // the flags of a rule are state
 			err = n.Request(unix.RTM_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_EXCL, header, attrs)
 		}
 		if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -127,7 +127,8 @@ func replayRules(n *netns.Netns, s *Snapshot) []error {
 	return failures
 }
 
-// isFrom reports whether the rule's source is one of the addresses, or in its subnet.
+// isFrom reports whether the rule's source is one of the addresses, or is in the subnet of one of
+// them.
 func isFrom(addresses [][]byte, rule []byte, attrs nlattr.Attrs) bool {
 	const srcLen = 2
 	source, ok := attrs.Get(unix.FRA_SRC)
@@ -145,7 +146,7 @@ func isFrom(addresses [][]byte, rule []byte, attrs nlattr.Attrs) bool {
 	})
 }
 
-// ruleKey returns what a rule says, without state.
+// ruleKey returns the content of a rule, without its state.
 func ruleKey(header []byte, attrs nlattr.Attrs) string {
 	settings := slices.Clone(attrs.Without(unix.FRA_PAD))
 	slices.SortStableFunc(settings, func(a, b nlattr.Attr) int { return cmp.Compare(a.Type, b.Type) })
@@ -154,7 +155,7 @@ func ruleKey(header []byte, attrs nlattr.Attrs) string {
 	return string(nlattr.Marshal(key, settings))
 }
 
-// ruleText returns a rule in ip-rule(8)'s form, as far as a reader needs it.
+// ruleText returns a rule in the form of ip-rule(8), with the parts that a reader needs.
 func ruleText(header []byte, attrs nlattr.Attrs) string {
 	var b bytes.Buffer
 	b.WriteString("from ")

@@ -12,9 +12,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// settings are further numbers of a link that a pod can change, and that
-// survive a move: ip-link(8)'s names, and their attributes. A NIC that returned
-// in mode "dormant" would never be used again.
+// settings are further numbers of a link that a pod can change, and that survive a move. Each has
+// its name in ip-link(8), and its attribute. For example, a NIC that returned in mode "dormant"
+// would never be used again.
 var settings = []struct {
 	name string
 	kind uint16
@@ -71,11 +71,12 @@ func restoreSettings(n *netns.Netns, index int, attrs nlattr.Attrs, want map[str
 	return nil
 }
 
-// protoDownReason is the set of reasons (bits) why a link is held down. A pod
-// can set it without proto_down.
+// protoDownReason is the set of reasons (bits) why a link is held down. A pod can set reasons
+// without setting proto_down.
 const protoDownReason = "proto_down_reason"
 
-// protoDownReasons returns the reasons; the kernel does not report none.
+// protoDownReasons returns the reasons. If there are none, the kernel does not report the
+// attribute.
 func protoDownReasons(attrs nlattr.Attrs) uint32 {
 	reason, err := attrs.Nested(unix.IFLA_PROTO_DOWN_REASON)
 	if err != nil {
@@ -85,9 +86,10 @@ func protoDownReasons(attrs nlattr.Attrs) uint32 {
 	return bits
 }
 
-// restoreReasons returns the changes that restore the reasons, before and after
-// proto_down: while there is one, the kernel does not clear proto_down
-// (do_set_proto_down). They are unknown for a NIC that upstream's plugin lent.
+// restoreReasons returns the changes that restore the reasons. before must be made before a change
+// of proto_down, and after must be made after it: while there is a reason, the kernel does not
+// clear proto_down (do_set_proto_down). The reasons are unknown for a NIC that upstream's plugin
+// lent.
 func restoreReasons(have, want map[string]uint32) (before, after nlattr.Attrs) {
 	now, wanted := have[protoDownReason], want[protoDownReason]
 	if _, known := want[protoDownReason]; !known || now == wanted {
@@ -107,9 +109,10 @@ func changeReasons(mask, value uint32) nlattr.Attrs {
 	return nlattr.Attrs{{Type: unix.IFLA_PROTO_DOWN_REASON, Flags: unix.NLA_F_NESTED, Value: nested}}
 }
 
-// restoreBroadcast restores the link-layer broadcast address, to which ARP requests
-// are sent: a pod that changed it could receive the requests of later pods. It is not
-// recorded for a NIC that upstream's plugin lent; then it is that of Ethernet.
+// restoreBroadcast restores the link-layer broadcast address, to which ARP requests are sent: a pod
+// that changed the address could receive the requests of later pods. The address is not recorded
+// for a NIC that upstream's plugin lent. In that case restoreBroadcast sets Ethernet's broadcast
+// address.
 func restoreBroadcast(n *netns.Netns, l *link.Link, attrs nlattr.Attrs, s *Snapshot) error {
 	text := s.Broadcast
 	if text == "" && l.Encap == "ether" {
@@ -126,8 +129,8 @@ func restoreBroadcast(n *netns.Netns, l *link.Link, attrs nlattr.Attrs, s *Snaps
 	return link.Set(n, l.Index, nlattr.Attr{Type: unix.IFLA_BROADCAST, Value: want})
 }
 
-// tokenOf returns the link's interface identifier for IPv6 addresses of router
-// advertisements (ip-token(8)), "" if none is set.
+// tokenOf returns the link's interface identifier for the IPv6 addresses from router advertisements
+// (ip-token(8)), or "" if none is set.
 func tokenOf(attrs nlattr.Attrs) string {
 	for _, family := range []uint16{unix.IFLA_AF_SPEC, unix.AF_INET6} {
 		var err error

@@ -17,9 +17,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Snapshot is the state of a link in the host netns: everything that a move to
-// a pod netns resets, and everything that a pod may change. Its JSON is for
-// readers of the ledger, and for [Restore].
+// Snapshot is the state of a link in the host netns. It has everything that a move to a pod netns
+// resets, and everything that a pod may change. Its JSON is for readers of the ledger, and for
+// [Restore].
 type Snapshot struct {
 	Taken       time.Time         `json:"taken"`
 	Index       int               `json:"index"`
@@ -28,10 +28,10 @@ type Snapshot struct {
 	Alias       string            `json:"alias,omitempty"`
 	MTU         int               `json:"mtu"`
 	MAC         string            `json:"mac,omitempty"`
-	Broadcast   string            `json:"broadcast,omitempty"` // of the link layer
+	Broadcast   string            `json:"broadcast,omitempty"` // address of the link layer
 	TxQueueLen  int               `json:"txQueueLen"`
 	Group       uint32            `json:"group,omitempty"`
-	Master      string            `json:"master,omitempty"` // name of its bridge, bond, …; only if lent despite it
+	Master      string            `json:"master,omitempty"` // name of its bridge, bond, …, if the link was lent although it has a master
 	Up          bool              `json:"up"`
 	Flags       link.Flags        `json:"flags"`
 	Receivers   *Receivers        `json:"receivers,omitempty"` // nil for a NIC that upstream's plugin lent
@@ -39,34 +39,34 @@ type Snapshot struct {
 	Addresses   []Replay          `json:"addresses,omitempty"`
 	Routes      []Replay          `json:"routes,omitempty"`
 	Connected   []Replay          `json:"connected,omitempty"` // routes that the kernel makes for the addresses; only compared
-	HopLinks    []HopLink         `json:"hopLinks,omitempty"`  // of nexthops by several links, the link itself included
-	Nexthops    []Replay          `json:"nexthops,omitempty"`  // objects, their groups, and the groups' objects by other links
-	Rules       []Replay          `json:"rules,omitempty"`     // those of its addresses
-	KeptRules   []Replay          `json:"keptRules,omitempty"` // others that concern it; only compared
+	HopLinks    []HopLink         `json:"hopLinks,omitempty"`  // links of multipath routes, the link itself included
+	Nexthops    []Replay          `json:"nexthops,omitempty"`  // the link's objects, their groups, and the groups' objects by other links
+	Rules       []Replay          `json:"rules,omitempty"`     // rules of the link's addresses
+	KeptRules   []Replay          `json:"keptRules,omitempty"` // other rules that concern the link; only compared
 	Neighbors   []Replay          `json:"neighbors,omitempty"` // permanent ones only
 	Sysctls     map[string]string `json:"sysctls,omitempty"`   // "ipv4/conf/arp_ignore": "1"
-	Token       string            `json:"token,omitempty"`     // of IPv6 addresses (ip-token(8))
-	IPoIB       *link.IPoIB       `json:"ipoib,omitempty"`     // of an InfiniBand interface
+	Token       string            `json:"token,omitempty"`     // interface identifier of IPv6 addresses (ip-token(8))
+	IPoIB       *link.IPoIB       `json:"ipoib,omitempty"`     // settings of an InfiniBand interface
 	Device      *device.Settings  `json:"device,omitempty"`
-	Functions   [][]byte          `json:"functions,omitempty"`   // settings of the virtual functions, if it is lent with them
-	Programs    []bpf.Program     `json:"programs,omitempty"`    // BPF programs of the host, if it is lent despite them
+	Functions   [][]byte          `json:"functions,omitempty"`   // settings of the virtual functions, if the NIC is lent with them
+	Programs    []bpf.Program     `json:"programs,omitempty"`    // BPF programs of the host, if the NIC is lent although it has some
 	VRRP        []string          `json:"vrrp,omitempty"`        // the families in which a VRRP daemon listens: some addresses are the daemon's
-	VRRPSources []string          `json:"vrrpSources,omitempty"` // the own addresses at which it listens, if it sends to single hosts
+	VRRPSources []string          `json:"vrrpSources,omitempty"` // the link's own addresses at which the daemon listens, if it sends to single hosts
 
-	self link.Identity // of the link; not in the record, which has it beside the snapshot
+	self link.Identity // identity of the link; not in the JSON, because the record has it beside the snapshot
 }
 
-// Replay is one address, route or neighbor: a text for the reader, and the
-// kernel's message about it, which is sent back to the kernel with the new
-// interface index and without the attributes that the kernel sets itself. So
-// every attribute survives, including ones unknown to this project.
+// Replay is one address, route or neighbor. It has a text for the reader, and the kernel's message
+// about the object. To restore the object, that message is sent back to the kernel with the new
+// interface index, and without the attributes that the kernel sets itself. So every attribute
+// survives, including attributes that this project does not know.
 type Replay struct {
 	Text string `json:"text"`
 	Raw  []byte `json:"raw"` // payload of RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWNEIGH, …, host byte order
 }
 
-// Take returns the state of the link of v, which the caller has just read from n,
-// and reads the rest of it.
+// Take returns the state of the link of v, which the caller must have just read from n. It reads
+// everything that is not in v.
 func Take(n *netns.Netns, v *link.View) (*Snapshot, error) {
 	l := v.Link
 	s := &Snapshot{
@@ -111,8 +111,8 @@ func Take(n *netns.Netns, v *link.View) (*Snapshot, error) {
 	return s, err
 }
 
-// snapshotAddresses returns the addresses of a link, without those that only the
-// kernel can add.
+// snapshotAddresses returns the addresses of a link, without the addresses that only the kernel can
+// add.
 func snapshotAddresses(msgs [][]byte) []Replay {
 	var v4, v6 []Replay
 	for _, m := range msgs {
@@ -122,8 +122,8 @@ func snapshotAddresses(msgs [][]byte) []Replay {
 		}
 		r := Replay{Text: addressText(h, attrs), Raw: m}
 		if h[0] == unix.AF_INET6 {
-			// The kernel puts a new IPv6 address before those of its scope:
-			// adding the last of the list first restores the order.
+			// The kernel puts a new IPv6 address before the others of its scope. So adding the last
+			// address of the list first restores the order.
 			v6 = append([]Replay{r}, v6...)
 		} else {
 			v4 = append(v4, r)
@@ -132,16 +132,16 @@ func snapshotAddresses(msgs [][]byte) []Replay {
 	return append(v4, v6...)
 }
 
-// onlyByKernel reports whether only the kernel can make the IPv6 address: a privacy
-// address from the one it belongs to, a link-local one from a secret.
+// onlyByKernel reports whether only the kernel can make the IPv6 address. The kernel makes a
+// privacy address from the address that it belongs to, and a link-local address from a secret.
 func onlyByKernel(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
 	flags := link.AddressFlags(ifaddrmsg, attrs)
 	return flags&unix.IFA_F_TEMPORARY != 0 || flags&unix.IFA_F_STABLE_PRIVACY != 0 && ifaddrmsg[3] == unix.RT_SCOPE_LINK
 }
 
-// snapshotRoutes returns the routes of a link, and apart from them those to the subnets of its
-// addresses, which the kernel adds itself. It leaves out what else the kernel adds: for the
-// addresses themselves, and for router advertisements.
+// snapshotRoutes returns the routes of a link. It returns separately, as connected, the routes to
+// the subnets of the link's addresses, which the kernel adds itself. It leaves out the other routes
+// that the kernel adds: for the addresses themselves, and for router advertisements.
 func snapshotRoutes(msgs [][]byte, from origin) (found, connected []Replay) {
 	for _, m := range msgs {
 		h, attrs, err := nlattr.ParseMessage(m, unix.SizeofRtMsg)

@@ -17,8 +17,7 @@ func ipText(b []byte) string {
 	return net.IP(b).String()
 }
 
-// addressText returns an address in ip-address(8)'s form, as far as a reader
-// needs it.
+// addressText returns an address in the form of ip-address(8), with the parts that a reader needs.
 func addressText(ifaddrmsg []byte, attrs nlattr.Attrs) string {
 	local, ok := attrs.Get(unix.IFA_LOCAL)
 	peer, hasPeer := attrs.Get(unix.IFA_ADDRESS)
@@ -36,7 +35,7 @@ func addressText(ifaddrmsg []byte, attrs nlattr.Attrs) string {
 	return b.String()
 }
 
-// routeText returns a route in ip-route(8)'s form, as far as a reader needs it.
+// routeText returns a route in the form of ip-route(8), with the parts that a reader needs.
 func routeText(rtmsg []byte, attrs nlattr.Attrs) string {
 	var b strings.Builder
 	if dst, ok := attrs.Get(unix.RTA_DST); ok {

@@ -16,9 +16,10 @@ import (
 // ifaProto is IFA_PROTO of linux/if_addr.h.
 const ifaProto = 11
 
-// isVirtual reports whether a VRRP daemon has added the address: by the mark of newer ones
-// (IFA_PROTO), and on a link on which a daemon listens by its form. Such a daemon adds, beside the link's
-// own address, a host address, or one within the own one's subnet.
+// isVirtual reports whether a VRRP daemon has added the address. Newer daemons mark the address
+// (IFA_PROTO). On a link on which a daemon listens, isVirtual also recognizes the address by its form:
+// beside the link's own address the daemon adds a host address, or an address within the subnet of the
+// own address.
 func (s *Snapshot) isVirtual(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
 	if by, ok := attrs.Get(ifaProto); ok && len(by) == 1 && by[0] == unix.RTPROT_KEEPALIVED {
 		return true
@@ -37,13 +38,13 @@ func (s *Snapshot) isVirtual(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
 	if isHost(ifaddrmsg) {
 		return s.hasSubnet(ifaddrmsg[0])
 	}
-	// The kernel calls an IPv6 privacy address secondary.
+	// The kernel calls an IPv6 privacy address "secondary".
 	secondary := family == vrrp.IPv4 && link.AddressFlags(ifaddrmsg, attrs)&unix.IFA_F_SECONDARY != 0
 	return secondary || s.withinEarlier(ifaddrmsg, ip)
 }
 
-// withinEarlier reports whether the address is in the larger subnet of one that the link had
-// before it: a daemon adds its addresses to a link that has its own.
+// withinEarlier reports whether the address is in the larger subnet of an address that the link had
+// before: a daemon adds its addresses to a link that already has an address.
 func (s *Snapshot) withinEarlier(ifaddrmsg []byte, ip net.IP) bool {
 	for _, r := range s.Addresses { // in the order in which they were added
 		header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
@@ -74,11 +75,11 @@ func (s *Snapshot) hasSubnet(family byte) bool {
 	})
 }
 
-// ErrVirtual is wrapped by the error for an address that was not restored because it is a VRRP
-// daemon's.
-var ErrVirtual = errors.New("a VRRP daemon had added it: another host may have it now, and the daemon adds it again when it is this one's")
+// ErrVirtual is wrapped by the error for an address that was not restored because it belongs to a
+// VRRP daemon.
+var ErrVirtual = errors.New("a VRRP daemon had added the address: another host may have the address now, and the daemon adds it again when this host takes it over")
 
-// virtual reports whether the address of the snapshot is a VRRP daemon's.
+// virtual reports whether the address of the snapshot belongs to a VRRP daemon.
 func (s *Snapshot) virtual(r Replay) bool {
 	header, attrs, err := nlattr.ParseMessage(r.Raw, unix.SizeofIfAddrmsg)
 	return err == nil && s.isVirtual(header, attrs)
@@ -95,8 +96,8 @@ func (s *Snapshot) Virtual() []string {
 	return found
 }
 
-// withoutVirtual returns the snapshot without the addresses of VRRP daemons, and an error for
-// each of these.
+// withoutVirtual returns the snapshot without the addresses of VRRP daemons. lost has an error for
+// each of these addresses.
 func (s *Snapshot) withoutVirtual() (left *Snapshot, lost []error) {
 	c := *s
 	c.Addresses = slices.DeleteFunc(slices.Clone(s.Addresses), s.virtual)

@@ -214,7 +214,7 @@ func TestHopsOfNICsThatAreNotThere(t *testing.T) {
 	}{
 		"gone": {
 			[]string{"link del NIC1", "link add thief index INDEX1 type bridge", "link set thief up", "addr add 10.1.1.5/24 dev thief"},
-			"10.77.0.0/16 via 10.1.0.1 dev NIC0", "route 10.77.0.0/16 table 254 of NIC0: restored without its nexthops by links that are not here, or down (NIC1)",
+			"10.77.0.0/16 via 10.1.0.1 dev NIC0", "route 10.77.0.0/16 table 254 of NIC0: restored without the nexthops by links that are missing or down (NIC1)",
 		},
 		"renamed": {[]string{"link set NIC1 name other"}, "10.77.0.0/16 nexthop via 10.1.0.1 dev NIC0 weight 1 nexthop via 10.1.1.1 dev other weight 1", ""},
 		"a further hop": {

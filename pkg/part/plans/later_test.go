@@ -37,7 +37,7 @@ func TestNICIsComparedLater(t *testing.T) {
 	later(false) // the note has it
 	note := b.returned()
 	for _, want := range []string{
-		nicName + ": name of " + nicName, "it is rail0, and was " + nicName, "MTU of ", "queue length of ", "it is 777, and was 4321",
+		nicName + ": name of " + nicName, "it is now rail0, and was " + nicName, "MTU of ", "queue length of ", "it is now 777, and was 4321",
 		"rule from 10.9.0.1/32", "rule from all iif ens12np0 lookup 7", "address 10.9.0.7/24", "route default via 10.9.0.254 table 101", "route fd00:9::/64",
 	} {
 		if !strings.Contains(note, want) {
