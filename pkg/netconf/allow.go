@@ -7,27 +7,26 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Override keys: the values of "allow" with which a user has a NIC lent despite
-// a guardrail. The guardrails themselves are in pkg/nic.
+// Override keys are the values of "allow". With an override key a user has a NIC lent despite a
+// guardrail. The guardrails themselves are in pkg/nic.
 const (
-	AllowUplink   = "uplink"   // it carries a default route of the host, its connections or its storage
-	AllowMember   = "member"   // it belongs to a bond, team, bridge, VRF or OVS
-	AllowChildren = "children" // VLANs, macvlans, tunnels, … on it; the move destroys or disconnects them
-	// Its RDMA device also serves a NIC that stays on the host and loses RDMA.
+	AllowUplink   = "uplink"   // the NIC carries a default route, connections or storage of the host
+	AllowMember   = "member"   // the NIC belongs to a bond, team, bridge, VRF or OVS
+	AllowChildren = "children" // the NIC has VLANs, macvlans, tunnels, … on it, which the move destroys or disconnects
+	// The NIC's RDMA device also serves a NIC that stays on the host and loses RDMA.
 	AllowSharedRDMA = "shared-rdma"
-	// It has BPF programs of the host (XDP, tcx). They are detached, and are
-	// not restored.
+	// The NIC has BPF programs of the host (XDP, tcx). They are detached, and are not restored.
 	AllowBPF = "bpf"
-	// It has virtual functions or subfunctions. They go down with it, and its
+	// The NIC has virtual functions or subfunctions. They go down with the NIC, and the NIC's
 	// holder can configure them.
 	AllowVFs = "vfs"
-	// Processes or kernel modules of the host use its RDMA device, which is to move.
+	// Processes or kernel modules of the host use the NIC's RDMA device, which must move.
 	AllowInUse = "in-use"
-	// A subnet manager runs on a port of its RDMA device, which is to move.
+	// A subnet manager runs on a port of the NIC's RDMA device, which must move.
 	AllowSubnetManager = "subnet-manager"
 )
 
-// Overrides are all override keys.
+// Overrides lists all override keys.
 var Overrides = []string{AllowUplink, AllowMember, AllowChildren, AllowSharedRDMA, AllowBPF, AllowVFs, AllowInUse, AllowSubnetManager}
 
 // checkAllow returns an error for an unknown override key.

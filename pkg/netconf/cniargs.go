@@ -15,8 +15,8 @@ type Args struct {
 	MAC          string // MAC
 }
 
-// ParseArgs reads CNI_ARGS ("KEY=value;KEY=value"). It ignores other keys and
-// their errors: they must not prevent an attachment.
+// ParseArgs reads CNI_ARGS ("KEY=value;KEY=value"). It ignores other keys, and errors in them,
+// because they must not prevent an attachment.
 func ParseArgs(s string) Args {
 	var a Args
 	fields := map[string]*string{
@@ -32,13 +32,12 @@ func ParseArgs(s string) Args {
 	return a
 }
 
-// CheckEnv fails for values of the runtime's environment that a record cannot
-// store unchanged: JSON text is UTF-8, and a changed key would not be found
-// again.
+// CheckEnv returns an error if a value from the runtime's environment cannot be stored unchanged in
+// a record: JSON text is UTF-8, and a record would not be found again under a changed key.
 func CheckEnv(values ...string) error {
 	for _, v := range values {
 		if !utf8.ValidString(v) {
-			return failure.New(failure.InvalidEnv, "the runtime's environment has %q, which is not UTF-8", v).Cure("write it in UTF-8")
+			return failure.New(failure.InvalidEnv, "the runtime's environment has %q, which is not UTF-8", v).Cure("write the value in UTF-8")
 		}
 	}
 	return nil

@@ -24,11 +24,10 @@ type Common struct {
 	Type       string    `json:"type"`
 	IPAM       IPAM      `json:"ipam"`
 	DNS        types.DNS `json:"dns"`
-	// StateDir is an absolute path; it must be the same for every plugin of a
-	// node.
+	// StateDir is an absolute path. It must be the same for every plugin on a node.
 	StateDir string `json:"stateDir"`
-	// PrevResult is the result of the plugin before this one or, for CHECK and
-	// DEL, the attachment's result.
+	// PrevResult is the result of the plugin before this one. For CHECK and DEL it is the
+	// attachment's result.
 	PrevResult json.RawMessage `json:"prevResult,omitempty"`
 	// RuntimeConfig has the runtime's values for declared capabilities.
 	RuntimeConfig RuntimeConfig `json:"runtimeConfig"`
@@ -37,7 +36,7 @@ type Common struct {
 	// Raw is the whole configuration, unchanged.
 	Raw []byte `json:"-"`
 
-	parsed func() (*template, error) // returns what Raw was parsed to
+	parsed func() (*template, error) // returns the parsed form of Raw
 }
 
 // IPAM is the part of the "ipam" object that the calling plugin needs. Without
@@ -53,7 +52,7 @@ type RuntimeConfig struct {
 	CNIDeviceInfoFile string   `json:"CNIDeviceInfoFile"`
 	MAC               string   `json:"mac"`
 	IPs               []string `json:"ips"`
-	InfinibandGUID    string   `json:"infinibandGUID"` // of ib-sriov
+	InfinibandGUID    string   `json:"infinibandGUID"` // for ib-sriov
 }
 
 // attachments are the attachments that GC must keep.
@@ -61,7 +60,7 @@ type attachments struct {
 	// ValidAttachments are the attachments that GC must keep. nil means that
 	// the runtime did not send a list; an empty list means none.
 	ValidAttachments *[]types.GCAttachment `json:"cni.dev/valid-attachments,omitempty"`
-	// LegacyAttachments is the misspelled form of the same that libcni also sends.
+	// LegacyAttachments is the same list under the misspelled key that libcni also sends.
 	LegacyAttachments *[]types.GCAttachment `json:"cni.dev/attachments,omitempty"`
 }
 
@@ -82,8 +81,8 @@ func (c *Common) AtLeast(v string) bool {
 	return err == nil && ok
 }
 
-// parse decodes a configuration into conf, whose embedded Common is common,
-// and applies the defaults.
+// parse decodes a configuration into conf, and applies the defaults. common must be the Common that
+// is embedded in conf.
 func parse(stdin []byte, conf any, common *Common) error {
 	if err := decode(stdin, conf, "the network configuration"); err != nil {
 		return err
@@ -91,8 +90,8 @@ func parse(stdin []byte, conf any, common *Common) error {
 	return common.complete(stdin)
 }
 
-// decode decodes a document, such as "the network configuration". The error uses JSON's
-// names of types, not Go's.
+// decode decodes a document, such as "the network configuration". Its errors name types as JSON
+// names them, not as Go does.
 func decode(data []byte, into any, document string) error {
 	err := json.Unmarshal(data, into)
 	var form *json.SyntaxError
@@ -108,7 +107,7 @@ func decode(data []byte, into any, document string) error {
 	key := "the whole"
 	if wrong.Field != "" {
 		key = wrong.Field
-		for _, embedded := range []string{"HostDevice.", "Common.", "RDMA.", "Link.", "Routing.", "attachments."} { // their names are not the user's
+		for _, embedded := range []string{"HostDevice.", "Common.", "RDMA.", "Link.", "Routing.", "attachments."} { // users do not know the names of these types
 			key = strings.TrimPrefix(key, embedded)
 		}
 		key = strconv.Quote(key)
@@ -143,8 +142,7 @@ func article(what string) string {
 	return "a"
 }
 
-// checkMTU refuses impossible MTUs; the kernel would take the number modulo
-// 2³².
+// checkMTU returns an error for an impossible MTU. The kernel would take the number modulo 2³².
 func checkMTU(mtu int) error {
 	if mtu < 0 || mtu > math.MaxInt32 {
 		return failure.New(failure.InvalidConfig, "invalid MTU %d", mtu).Cure("give a size in bytes, or leave the key out")
@@ -157,7 +155,7 @@ func (c *Common) complete(stdin []byte) error {
 	t, mistake := parseTemplate(c)
 	c.parsed = func() (*template, error) { return t, mistake }
 	if c.CNIVersion == "" {
-		c.CNIVersion = "0.1.0" // CNI SPEC: a configuration without a version
+		c.CNIVersion = "0.1.0" // the meaning of a missing version in the CNI SPEC
 	}
 	dir, err := stateDir(c.StateDir)
 	if err == nil {
@@ -166,7 +164,7 @@ func (c *Common) complete(stdin []byte) error {
 	return err
 }
 
-// stateDir returns the state directory for the configured value.
+// stateDir returns the state directory for the configured value, which may be empty.
 func stateDir(configured string) (string, error) {
 	if configured == "" {
 		return nodefile.DefaultStateDir, nil
@@ -178,9 +176,9 @@ func stateDir(configured string) (string, error) {
 	return filepath.Clean(configured), nil
 }
 
-// Lenient reads the parts of a configuration that ending an attachment needs,
-// and ignores keys that cannot be read: a DEL must end an attachment even if
-// the ADD with the same configuration failed.
+// Lenient reads only the parts of a configuration that are needed to end an attachment. It ignores
+// keys that cannot be read, because a DEL must end an attachment even if the ADD with the same
+// configuration failed.
 func Lenient(stdin []byte) *Common {
 	var keys struct {
 		CNIVersion json.RawMessage `json:"cniVersion"`

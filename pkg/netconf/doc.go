@@ -1,11 +1,9 @@
-// Package netconf is the user's input: the network configurations of the
-// plugins as the runtime passes them on stdin, with the keys that Multus
-// injects, and CNI_ARGS. It parses them, applies defaults, and checks everything
-// that can be checked without the machine's state.
+// Package netconf handles the user's input: CNI_ARGS, and the network configurations of the plugins
+// as the runtime passes them on stdin, with the keys that Multus injects. The package parses this
+// input, applies defaults, and checks everything that can be checked without the machine's state.
 //
-// It follows encoding/json: keys match in any case, and unknown keys are
-// accepted, because users rely on both. The only file that it reads is
-// whereabouts' flat file.
+// It follows encoding/json: keys match in any case, and unknown keys are accepted, because users
+// rely on both. The only file that the package reads is whereabouts' flat file.
 //
 // To read the configuration of a plugin:
 //

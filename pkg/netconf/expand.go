@@ -14,10 +14,10 @@ import (
 // Variables are the values that an "ipam" object takes from the node and the NIC of one
 // attachment.
 type Variables struct {
-	Rail   *int             // of the attachment's NIC, nil if it has none
+	Rail   *int             // the rail of the attachment's NIC, nil if the NIC has none
 	Rails  []int            // all rails of the node, sorted
 	Node   *int             // the node's number, nil if the node file has none
-	Prefix *nodefile.Prefix // the node's prefix of the rail, nil if the node file has none
+	Prefix *nodefile.Prefix // the node's prefix for the rail, nil if the node file has none
 }
 
 // The variables in strings of the "ipam" object.
@@ -26,7 +26,7 @@ const (
 	nodeVariable = "node"
 )
 
-// prefixOfNode is the value of the key "prefix" for the rail's prefix in the node file.
+// prefixOfNode is the value of the key "prefix" that selects the rail's prefix in the node file.
 const prefixOfNode = "node"
 
 // Keys of the "ipam" object that [Common.Expanded] reads or writes.
@@ -40,20 +40,20 @@ const (
 	keyRailRanges = "railRanges"
 )
 
-// template is an "ipam" object before its expansion.
+// template is an "ipam" object before its variables are replaced.
 type template struct {
-	plugin string         // its type
+	plugin string         // the IPAM plugin, which is the object's "type"
 	ipam   map[string]any // numbers are json.Number
 
-	rail, node bool // a string has the variable
+	rail, node bool // whether a string has this variable
 	sameHost   bool
 	nodePrefix bool // "prefix" is "node"
 }
 
-// template returns the configuration's "ipam" object. It is an error if a string of it has an
-// unknown variable. The object is parsed once, with the configuration.
+// template returns the configuration's "ipam" object. It returns an error if a string of the object
+// has an unknown variable. The object is parsed only once, with the configuration.
 func (c *Common) template() (*template, error) {
-	if c.parsed == nil { // no parser has made it, or the parser has removed the IPAM plugin
+	if c.parsed == nil { // no parser has set it, or the parser has removed the IPAM plugin
 		return parseTemplate(c)
 	}
 	return c.parsed()
@@ -64,11 +64,11 @@ func parseTemplate(c *Common) (*template, error) {
 	var keys struct {
 		IPAM json.RawMessage `json:"ipam"`
 	}
-	_ = json.Unmarshal(c.Raw, &keys) // the plugin's parser has read the configuration: see Lenient
+	_ = json.Unmarshal(c.Raw, &keys) // an error is ignored: the plugin's parser or Lenient has read the configuration
 	d := json.NewDecoder(bytes.NewReader(keys.IPAM))
-	d.UseNumber() // a number stays as it is written
+	d.UseNumber() // numbers stay as they are written
 	if err := d.Decode(&t.ipam); err != nil {
-		return &template{}, nil //nolint:nilerr // it is missing or no object: the same
+		return &template{}, nil //nolint:nilerr // a value that is missing and one that is not an object count the same
 	}
 	t.sameHost = t.get(keySameHost) == true
 	t.nodePrefix = t.get(keyPrefix) == prefixOfNode
@@ -83,24 +83,24 @@ func parseTemplate(c *Common) (*template, error) {
 		}
 		return "", nil
 	})
-	if err != nil && !t.whereabouts() { // the text has a meaning for that plugin
+	if err != nil && !t.whereabouts() { // for another plugin the text may have a meaning
 		t.rail, t.node, err = false, false, nil
 	}
 	return t, err
 }
 
-// whereabouts reports whether the IPAM plugin is whereabouts, installed with or without a
-// prefix.
+// whereabouts reports whether the IPAM plugin is whereabouts. The plugin may be installed with a
+// prefix before its name.
 func (t *template) whereabouts() bool { return strings.HasSuffix(t.plugin, "whereabouts") }
 
-// needsRail reports whether the values of the object depend on the rail.
+// needsRail reports whether values of the object depend on the rail.
 func (t *template) needsRail() bool { return t.rail || t.sameHost || t.nodePrefix }
 
 // varies reports whether the object has something to expand.
 func (t *template) varies() bool { return t.node || t.needsRail() }
 
-// place is where a value is, for errors. Its text is made only for those: the author of a
-// network decides how deep values are nested.
+// place is where a value is, for errors. The text of a place is made only for an error, because the
+// author of a network decides how deep values are nested.
 type place struct {
 	outer *place
 	name  string // "ipam", ".range" or "[0]"
@@ -115,8 +115,8 @@ func (p *place) String() string {
 	return strings.Join(names, "")
 }
 
-// replaced returns value with each variable in its strings replaced by the result of the
-// function of. Keys keep theirs, and results are not expanded again. at names the value in
+// replaced returns value with each variable in its strings replaced by the result of the function
+// of. Variables in keys are not replaced, and results are not expanded again. at names the value in
 // errors.
 func replaced(at string, value any, of func(name string) (string, error)) (any, error) {
 	return replacedAt(&place{name: at}, value, of)
@@ -173,8 +173,8 @@ func replacedText(text string, of func(name string) (string, error)) (string, er
 	}
 }
 
-// checkVariables returns an error if a string of the "ipam" object has an unknown variable, or
-// if keys of it contradict each other.
+// checkVariables returns an error if a string of the "ipam" object has an unknown variable, or if
+// keys of the object contradict each other.
 func (c *Common) checkVariables() error {
 	t, err := c.template()
 	if err != nil {
@@ -183,7 +183,7 @@ func (c *Common) checkVariables() error {
 	return t.check()
 }
 
-// check returns an error if the keys of the object cannot be expanded, whatever the rail is.
+// check returns an error if the keys of the object cannot be expanded, whichever rail the NIC has.
 func (t *template) check() error {
 	for _, key := range []struct {
 		text string
@@ -197,7 +197,7 @@ func (t *template) check() error {
 	case t.sameHost && t.nodePrefix:
 		return failure.New(failure.InvalidConfig, `"sameHost" and "prefix": "node" both choose the addresses`).Cure("remove one of them")
 	case t.sameHost && !hasVariable(t.get(keyRange), railVariable):
-		return failure.New(failure.InvalidConfig, `"sameHost" is for a "range" that differs by rail, and it has no ${rail}`).
+		return failure.New(failure.InvalidConfig, `"sameHost" needs a "range" that differs by rail, but "range" has no ${rail}`).
 			Cure(`write the range as 10.${rail}.0.0/16, or remove "sameHost"`)
 	case t.nodePrefix:
 		for _, key := range []string{keyRange, "range_start", "range_end", "ipRanges", keyGateway, keyExclude, "network_name"} {
@@ -206,15 +206,16 @@ func (t *template) check() error {
 			}
 		}
 		if store := t.get(keyStore); store != nil && store != "" && store != StoreLocal {
-			return failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, and "prefix": "node" is one node's own`, store).
+			return failure.New(failure.InvalidConfig, `"store": "%v" is for pools of the cluster, but "prefix": "node" is for a pool of one node`, store).
 				Cure(`remove "store"`)
 		}
 	}
 	return nil
 }
 
-// get returns the value of a key, compared as encoding/json does, or nil. Of several spellings
-// the given one counts, else the last in alphabetical order, whatever the order of the map is.
+// get returns the value of a key, or nil. It compares keys as encoding/json does. If several
+// spellings of the key exist, the spelling in key counts. Otherwise the last spelling in
+// alphabetical order counts, so that the order of the map does not matter.
 func (t *template) get(key string) any {
 	if value, ok := t.ipam[key]; ok {
 		return value
@@ -232,7 +233,7 @@ func (t *template) get(key string) any {
 // hasVariable reports whether a string in value has the variable.
 func hasVariable(value any, variable string) bool {
 	found := false
-	_, _ = replaced("", value, func(name string) (string, error) { // of returns no error; see template for those of replaced
+	_, _ = replaced("", value, func(name string) (string, error) { // of returns no error; template has reported those of replaced
 		found = found || name == variable
 		return "", nil
 	})
@@ -245,7 +246,7 @@ func (c *Common) VariesByRail() bool {
 	return err == nil && t.needsRail()
 }
 
-// OfLocalPrefix reports whether the addresses are of a prefix of the node, in the local store of
+// OfLocalPrefix reports whether the addresses are from a prefix of the node, in the local store of
 // rail-cni's whereabouts.
 func (c *Common) OfLocalPrefix() bool {
 	t, err := c.template()
@@ -258,14 +259,15 @@ func (c *Common) Varies() bool {
 	return err != nil || t.varies()
 }
 
-// Expanded returns the configuration with the values of the variables in its "ipam" object,
-// for an IPAM plugin, which knows no rails. It is unchanged if there is nothing to expand.
+// Expanded returns the configuration with the variables in its "ipam" object replaced by their
+// values. It is for an IPAM plugin, which does not know rails. If there is nothing to expand,
+// Expanded returns the configuration unchanged.
 //
-// With "sameHost": true the object gets the key "railRanges", the list of the values that
-// "range" has on the node's rails, by ascending rail. With "prefix": "node" it gets "range",
-// "gateway", "exclude" and "store" of the node's prefix.
+// With "sameHost": true the object gets the key "railRanges", which lists the values that "range"
+// has on the node's rails, by ascending rail. With "prefix": "node" the object gets "range",
+// "gateway", "exclude" and "store" from the node's prefix.
 //
-// It returns an error of the kind InvalidConfig if a value is missing, if the ranges of two
+// Expanded returns an error of the kind InvalidConfig if a value is missing, if the ranges of two
 // rails overlap, or if the gateway is not in the range.
 func (c *Common) Expanded(v Variables) ([]byte, error) {
 	t, err := c.template()
@@ -276,7 +278,7 @@ func (c *Common) Expanded(v Variables) ([]byte, error) {
 		return c.Raw, err
 	}
 	if t.needsRail() && v.Rail == nil {
-		return nil, failure.New(failure.InvalidConfig, "the addresses of the network depend on the rail, and the NIC has none").
+		return nil, failure.New(failure.InvalidConfig, "the addresses of the network depend on the rail, but the NIC has no rail").
 			Cure(`add the NIC to "rails" in the node file: "railctl rails discover" proposes them`)
 	}
 	ipam, err := t.expanded(v)
@@ -290,7 +292,7 @@ func (c *Common) Expanded(v Variables) ([]byte, error) {
 	return out, err
 }
 
-// expanded returns the object with all values.
+// expanded returns the object with all variables replaced.
 func (t *template) expanded(v Variables) (map[string]any, error) {
 	ipam, err := t.with(v.Rail, v.Node)
 	if err != nil {
@@ -326,19 +328,19 @@ func (t *template) expanded(v Variables) (map[string]any, error) {
 	return ipam, nil
 }
 
-// excludedOnRail returns the addresses of another rail whose host parts must be excluded on
-// this rail too: exclusions that differ by rail, and a gateway with another host part.
-// Otherwise whereabouts could choose a host part that no pod ever gets on the other rail.
+// excludedOnRail returns the addresses of another rail whose host parts must also be excluded on
+// this rail: exclusions that differ by rail, and a gateway with a different host part. Otherwise
+// whereabouts could choose a host part that no pod ever gets on the other rail.
 func (t *template) excludedOnRail(rail int, own, theirs *template) []any {
 	var all []any
 	if hasVariable(t.get(keyExclude), railVariable) {
 		list, _ := theirs.get(keyExclude).([]any)
 		all = append(all, list...)
 	}
-	mine, _ := addresses(rail, own.ipam) // checkRanges has refused ranges that cannot be read
+	mine, _ := addresses(rail, own.ipam) // no error, because checkRanges has refused ranges that cannot be read
 	other, _ := addresses(rail, theirs.ipam)
 	if len(mine.ranges) == 0 || !other.gateway.IsValid() {
-		return all // that rail has no gateway; what is no address whereabouts refuses there
+		return all // the other rail has no gateway, or none that is an address, which whereabouts refuses there
 	}
 	if bits := mine.ranges[0].Prefix.Bits(); hostBits(mine.gateway, bits) != hostBits(other.gateway, bits) {
 		all = append(all, other.gateway.String())
@@ -346,17 +348,18 @@ func (t *template) excludedOnRail(rail int, own, theirs *template) []any {
 	return all
 }
 
-// with returns the object with the variables in its strings replaced.
+// with returns the object with the variables in its strings replaced by the values of rail and
+// node.
 func (t *template) with(rail, node *int) (map[string]any, error) {
 	ipam, err := replaced("ipam", t.ipam, values(rail, node))
 	if err != nil {
 		return nil, err
 	}
-	object, _ := ipam.(map[string]any) // as t.ipam is
+	object, _ := ipam.(map[string]any) // always an object, because t.ipam is one
 	return object, nil
 }
 
-// values returns the function that returns the value of a variable.
+// values returns a function that returns the value of the variable with a given name.
 func values(rail, node *int) func(name string) (string, error) {
 	return func(name string) (string, error) {
 		switch {
@@ -365,13 +368,13 @@ func values(rail, node *int) func(name string) (string, error) {
 		case name == nodeVariable && node != nil:
 			return strconv.Itoa(*node), nil
 		case name == nodeVariable:
-			return "", failure.New(failure.InvalidConfig, "the node has no number for ${node}").Cure(`give it one by "node" in the node file`)
+			return "", failure.New(failure.InvalidConfig, "the node has no number for ${node}").Cure(`set "node" in the node file`)
 		}
-		return "", failure.New(failure.InvalidConfig, "the NIC has no value for ${%s}", name)
+		return "", failure.New(failure.InvalidConfig, "there is no value for ${%s}", name)
 	}
 }
 
-// set sets a key of the object, and removes its other spellings.
+// set sets a key of the object, and removes the key's other spellings.
 func set(ipam map[string]any, key string, value any) {
 	for k := range ipam {
 		if strings.EqualFold(k, key) {
@@ -381,10 +384,10 @@ func set(ipam map[string]any, key string, value any) {
 	ipam[key] = value
 }
 
-// setPrefix sets the keys of the node's prefix.
+// setPrefix sets the keys of the object from the node's prefix.
 func setPrefix(ipam map[string]any, v Variables) error {
 	if v.Prefix == nil {
-		return failure.New(failure.InvalidConfig, `"prefix": "node": the node has no prefix for rail %d`, *v.Rail).Cure(`add it to "prefixes" in the node file`)
+		return failure.New(failure.InvalidConfig, `"prefix": "node": the node has no prefix for rail %d`, *v.Rail).Cure(`add the prefix to "prefixes" in the node file`)
 	}
 	set(ipam, keyRange, v.Prefix.Prefix)
 	set(ipam, keyStore, StoreLocal)
@@ -397,7 +400,7 @@ func setPrefix(ipam map[string]any, v Variables) error {
 	return nil
 }
 
-// withIPAM returns the configuration with another "ipam" object.
+// withIPAM returns the configuration with its "ipam" object replaced.
 func (c *Common) withIPAM(ipam any) ([]byte, error) {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(c.Raw, &keys); err != nil {
@@ -416,8 +419,8 @@ func (c *Common) withIPAM(ipam any) ([]byte, error) {
 	return json.Marshal(keys)
 }
 
-// ExpandedAs returns the configuration with the "ipam" object of an earlier call, as
-// [Common.Kept] has returned it. It is unchanged if there is nothing to expand.
+// ExpandedAs returns the configuration with the "ipam" object of an earlier call, from kept, which
+// [Common.Kept] returned. If there is nothing to expand, it returns the configuration unchanged.
 func (c *Common) ExpandedAs(kept json.RawMessage) ([]byte, error) {
 	if !c.Varies() {
 		return c.Raw, nil
@@ -431,8 +434,8 @@ func (c *Common) ExpandedAs(kept json.RawMessage) ([]byte, error) {
 	return c.withIPAM(earlier.IPAM)
 }
 
-// PossibleRails returns which of all, the node's rails, an attachment of the network can have: only
-// the rail that the key "rail" names, or all if the key names no number.
+// PossibleRails returns the rails that an attachment of the network can have. all are the node's
+// rails. If the key "rail" is a number, the result is only that rail. Otherwise it is all.
 func (c *Common) PossibleRails(all []int) []int {
 	var keys struct {
 		Rail Rail `json:"rail"`

@@ -32,13 +32,13 @@ func addresses(rail int, ipam map[string]any) (addressesOf, error) {
 	if err := c.readRanges(&object); err != nil {
 		return addressesOf{}, err
 	}
-	gateway, _ := sloppyAddr(object.Gateway) // whereabouts refuses what is no address
+	gateway, _ := sloppyAddr(object.Gateway) // whereabouts itself refuses a gateway that is not an address
 	return addressesOf{rail, c.Ranges, gateway}, nil
 }
 
-// checkRanges returns an error if the gateway is not in a range of its family, or if the
-// ranges differ by rail and those of two rails overlap. What whereabouts refuses of this rail
-// is left to it; another rail's ranges that cannot be read count only with "sameHost".
+// checkRanges returns an error if the gateway is not in a range of its family, or if the ranges
+// differ by rail and the ranges of two rails overlap. It leaves errors in this rail's ranges to
+// whereabouts. Ranges of another rail that cannot be read are an error only with "sameHost".
 func (t *template) checkRanges(ipam map[string]any, v Variables) error {
 	rail := 0
 	if v.Rail != nil {
@@ -77,8 +77,8 @@ func (t *template) checkRanges(ipam map[string]any, v Variables) error {
 	return nil
 }
 
-// varyingRanges returns for "range", if it is there, and each of "ipRanges" whether it differs
-// by rail.
+// varyingRanges returns whether each range differs by rail: first "range", if the object has it,
+// and then each entry of "ipRanges".
 func (t *template) varyingRanges() []bool {
 	var all []bool
 	if text, ok := t.get(keyRange).(string); ok && text != "" {
@@ -93,8 +93,8 @@ func (t *template) varyingRanges() []bool {
 	return all
 }
 
-// compare returns an error if ranges that differ by rail overlap, or have unequal sizes with
-// "sameHost".
+// compare returns an error if ranges that differ by rail overlap. With "sameHost" it also returns
+// an error if such ranges have unequal sizes.
 func (t *template) compare(own, theirs addressesOf, varying []bool) error {
 	for i := range min(len(own.ranges), len(theirs.ranges), len(varying)) {
 		mine, other := own.ranges[i], theirs.ranges[i]
@@ -113,7 +113,8 @@ func (t *template) compare(own, theirs addressesOf, varying []bool) error {
 	return nil
 }
 
-// checkGateway returns an error if the gateway is not in the network of a range of its family.
+// checkGateway returns an error if the gateway is not in the network of any range of the gateway's
+// family.
 func (a addressesOf) checkGateway() error {
 	var outside *WhereaboutsRange
 	for i := range a.ranges {
@@ -132,7 +133,7 @@ func (a addressesOf) checkGateway() error {
 	return failure.New(failure.InvalidConfig, "the gateway %s is not in the range %s", a.gateway, outside.Prefix).Cure(`correct "gateway" or "range"`)
 }
 
-// Bounds returns the addresses of the range. A bound that is missing, or outside of the prefix, does
+// Bounds returns the addresses of the range. A bound that is missing, or is outside the prefix, does
 // not count.
 func (r *WhereaboutsRange) Bounds() iprange.Range {
 	all := iprange.OfPrefix(r.Prefix)
@@ -145,7 +146,8 @@ func (r *WhereaboutsRange) Bounds() iprange.Range {
 	return all
 }
 
-// text returns the range as "start-end/length", or as "network/length" if it is the whole.
+// text returns the range as "start-end/length", or as "network/length" if the range is the whole
+// network.
 func (r *WhereaboutsRange) text() string {
 	own := r.Bounds()
 	if own == iprange.OfPrefix(r.Prefix) {
@@ -154,19 +156,19 @@ func (r *WhereaboutsRange) text() string {
 	return own.First.String() + "-" + netip.PrefixFrom(own.Last, r.Prefix.Bits()).String()
 }
 
-// place returns where the range is in its prefix, in a form to compare.
+// place returns the position of the range in its prefix, in a form that can be compared.
 func (r *WhereaboutsRange) place() string {
 	own := r.Bounds()
 	return fmt.Sprint(r.Prefix.Bits(), hostBits(own.First, r.Prefix.Bits()), hostBits(own.Last, r.Prefix.Bits()))
 }
 
-// unexpanded returns an error if a string of the "ipam" object has a variable: the plugin that
-// calls the IPAM plugin has not expanded it.
+// unexpanded returns an error if a string of the "ipam" object still has a variable, because the
+// plugin that calls the IPAM plugin has not replaced it.
 func unexpanded(stdin []byte) error {
 	if !bytes.Contains(stdin, []byte("${")) {
 		return nil
 	}
-	t, _ := (&Common{Raw: stdin}).template() // an unknown variable may be another plugin's
+	t, _ := (&Common{Raw: stdin}).template() // an unknown variable may be for another plugin
 	if !t.rail && !t.node {
 		return nil
 	}
@@ -174,6 +176,6 @@ func unexpanded(stdin []byte) error {
 	if !t.rail {
 		name = nodeVariable
 	}
-	return failure.New(failure.InvalidConfig, `"ipam" has the variable ${%s} and no value for it`, name).
-		Cure("use host-device or macvlan of rail-cni, which set it, or write the value")
+	return failure.New(failure.InvalidConfig, `"ipam" has the variable ${%s}, and no plugin has set its value`, name).
+		Cure("use host-device or macvlan of rail-cni, which set the value, or write a value instead of the variable")
 }

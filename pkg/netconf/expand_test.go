@@ -238,7 +238,7 @@ func TestImpossibleVariablesAreRefused(t *testing.T) {
 		text string
 		cure string
 	}{
-		"no rail":                       {`, "range": "10.${rail}.0.0/16"`, without(func(v *Variables) { v.Rail = nil }), "depend on the rail, and the NIC has none", "railctl rails discover"},
+		"no rail":                       {`, "range": "10.${rail}.0.0/16"`, without(func(v *Variables) { v.Rail = nil }), "depend on the rail, but the NIC has no rail", "railctl rails discover"},
 		"no number of the node":         {`, "range": "10.0.${node}.0/24"`, without(func(v *Variables) { v.Node = nil }), `"ipam.range": "10.0.${node}.0/24"`, `"node" in the node file`},
 		"no prefix of the node":         {`, "prefix": "node"`, without(func(v *Variables) { v.Prefix = nil }), "no prefix for rail 3", `"prefixes" in the node file`},
 		"a rail that is all of 10/8":    {`, "range": "10.${rail}.0.0/8"`, all, "rail 3 beside rail 0: the ranges 10.0.0.0/8 and 10.0.0.0/8 overlap", "put ${rail} where"},

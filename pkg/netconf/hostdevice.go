@@ -24,20 +24,21 @@ type HostDevice struct {
 	PCIBusID string `json:"pciBusID"`
 	// DeviceID is the same as PCIBusID. Multus injects both.
 	DeviceID string `json:"deviceID"`
-	// Rail is the rail that the NIC must have by the node file. A number selects the NIC
-	// if nothing else does.
+	// Rail is the rail that the NIC must have in the node file. If no other key selects a NIC, a
+	// number selects the NIC of that rail.
 	Rail Rail `json:"rail"`
-	// DPDKMode: a userspace driver holds the NIC, so no netdev is moved.
+	// DPDKMode means that a userspace driver holds the NIC, so no netdev is moved.
 	DPDKMode bool `json:"DPDKMode"`
 	// UseInterfaceNetwork copies the NIC's addresses, routes and rules from the
 	// host into the pod.
 	UseInterfaceNetwork bool `json:"useInterfaceNetwork"`
-	// KeepAddress: the pod gets the addresses that the NIC has on the host, and no others.
+	// KeepAddress means that the pod gets the addresses that the NIC has on the host, and no
+	// others.
 	KeepAddress bool `json:"keepAddress"`
-	// MTU of the interface in the pod, in bytes; 0 keeps the NIC's.
+	// MTU of the interface in the pod, in bytes. With 0 the NIC keeps its MTU.
 	MTU int `json:"mtu"`
-	// RoCETOS is the type of service of the pod's RDMA-CM connections, 0 to 255; nil
-	// keeps the host's.
+	// RoCETOS is the type of service of the pod's RDMA-CM connections, 0 to 255. With nil the
+	// connections use the host's setting.
 	RoCETOS *int `json:"roceTos"`
 	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`
@@ -61,7 +62,7 @@ func (c *HostDevice) complete() error {
 		c.RDMA.complete(), c.Link.complete(), c.Routing.complete())
 }
 
-// checkKeepAddress refuses other keys that give addresses.
+// checkKeepAddress returns an error if "keepAddress" is used with another key that sets addresses.
 func (c *HostDevice) checkKeepAddress() error {
 	if !c.KeepAddress {
 		return nil
@@ -81,22 +82,22 @@ func (c *HostDevice) checkKeepAddress() error {
 // NeedsRail reports whether an attachment needs the rail of its NIC.
 func (c *HostDevice) NeedsRail() bool { return needsRail(c.Rail, &c.Common, &c.Routing) }
 
-// RailCure returns err, of a NIC without a rail, with one more cure if nothing but the routing
-// table needs the rail.
+// RailCure adds a cure to err, the error for a NIC without a rail, if nothing but the routing table
+// needs the rail.
 func (c *HostDevice) RailCure(err error) error { return railCure(err, c.Rail, &c.Common) }
 
 // LinkWait returns how an ADD waits for the link.
 func (c *HostDevice) LinkWait() LinkWait { return c.wait(c.RDMA.RDMA) }
 
-// IDs returns the device IDs of the configuration, the runtime's first. They
-// may be PCI addresses, auxiliary device names, or a device plugin's own
-// numbers, which identify nothing on the host.
+// IDs returns the device IDs of the configuration, with the runtime's ID first. An ID may be a PCI
+// address, the name of an auxiliary device, or a device plugin's own number, which identifies
+// nothing on the host.
 func (c *HostDevice) IDs() []string {
 	return devices(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID)
 }
 
-// devices returns the IDs that are not empty, nil if there are none. PCI addresses are in lower case, as sysfs has them
-// (pci_setup_device). The names of other devices have no colon.
+// devices returns the IDs that are not empty, or nil if all are empty. It returns PCI addresses in lower case, as sysfs
+// has them (pci_setup_device). The names of other devices have no colon, and are not changed.
 func devices(ids ...string) (some []string) {
 	for _, id := range ids {
 		switch {

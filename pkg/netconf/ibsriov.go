@@ -10,20 +10,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// IBSRIOV is the configuration of the plugin ib-sriov: that of host-device, and the settings of the InfiniBand virtual
-// function, by the keys of ib-sriov-cni.
+// IBSRIOV is the configuration of the plugin ib-sriov. It has the keys of host-device, and the settings of the InfiniBand
+// virtual function under the keys of ib-sriov-cni.
 type IBSRIOV struct {
 	HostDevice
-	// PKey is the partition that the port must be a member of; zero is any. ib-kubernetes reads it too, and makes
-	// the port a member.
+	// PKey is the partition of which the port must be a member. With zero any partition will do. ib-kubernetes also reads
+	// PKey, and makes the port a member.
 	PKey PKey `json:"pkey"`
-	// LinkState is "auto", "enable", "disable", or "" to leave it as it is.
+	// LinkState is "auto", "enable", "disable", or "" to leave the link state unchanged.
 	LinkState string `json:"link_state"`
-	// RDMAIsolation: the RDMA device must move into the pod, which needs RDMA's exclusive mode.
+	// RDMAIsolation means that the RDMA device must move into the pod, which needs RDMA's exclusive
+	// mode.
 	RDMAIsolation bool `json:"rdmaIsolation"`
-	// IBKubernetesEnabled: ADD fails until ib-kubernetes has given the pod a GUID.
+	// IBKubernetesEnabled means that ADD fails until ib-kubernetes has given the pod a GUID.
 	IBKubernetesEnabled bool `json:"ibKubernetesEnabled"`
-	// VFIOPCIMode: a userspace driver holds the function.
+	// VFIOPCIMode means that a userspace driver holds the function.
 	VFIOPCIMode bool `json:"vfioPciMode"`
 	// Args are the arguments of the pod's annotation ("cni-args"), which ib-kubernetes writes.
 	Args struct {
@@ -37,7 +38,7 @@ type IBSRIOV struct {
 	GUID uint64 `json:"-"`
 }
 
-// configured is what ib-kubernetes writes when it has added the GUID to the partition.
+// configured is the value that ib-kubernetes writes when it has added the GUID to the partition.
 const configured = "configured"
 
 // ParseIBSRIOV reads the configuration of ib-sriov.
@@ -54,7 +55,8 @@ func ParseIBSRIOV(stdin []byte) (*IBSRIOV, error) {
 	return c, nil
 }
 
-// Await returns an error of kind TryAgain while the pod waits for ib-kubernetes. Only ADD needs what that writes.
+// Await returns an error of kind TryAgain while the pod waits for ib-kubernetes. Only ADD needs what ib-kubernetes
+// writes.
 func (c *IBSRIOV) Await() error {
 	if !c.IBKubernetesEnabled || c.Args.CNI.App == configured && c.GUID != 0 {
 		return nil
@@ -68,10 +70,10 @@ func (c *IBSRIOV) checkIsolation() error {
 	if !c.RDMAIsolation || c.RDMA.RDMA != RDMAOff {
 		return nil
 	}
-	return failure.New(failure.InvalidConfig, `"rdmaIsolation" moves the RDMA device into the pod, and "rdma" is "off"`).Cure("remove one of the two keys")
+	return failure.New(failure.InvalidConfig, `"rdmaIsolation" moves the RDMA device into the pod, but "rdma" is "off"`).Cure("remove one of the two keys")
 }
 
-// parseGUID returns the GUID in the form of "ip link set … vf 0 port_guid", 0 for "".
+// parseGUID returns the GUID, written as in "ip link set … vf 0 port_guid". It returns 0 for "".
 func parseGUID(text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
@@ -88,7 +90,8 @@ func parseGUID(text string) (uint64, error) {
 	return guid, nil
 }
 
-// LinkWait returns how an ADD waits for the link: a port with another GUID is active when the subnet manager has seen it.
+// LinkWait returns how an ADD waits for the link. A port with a new GUID is active only when the subnet manager has seen
+// the GUID.
 func (c *IBSRIOV) LinkWait() LinkWait {
 	w := c.HostDevice.LinkWait()
 	if c.LinkTimeout == "" && !w.Required && c.GUID != 0 {

@@ -15,28 +15,29 @@ type IPoIB struct {
 	RDMA
 	Link
 	Routing
-	// Master is the InfiniBand interface of the port. If it is empty, a device ID or Rail selects
-	// the port, and without these it is the default route's interface, as with upstream's plugin.
+	// Master is the InfiniBand interface of the port. If Master is empty, a device ID or Rail
+	// selects the port. Without these the master is the default route's interface, as with
+	// upstream's plugin.
 	Master string `json:"master"`
 	// PCIBusID is a PCI address or an auxiliary device. Multus injects it for a NAD with a resourceName annotation.
 	PCIBusID string `json:"pciBusID"`
 	// DeviceID is the same as PCIBusID. Multus injects both.
 	DeviceID string `json:"deviceID"`
-	// Rail is the rail that the NIC must have by the node file.
+	// Rail is the rail that the NIC must have in the node file.
 	Rail Rail `json:"rail"`
-	// PKey is the partition; zero is the master's.
+	// PKey is the partition. With zero the child has the master's partition.
 	PKey PKey `json:"pkey"`
-	// Mode is "datagram" (also when empty). There is no other: see [IPoIB.check].
+	// Mode is "datagram" (also when empty). Other modes are refused: see [IPoIB.check].
 	Mode string `json:"mode"`
-	// Umcast is whether the interface ignores multicast groups that programs join directly
-	// (ipoib_set_umcast). Nil is true.
+	// Umcast decides whether the interface ignores multicast groups that programs join directly
+	// (ipoib_set_umcast). Nil means true.
 	Umcast *bool `json:"umcast"`
-	// MTU in bytes; 0 keeps what the kernel sets for the mode and the partition.
+	// MTU in bytes. With 0 the kernel chooses the MTU for the mode and the partition.
 	MTU int `json:"mtu"`
 }
 
-// PKey is the key "pkey": a partition, as "0x8001", as "0x1" or as a number. The bit of full
-// membership is not kept: the port's table of keys has it.
+// PKey is the key "pkey": a partition, written as "0x8001", as "0x1" or as a number. PKey does not
+// keep the bit of full membership, because the port's table of keys has that bit.
 type PKey uint16
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -58,8 +59,8 @@ func (k *PKey) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// MaxDatagram is the highest MTU of an InfiniBand interface in datagram mode, in bytes: 4096 without
-// the header of IPoIB (IPOIB_UD_MTU).
+// MaxDatagram is the highest MTU of an InfiniBand interface in datagram mode, in bytes: 4096 minus the header of
+// IPoIB (IPOIB_UD_MTU).
 const MaxDatagram = 4092
 
 // ParseIPoIB reads the configuration of ipoib. args are the CNI_ARGS.
@@ -76,9 +77,9 @@ func ParseIPoIB(stdin []byte, args Args) (*IPoIB, error) {
 	return c, nil
 }
 
-// check returns an error for values that cannot be, and for connected mode. While the kernel sets that mode it
-// releases the RTNL, and it may then fail without it (ipoib_set_mode, Linux 6.12): its caller unlocks the RTNL of
-// another task. A child that was made by netlink has no file in sysfs for the mode.
+// check returns an error for impossible values, and for connected mode. While the kernel sets that mode it releases
+// the RTNL, and it may then fail without getting the RTNL back (ipoib_set_mode, Linux 6.12): its caller unlocks the
+// RTNL of another task. A child that was made by netlink has no file in sysfs for the mode.
 func (c *IPoIB) check() error {
 	switch {
 	case c.Mode == "connected":
@@ -99,7 +100,8 @@ func refuseDHCP(c *Common) error {
 		Cure("use whereabouts, static or host-local")
 }
 
-// checkAddress refuses a MAC: the kernel chooses the number of the queue pair in it.
+// checkAddress returns an error if a MAC is requested: the kernel chooses the number of the queue
+// pair in the address.
 func (c *IPoIB) checkAddress(args Args) error {
 	if args.MAC == "" && c.RuntimeConfig.MAC == "" && !c.sets("mac") {
 		return nil
@@ -108,19 +110,18 @@ func (c *IPoIB) checkAddress(args Args) error {
 		Cure("remove the MAC from the network and the pod")
 }
 
-// IDs returns the device IDs of the configuration, the runtime's first.
+// IDs returns the device IDs of the configuration, with the runtime's ID first.
 func (c *IPoIB) IDs() []string { return devices(c.RuntimeConfig.DeviceID, c.PCIBusID, c.DeviceID) }
 
 // NeedsRail reports whether an attachment needs the rail of its NIC.
 func (c *IPoIB) NeedsRail() bool { return needsRail(c.Rail, &c.Common, &c.Routing) }
 
-// RailCure returns err, of a NIC without a rail, with one more cure if nothing but the routing
-// table needs the rail.
+// RailCure adds a cure to err, the error for a NIC without a rail, if nothing but the routing table
+// needs the rail.
 func (c *IPoIB) RailCure(err error) error { return railCure(err, c.Rail, &c.Common) }
 
-// joinTimeout bounds ADD's wait for the link if linkTimeout is missing and RDMA is not required. An interface
-// joins its partition's broadcast group in a fraction of a second, and sends and receives nothing
-// before that.
+// joinTimeout bounds ADD's wait for the link if linkTimeout is missing and RDMA is not required. An interface joins
+// its partition's broadcast group in a fraction of a second. Before that it sends and receives nothing.
 const joinTimeout = 5 * time.Second
 
 // LinkWait returns how an ADD waits for the link: until the interface has joined the partition's

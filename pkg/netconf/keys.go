@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Keys returns the keys of the configuration of host-device, sriov, ib-sriov, macvlan, ipoib or rdma, or those of the
-// "ipam" object of whereabouts, sorted; nil for another plugin. A key of a nested object is
-// "object.key", one of a list's objects "list[].key".
+// Keys returns the sorted keys of the configuration of host-device, sriov, ib-sriov, macvlan, ipoib or rdma, or the
+// sorted keys of the "ipam" object of whereabouts. It returns nil for another plugin. A key of a nested object is
+// "object.key". A key of the objects in a list is "list[].key".
 func Keys(plugin string) []string {
 	var conf any
 	switch plugin {
@@ -33,8 +33,8 @@ func Keys(plugin string) []string {
 	return slices.Sorted(maps.Keys(keysOf(conf)))
 }
 
-// keysOf returns the JSON keys of a configuration, those of nested objects as
-// "object.key" and "list[].key". Types of other packages are not opened.
+// keysOf returns the JSON keys of a configuration. The keys of nested objects are "object.key" and
+// "list[].key". keysOf does not look into types of other packages.
 func keysOf(conf any) map[string]bool {
 	keys := map[string]bool{}
 	addKeys(keys, "", reflect.TypeOf(conf))
@@ -62,7 +62,7 @@ func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
 		if inner.Kind() == reflect.Slice {
 			key, inner = key+"[]", inner.Elem()
 		}
-		// An unnamed struct type has no package path of its own.
+		// An unnamed struct type has no package path.
 		ours := inner.PkgPath() == reflect.TypeOf(Common{}).PkgPath() || inner.Name() == ""
 		if inner.Kind() == reflect.Struct && ours && inner != reflect.TypeOf(sloppyIP{}) && inner != reflect.TypeOf(Rail{}) {
 			addKeys(keys, key+".", inner)

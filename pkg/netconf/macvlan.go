@@ -16,20 +16,20 @@ type Macvlan struct {
 	RDMA
 	Link
 	Routing
-	// Master is the NIC of the macvlan. If it is empty, Rail selects the NIC, and without
-	// Rail the default route's interface is the master.
+	// Master is the NIC of the macvlan. If Master is empty, Rail selects the NIC. Without Rail the
+	// master is the default route's interface.
 	Master string `json:"master"`
-	// Rail is the rail that the NIC must have by the node file.
+	// Rail is the rail that the NIC must have in the node file.
 	Rail Rail `json:"rail"`
 	// Mode is "bridge" (also when empty), "private", "vepa" or "passthru".
 	Mode string `json:"mode"`
-	// MTU in bytes, at most the master's; 0 inherits it.
+	// MTU in bytes, at most the master's MTU. With 0 the child inherits the master's MTU.
 	MTU int `json:"mtu"`
-	// MAC of the child; runtimeConfig.mac and the MAC of CNI_ARGS override it.
+	// MAC of the child. runtimeConfig.mac and the MAC of CNI_ARGS override it.
 	MAC string `json:"mac"`
-	// LinkInContainer: the master is in the pod netns.
+	// LinkInContainer means that the master is in the pod netns.
 	LinkInContainer bool `json:"linkInContainer"`
-	// BCQueueLen is the length of the broadcast queue, 0 for the kernel's.
+	// BCQueueLen is the length of the broadcast queue. With 0 the kernel chooses it.
 	BCQueueLen uint32 `json:"bcqueuelen"`
 }
 
@@ -56,7 +56,8 @@ func ParseMacvlan(stdin []byte, args Args) (*Macvlan, error) {
 	return c, nil
 }
 
-// checkRailInPod refuses a rail for a master in the pod: rails are of the host's NICs.
+// checkRailInPod returns an error if the network needs a rail but the master is in the pod: only
+// the host's NICs have rails.
 func (c *Macvlan) checkRailInPod() error {
 	if !c.LinkInContainer || !c.NeedsRail() {
 		return nil
@@ -75,8 +76,8 @@ func (c *Macvlan) checkRailInPod() error {
 		Cure(`remove one of the two keys, and name the master in the pod with "master"`)
 }
 
-// refuseKeepAddress refuses "keepAddress", a key of host-device. The NIC of a child stays on the
-// host with its addresses.
+// refuseKeepAddress returns an error if the network has "keepAddress", which is a key of
+// host-device. The NIC below a child stays on the host with its addresses.
 func (c *Common) refuseKeepAddress(child string) error {
 	if !c.sets("keepAddress") {
 		return nil
@@ -85,11 +86,11 @@ func (c *Common) refuseKeepAddress(child string) error {
 		Cure(`remove the key, and give addresses by "ipam", or use host-device`)
 }
 
-// sets reports whether the configuration has the key, with another value than null, false or "".
+// sets reports whether the configuration has the key with a value other than null, false and "".
 func (c *Common) sets(key string) bool {
 	var keys map[string]any
 	if err := json.Unmarshal(c.Raw, &keys); err != nil {
-		return false // parse has reported invalid JSON
+		return false // parse has reported the invalid JSON
 	}
 	for k, v := range keys {
 		if strings.EqualFold(k, key) && v != nil && v != false && v != "" { // as encoding/json reads keys
@@ -102,12 +103,12 @@ func (c *Common) sets(key string) bool {
 // NeedsRail reports whether an attachment needs the rail of its NIC.
 func (c *Macvlan) NeedsRail() bool { return needsRail(c.Rail, &c.Common, &c.Routing) }
 
-// RailCure returns err, of a NIC without a rail, with one more cure if nothing but the routing
-// table needs the rail.
+// RailCure adds a cure to err, the error for a NIC without a rail, if nothing but the routing table
+// needs the rail.
 func (c *Macvlan) RailCure(err error) error { return railCure(err, c.Rail, &c.Common) }
 
-// LinkWait returns how an ADD waits for the link. If the master is in the pod, the link is
-// never required, because the pod gets no RDMA by it.
+// LinkWait returns how an ADD waits for the link. If the master is in the pod, the link is never
+// required, because the pod gets no RDMA through it.
 func (c *Macvlan) LinkWait() LinkWait {
 	if c.LinkInContainer {
 		return c.wait(RDMAOff)
@@ -118,7 +119,7 @@ func (c *Macvlan) LinkWait() LinkWait {
 // HardwareAddr returns the requested MAC of the child, or nil.
 func (c *Macvlan) HardwareAddr() (net.HardwareAddr, error) { return parseMAC(c.MAC) }
 
-// parseMAC returns the MAC of an Ethernet interface, nil for "".
+// parseMAC returns the MAC of an Ethernet interface, or nil for "".
 func parseMAC(text string) (net.HardwareAddr, error) {
 	if text == "" {
 		return nil, nil

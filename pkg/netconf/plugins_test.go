@@ -538,7 +538,7 @@ func TestLinkTimeout(t *testing.T) {
 	if _, err := ParseRDMAChained([]byte(`{"name":"n","type":"rdma","linkTimeout":"soon"}`)); err == nil {
 		t.Error("rdma: linkTimeout soon is accepted")
 	}
-	for value, why := range map[string]string{`"soon"`: "soon", `"-1s"`: "it is negative", `20`: `"linkTimeout" cannot be a number`} {
+	for value, why := range map[string]string{`"soon"`: "soon", `"-1s"`: "a duration cannot be negative", `20`: `"linkTimeout" cannot be a number`} {
 		_, err := ParseHostDevice([]byte(`{"name":"n","type":"host-device","linkTimeout":` + value + `}`))
 		if err == nil || !strings.Contains(err.Error(), "linkTimeout") || !strings.Contains(err.Error(), why) {
 			t.Errorf("linkTimeout %s: %v", value, err)

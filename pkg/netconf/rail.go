@@ -7,17 +7,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// railAuto is the value of "rail" for the rail of the NIC that the pod was allocated.
+// railAuto is the value of "rail" that stands for the rail of the NIC that the pod was allocated.
 const railAuto = "auto"
 
-// Rail is the key "rail" of a network: the rail that its NIC must have. The zero value
-// means that the key is missing, or null: any NIC will do.
+// Rail is the key "rail" of a network: the rail that the network's NIC must have. The zero value
+// means that the key is missing or null, so that any NIC will do.
 type Rail struct {
-	Number *int // nil for any
-	Auto   bool // the NIC must have a rail, and may have any
+	Number *int // nil if any rail will do
+	Auto   bool // the NIC must have a rail, but any rail will do
 }
 
-// IsZero reports whether the network says nothing about the rail.
+// IsZero reports whether the network does not specify the rail.
 func (r Rail) IsZero() bool { return r.Number == nil && !r.Auto }
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -48,13 +48,13 @@ func (r Rail) check() error {
 	return failure.New(failure.InvalidConfig, `"rail": %d is negative`, *r.Number).Cure("give the number of a rail in the node file, or leave the key out")
 }
 
-// needsRail reports whether an attachment needs the rail of its NIC: the network names one, or its addresses or
-// its routing table depend on it.
+// needsRail reports whether an attachment needs the rail of its NIC. That is so if the network names a rail, or if
+// the network's addresses or routing table depend on the rail.
 func needsRail(rail Rail, c *Common, r *Routing) bool {
 	return !rail.IsZero() || c.VariesByRail() || r.TableOfRail()
 }
 
-// railCure returns err, of a NIC without a rail, with one more cure if nothing but the routing table needs the rail.
+// railCure adds a cure to err, the error for a NIC without a rail, if nothing but the routing table needs the rail.
 func railCure(err error, rail Rail, c *Common) error {
 	if !rail.IsZero() || c.VariesByRail() {
 		return err

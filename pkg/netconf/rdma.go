@@ -8,21 +8,21 @@ import (
 
 // The values of the key "rdma".
 const (
-	RDMAAuto     = "auto"     // the RDMA device moves too if the NIC has one
-	RDMARequired = "required" // without a working RDMA device ADD fails
+	RDMAAuto     = "auto"     // the NIC's RDMA device, if there is one, moves as well
+	RDMARequired = "required" // ADD fails without a working RDMA device
 	RDMAOff      = "off"      // RDMA is left unchanged
 )
 
-// defaultGIDTimeout bounds ADD's wait for a GID. The kernel adds it some
-// milliseconds after the address.
+// defaultGIDTimeout bounds ADD's wait for a GID. The kernel adds a GID some milliseconds after the
+// address.
 const defaultGIDTimeout = 2 * time.Second
 
-// RDMA has the keys of host-device and macvlan about the NIC's RDMA device.
+// RDMA has the keys of host-device and macvlan that concern the NIC's RDMA device.
 type RDMA struct {
 	// RDMA is "auto" (also when empty), "required" or "off".
 	RDMA string `json:"rdma"`
-	// GIDTimeout bounds the wait for the GIDs of the interface's addresses, as
-	// a duration: "500ms", "2s". Empty means 2 s.
+	// GIDTimeout bounds the wait for the GIDs of the interface's addresses, as a duration: "500ms",
+	// "2s". If it is empty, the bound is 2 s.
 	GIDTimeout string `json:"gidTimeout"`
 }
 

@@ -7,30 +7,30 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// RDMAChained is the configuration of the plugin rdma, which follows the plugin
-// that made the pod's interface in a chain. A user who adds it wants RDMA, so
-// an empty key "rdma" means "required" here.
+// RDMAChained is the configuration of the plugin rdma, which in a chain follows the plugin that
+// made the pod's interface. A user who adds the plugin rdma wants RDMA, so an empty key "rdma"
+// means "required" here.
 type RDMAChained struct {
 	Common
 	RDMA
 	Link
-	// DeviceID is the NIC's PCI address or auxiliary device. Multus injects it
-	// into every plugin of a NAD with a resourceName annotation. Without one
-	// the plugin uses the device of the interface.
+	// DeviceID is the NIC's PCI address or auxiliary device. Multus injects it into every plugin of
+	// a NAD with a resourceName annotation. Without a DeviceID the plugin uses the device of the
+	// interface.
 	DeviceID string `json:"deviceID"`
 	// PCIBusID is the same as DeviceID. Multus injects both.
 	PCIBusID string `json:"pciBusID"`
-	// RoCETOS is that of [HostDevice].
+	// RoCETOS has the same meaning as in [HostDevice].
 	RoCETOS *int `json:"roceTos"`
 	// Allow lists the guardrails that this network overrides ([Overrides]).
 	Allow []string `json:"allow"`
 
-	// byDefault: the configuration has no key "rdma".
+	// byDefault means that the configuration has no key "rdma".
 	byDefault bool
 }
 
-// LinkWait returns how ADD waits for the link. Without the keys "rdma" and "linkTimeout",
-// as in configurations for rdma-cni, a link that is down is not an error, because rdma-cni ignores the link.
+// LinkWait returns how ADD waits for the link. If the configuration has neither "rdma" nor "linkTimeout", as
+// in configurations for rdma-cni, a link that is down is not an error, because rdma-cni ignores the link.
 func (c *RDMAChained) LinkWait() LinkWait {
 	if c.byDefault && c.LinkTimeout == "" {
 		return LinkWait{}
@@ -57,16 +57,16 @@ func ParseRDMAChained(stdin []byte) (*RDMAChained, error) {
 	return c, nil
 }
 
-// NeedPrevResult fails for a call of a chained plugin outside of a chain.
+// NeedPrevResult returns an error if a chained plugin is called outside a chain.
 func (c *Common) NeedPrevResult() error {
 	if len(c.PrevResult) > 0 {
 		return nil
 	}
 	return failure.New(failure.InvalidConfig, "the plugin %q works in a chain only: Required prevResult missing", c.Type).
-		Cure(`put it into "plugins" after the plugin that makes the interface (host-device, sriov)`)
+		Cure(`put the plugin into "plugins", after the plugin that makes the interface (host-device, sriov)`)
 }
 
-// IDs returns the device IDs of the configuration, as [HostDevice.IDs] does.
+// IDs returns the device IDs of the configuration, like [HostDevice.IDs].
 func (c *RDMAChained) IDs() []string {
 	return devices(c.RuntimeConfig.DeviceID, c.DeviceID, c.PCIBusID)
 }

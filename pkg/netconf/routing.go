@@ -17,39 +17,39 @@ import (
 // The values of the key "routing.mode".
 const (
 	RoutingNone   = "none"   // the routes of the IPAM plugin are in the main table
-	RoutingMain   = "main"   // the same, for authors who want to say so
-	RoutingSource = "source" // the interface has a table of its own, for packets from its addresses
+	RoutingMain   = "main"   // the same as none, for authors who want to write it explicitly
+	RoutingSource = "source" // the interface has its own table, for packets from its addresses
 )
 
 // The values of the key "arp".
 const (
-	ARPKernel = "kernel" // the interface answers and filters as the pod netns has it
+	ARPKernel = "kernel" // the interface answers and filters according to the settings of the pod netns
 	ARPOwn    = "own"    // the interface answers for its own addresses only
 )
 
 const (
-	// firstTable is the routing table of rail 0, unless the network names a table.
+	// firstTable is the routing table of rail 0, if the network does not name a table.
 	firstTable = 1000
-	// defaultPriority is the priority of the rules, unless the network sets one. It is
-	// before the main table (32766), and behind what plugins and programs of pods use
-	// most: priorities below 1000.
+	// defaultPriority is the priority of the rules, if the network does not set one. With it the
+	// rules come before the main table (32766), and after the priorities that plugins and programs
+	// of pods use most, which are below 1000.
 	defaultPriority = 20000
-	// lastPriority is the largest priority of the rules. There is a second rule behind
-	// it, and both precede the main table.
+	// lastPriority is the largest priority of the rules. A second rule has the next priority, and
+	// both rules must precede the main table.
 	lastPriority = 32764
 )
 
-// tableCure is what an author can do whose NIC has no rail.
+// tableCure is a cure for an author whose NIC has no rail.
 const tableCure = `or set "table" in "routing" to the number of a table`
 
-// Routing has the keys of host-device and macvlan about the interface's routes, and about
-// its answers to neighbors.
+// Routing has the keys of host-device and macvlan that concern the interface's routes and its
+// answers to neighbors.
 type Routing struct {
 	Policy RoutingPolicy `json:"routing"`
 	// ARP is [ARPKernel] (also when empty) or [ARPOwn].
 	ARP string `json:"arp"`
-	// AcceptRA: the interface accepts router advertisements. nil means no for a network
-	// with mode source or arp own, and else the setting of the pod netns.
+	// AcceptRA decides whether the interface accepts router advertisements. With nil a network with
+	// mode source or arp own accepts none, and any other network has the setting of the pod netns.
 	AcceptRA *bool `json:"acceptRA"`
 }
 
@@ -57,9 +57,9 @@ type Routing struct {
 type RoutingPolicy struct {
 	// Mode is [RoutingNone] (also when empty), [RoutingMain] or [RoutingSource].
 	Mode string `json:"mode"`
-	// Table is the interface's table in mode source, nil for that of its rail.
+	// Table is the interface's table in mode source. With nil the table of the rail is used.
 	Table *int `json:"table"`
-	// Priority is that of the rules in mode source, nil for the default.
+	// Priority is the priority of the rules in mode source. With nil the default is used.
 	Priority *int `json:"priority"`
 }
 
@@ -69,8 +69,8 @@ var (
 	arpValues    = []string{ARPKernel, ARPOwn}
 )
 
-// UnmarshalJSON implements [json.Unmarshaler]. It refuses unknown keys: without a key that
-// is misspelled, packets could leave by another NIC.
+// UnmarshalJSON implements [json.Unmarshaler]. It returns an error for unknown keys: because of a
+// misspelled key, packets could leave by another NIC.
 func (p *RoutingPolicy) UnmarshalJSON(data []byte) error {
 	var keys map[string]json.RawMessage
 	if err := json.Unmarshal(data, &keys); err != nil {
@@ -85,8 +85,8 @@ func (p *RoutingPolicy) UnmarshalJSON(data []byte) error {
 	return decode(data, (*plain)(p), `"routing"`)
 }
 
-// RouteTable returns the table of the interface in mode source, and reports whether there
-// is one: the network names it, or the rail has it. rail is nil if it is unknown.
+// RouteTable returns the table of the interface in mode source: the table that the network names,
+// or the table of the rail. rail is nil if the rail is unknown. ok is false if there is no table.
 func (r *Routing) RouteTable(rail *int) (table int, ok bool) {
 	switch {
 	case r.Policy.Table != nil:
@@ -110,16 +110,16 @@ func (r *Routing) TableOfRail() bool {
 	return r.Policy.Mode == RoutingSource && r.Policy.Table == nil
 }
 
-// Sysctls returns the settings of the interface that the keys ask for, by their names in
-// [sysctl.Set]. The kernel uses the larger of an interface's value and that of
-// "all" (IN_DEV_MAXCONF), so those of the interface suffice.
+// Sysctls returns the settings of the interface that the keys require, by their names in
+// [sysctl.Set]. It is enough to set the values of the interface, because the kernel uses the larger
+// of an interface's value and the value of "all" (IN_DEV_MAXCONF).
 func (r *Routing) Sysctls() map[string]string {
 	settings := map[string]string{}
 	if r.ARP == ARPOwn {
 		settings["ipv4/conf/arp_ignore"] = "1"   // answer for addresses of this interface
 		settings["ipv4/conf/arp_announce"] = "2" // ask with an address of this interface
-		// Loose: where several interfaces have the same prefix, the strict filter drops
-		// what arrives by all but one of them, also ARP requests.
+		// Loose: if several interfaces have the same prefix, the strict filter would drop
+		// everything that arrives by all interfaces except one, even ARP requests.
 		settings["ipv4/conf/rp_filter"] = "2"
 	}
 	switch {
@@ -131,12 +131,12 @@ func (r *Routing) Sysctls() map[string]string {
 	return settings
 }
 
-// complete refuses impossible values.
+// complete returns an error for impossible values.
 func (r *Routing) complete() error {
 	return errors.Join(r.Policy.check(), checkValue("arp", r.ARP, arpValues))
 }
 
-// checkValue refuses a value that is not known. Empty is the default.
+// checkValue returns an error if the value is not known. An empty value means the default.
 func checkValue(key, value string, known []string) error {
 	if value == "" || slices.Contains(known, value) {
 		return nil
@@ -154,7 +154,7 @@ func (p *RoutingPolicy) check() error {
 	}
 	if p.Mode != RoutingSource {
 		if p.Table != nil || p.Priority != nil {
-			return failure.New(failure.InvalidConfig, `"routing": only mode %q has a table and rules of its own`, RoutingSource).
+			return failure.New(failure.InvalidConfig, `"routing": "table" and "priority" are only for mode %q`, RoutingSource).
 				Cure(`remove "table" and "priority", or use "mode": "source"`)
 		}
 		return nil

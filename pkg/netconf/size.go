@@ -10,25 +10,25 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// The author of a network decides the size of its configuration, and each
-// interface keeps it in the node's memory until it ends. Real ones have 1 KiB.
+// The author of a network decides the size of its configuration. Each interface keeps the
+// configuration in the node's memory until the interface ends. Real configurations have 1 KiB.
 const (
-	maxConfig = 64 << 10 // of a configuration
-	maxKept   = 16 << 10 // of the kept part
-	keptWhole = 4 << 10  // up to this size it is kept unchanged
+	maxConfig = 64 << 10 // size of a configuration
+	maxKept   = 16 << 10 // size of the kept part
+	keptWhole = 4 << 10  // up to this size a configuration is kept unchanged
 )
 
 var (
 	// ofOneCall are the keys that belong to one call of the runtime.
 	ofOneCall = []string{"prevResult", "cni.dev/valid-attachments", "cni.dev/attachments"}
-	// forDEL are the keys that IPAM plugins read to free addresses: those of
-	// containernetworking/plugins (host-local, dhcp, static), and whereabouts.
-	// Only ours reads stateDir.
+	// forDEL are the keys that IPAM plugins read to free addresses: the keys of the plugins of
+	// containernetworking/plugins (host-local, dhcp, static) and of whereabouts. Only rail-cni's
+	// whereabouts reads stateDir.
 	forDEL = []string{"cniVersion", "name", "type", "ipam", "args", "runtimeConfig", "stateDir"}
 )
 
-// CheckSize fails if a configuration is larger than 64 KiB, without the keys
-// that belong to one call.
+// CheckSize returns an error if a configuration is larger than 64 KiB, not counting the keys that
+// belong to one call.
 func CheckSize(stdin []byte) error {
 	if len(stdin) <= maxConfig {
 		return nil
@@ -41,10 +41,10 @@ func CheckSize(stdin []byte) error {
 	return err
 }
 
-// Kept returns the part of the configuration that is kept to end the attachment,
-// without the keys that belong to one call. Above 4 KiB only the keys remain that
-// IPAM plugins are known to read; below, keys of other IPAM plugins remain too
-// (calico-ipam reads "kubernetes" next to "ipam"). Kept fails above 16 KiB.
+// Kept returns the part of the configuration that is kept to end the attachment, without the keys
+// that belong to one call. Up to 4 KiB the keys of unknown IPAM plugins are kept as well
+// (calico-ipam reads "kubernetes" next to "ipam"). Above 4 KiB only the keys are kept that IPAM
+// plugins are known to read. Kept returns an error above 16 KiB.
 func (c *Common) Kept() (json.RawMessage, error) {
 	keys, size, err := lasting(c.Raw)
 	if err != nil {
@@ -55,15 +55,15 @@ func (c *Common) Kept() (json.RawMessage, error) {
 	}
 	kept, err := json.Marshal(keys)
 	if err == nil && len(kept) > maxKept {
-		err = failure.New(failure.InvalidConfig, "the keys %s of the network configuration have %d bytes, more than %d that are kept for each interface",
+		err = failure.New(failure.InvalidConfig, "the keys %s of the network configuration have %d bytes, but at most %d are kept for each interface",
 			strings.Join(forDEL, ", "), len(kept), maxKept).
 			Cure("make them shorter")
 	}
 	return kept, err
 }
 
-// lasting returns the keys of a configuration without those of one call, and their
-// size in bytes.
+// lasting returns the keys of a configuration without the keys that belong to one call. size is
+// their size in bytes.
 func lasting(stdin []byte) (keys map[string]json.RawMessage, size int, err error) {
 	if err := json.Unmarshal(stdin, &keys); err != nil {
 		return nil, 0, fmt.Errorf("network configuration: %w", err)

@@ -11,27 +11,30 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// SRIOV is the configuration of the plugin sriov: that of host-device, and the settings of the
-// virtual function, by the keys of sriov-cni.
+// SRIOV is the configuration of the plugin sriov. It has the keys of host-device, and the settings
+// of the virtual function under the keys of sriov-cni.
 type SRIOV struct {
 	HostDevice
-	// VLAN is the VLAN of the function's packets, 0 to 4094; 0 is none. nil leaves it as it is.
+	// VLAN is the VLAN of the function's packets, 0 to 4094. 0 means no VLAN. With nil the setting
+	// is not changed.
 	VLAN *int `json:"vlan"`
 	// VLANQoS is the VLAN's priority, 0 to 7.
 	VLANQoS *int `json:"vlanQoS"`
 	// VLANProto is "802.1q" (also when nil) or "802.1ad".
 	VLANProto *string `json:"vlanProto"`
-	// MAC of the function and of its interface; runtimeConfig.mac and the MAC of CNI_ARGS override it.
+	// MAC of the function and of its interface. runtimeConfig.mac and the MAC of CNI_ARGS override it.
 	MAC string `json:"mac"`
-	// SpoofChk and Trust are "on", "off", or "" to leave the setting as it is.
+	// SpoofChk and Trust are "on", "off", or "" to leave the setting unchanged.
 	SpoofChk string `json:"spoofchk"`
 	Trust    string `json:"trust"`
-	// LinkState is "auto", "enable", "disable", or "" to leave it as it is.
+	// LinkState is "auto", "enable", "disable", or "" to leave the setting unchanged.
 	LinkState string `json:"link_state"`
-	// MinTxRate and MaxTxRate are in Mbit/s, 0 for no limit. nil leaves them as they are.
+	// MinTxRate and MaxTxRate are in Mbit/s, with 0 for no limit. With nil the settings are not
+	// changed.
 	MinTxRate *int `json:"min_tx_rate"`
 	MaxTxRate *int `json:"max_tx_rate"`
-	// LogLevel and LogFile are accepted and not used: messages go to stderr, as those of our other plugins.
+	// LogLevel and LogFile are accepted but not used: messages go to stderr, like the messages of the other
+	// rail-cni plugins.
 	LogLevel string `json:"logLevel"`
 	LogFile  string `json:"logFile"`
 }
@@ -55,7 +58,7 @@ func ParseSRIOV(stdin []byte, args Args) (*SRIOV, error) {
 // HardwareAddr returns the requested MAC, or nil.
 func (c *SRIOV) HardwareAddr() (net.HardwareAddr, error) { return parseMAC(c.MAC) }
 
-// check returns an error for settings that no driver takes.
+// check returns an error for settings that no driver accepts.
 func (c *SRIOV) check() error {
 	_, err := c.HardwareAddr()
 	return errors.Join(err, c.checkVLAN(), oneOf("spoofchk", c.SpoofChk, "on", "off"), oneOf("trust", c.Trust, "on", "off"),
@@ -72,7 +75,7 @@ func (c *SRIOV) checkVLAN() error {
 	}
 	switch {
 	case c.VLAN == nil && (c.VLANQoS != nil || c.VLANProto != nil):
-		return failure.New(failure.InvalidConfig, `"vlanQoS" and "vlanProto" need a VLAN, and "vlan" is missing`).Cure(`set "vlan", or remove the two keys`)
+		return failure.New(failure.InvalidConfig, `"vlanQoS" and "vlanProto" need a VLAN, but "vlan" is missing`).Cure(`set "vlan", or remove the two keys`)
 	case c.VLAN == nil:
 		return nil
 	case *c.VLAN < 0 || *c.VLAN > 4094:
@@ -82,7 +85,7 @@ func (c *SRIOV) checkVLAN() error {
 	case proto != "802.1q" && proto != "802.1ad":
 		return failure.New(failure.InvalidConfig, `"vlanProto" is %q`, proto).Cure(`use "802.1q" or "802.1ad"`)
 	case *c.VLAN == 0 && (qos != 0 || proto != "802.1q"):
-		return failure.New(failure.InvalidConfig, `"vlanQoS" and "vlanProto" need a VLAN, and "vlan" is 0`).Cure(`set "vlan", or remove the two keys`)
+		return failure.New(failure.InvalidConfig, `"vlanQoS" and "vlanProto" need a VLAN, but "vlan" is 0`).Cure(`set "vlan", or remove the two keys`)
 	}
 	return nil
 }
@@ -98,12 +101,12 @@ func (c *SRIOV) checkRates() error {
 		}
 	}
 	if highest != 0 && lowest > highest {
-		return failure.New(failure.InvalidConfig, `"min_tx_rate" is %d, and "max_tx_rate" only %d`, lowest, highest).Cure(`lower "min_tx_rate", or raise "max_tx_rate"`)
+		return failure.New(failure.InvalidConfig, `"min_tx_rate" is %d, but "max_tx_rate" is only %d`, lowest, highest).Cure(`lower "min_tx_rate", or raise "max_tx_rate"`)
 	}
 	return nil
 }
 
-// oneOf refuses a word that is neither one of these nor "".
+// oneOf returns an error if word is neither "" nor one of words.
 func oneOf(key, word string, words ...string) error {
 	if word == "" || slices.Contains(words, word) {
 		return nil

@@ -21,7 +21,7 @@ const (
 	StoreKubernetes = "kubernetes"
 )
 
-// The values of the key "allocation": which free address is handed out.
+// The values of the key "allocation", which decides which free address is handed out.
 const (
 	allocateLowest = "lowest"
 	allocateRotate = "rotate"
@@ -30,13 +30,13 @@ const (
 // maxBlockSize is the largest block_size.
 const maxBlockSize = 4096
 
-// Whereabouts is the configuration of the whereabouts IPAM plugin: the "ipam"
-// object, with its empty keys filled from the flat file, and the needed parts
-// of the network config around it and of CNI_ARGS.
+// Whereabouts is the configuration of the whereabouts IPAM plugin. It has the values of the "ipam"
+// object, in which the flat file fills the empty keys, and the needed values from CNI_ARGS and from
+// the network config around the object.
 type Whereabouts struct {
 	CNIVersion string // "" if the config has none
 	Name       string // the network's name
-	StateDir   string // absolute; its directory "ipam" has the address pools
+	StateDir   string // absolute path; the address pools are in its directory "ipam"
 
 	// Store is "", [StoreLocal] or [StoreKubernetes].
 	Store string
@@ -51,7 +51,7 @@ type Whereabouts struct {
 	Static       []WhereaboutsStatic
 	Gateway      netip.Addr // invalid if there is none
 	AllowGateway bool
-	Routes       []*types.Route // none is nil
+	Routes       []*types.Route // no element is nil
 	DNS          types.DNS
 
 	NetworkName   string // the address space, "" for the unnamed one
@@ -59,19 +59,20 @@ type Whereabouts struct {
 	NodeSliceSize int    // prefix length, 0 without node slices
 	BlockSize     int    // addresses, a power of two; 0 without blocks
 	Rotate        bool   // "allocation": "rotate"
-	// NodePrefix is set with "prefix": "node": the range is a prefix of this node alone.
+	// NodePrefix is set with "prefix": "node". It means that the range is a prefix of this node
+	// alone.
 	NodePrefix bool
-	// SameHost has the networks of the ranges of all rails of the node, by address, with
-	// "sameHost": true; else nil.
+	// SameHost is set with "sameHost": true. It has the networks of the ranges of all rails of the
+	// node, sorted by address. Otherwise it is nil.
 	SameHost []netip.Prefix
 	// ConfigurationPath is a flat file, or the directory of "nodename".
 	ConfigurationPath string
 	LogFile, LogLevel string
-	// Closed is an error that names the paths of the config that the node file
-	// forbids; those keys are treated as missing.
+	// Closed is an error that names the paths in the config that the node file forbids. The keys
+	// with these paths are treated as missing.
 	Closed error
-	// Unlogged is the error of a log file that the node file forbids without a
-	// list of paths: the network is not refused for it.
+	// Unlogged is the error for a log file that the node file forbids without a list of paths. The
+	// network is not refused because of it.
 	Unlogged error
 
 	Pod WhereaboutsPod
@@ -82,9 +83,9 @@ type Whereabouts struct {
 // WhereaboutsRange is one range, from which an attachment gets one address.
 type WhereaboutsRange struct {
 	Prefix      netip.Prefix   // masked
-	Start, End  netip.Addr     // bounds as configured; invalid if absent or unreadable
+	Start, End  netip.Addr     // bounds as configured, invalid if they are missing or unreadable
 	Exclude     []netip.Prefix // masked
-	ExcludeText []string       // the same in the user's form
+	ExcludeText []string       // Exclude as the user wrote it
 }
 
 // WhereaboutsStatic is an address that is not taken from a range.
@@ -93,7 +94,7 @@ type WhereaboutsStatic struct {
 	Gateway netip.Addr   // invalid if there is none
 }
 
-// WhereaboutsPod is the pod that CNI_ARGS names; all empty outside Kubernetes.
+// WhereaboutsPod is the pod that CNI_ARGS names. All fields are empty outside Kubernetes.
 type WhereaboutsPod struct {
 	Namespace, Name, UID string
 }
@@ -106,9 +107,9 @@ func (p WhereaboutsPod) Ref() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// WhereaboutsFlatFiles returns the paths of whereabouts installations' flat
-// files, in the order of preference: whereabouts' own three, and those below the CNI
-// directories of k3s, RKE2 and MicroK8s (see confDirs).
+// WhereaboutsFlatFiles returns the paths of the flat files of whereabouts installations, in the
+// order of preference. These are whereabouts' own three paths, and those below the CNI directories
+// of k3s, RKE2 and MicroK8s (see confDirs).
 func WhereaboutsFlatFiles() []string {
 	const name = "/whereabouts.d/whereabouts.conf"
 	return []string{
@@ -118,9 +119,9 @@ func WhereaboutsFlatFiles() []string {
 	}
 }
 
-// ParseWhereabouts reads the network config from stdin and CNI_ARGS. flatFiles
-// are tried after the config's own "configuration_path"; the first existing
-// file fills the keys that are empty in the config.
+// ParseWhereabouts reads the network config from stdin, and CNI_ARGS. It looks for a flat file at
+// the config's own "configuration_path" first, and then at flatFiles. The first file that exists
+// fills the keys that are empty in the config.
 //
 // Errors have the kinds Decode (not JSON, or not of the documented types),
 // InvalidEnv (CNI_ARGS), IO (a flat file that cannot be read) and
@@ -129,8 +130,8 @@ func ParseWhereabouts(stdin []byte, cniArgs string, flatFiles []string) (*Wherea
 	return parseWhereabouts(stdin, cniArgs, flatFiles, func(*whereaboutsNet) (closed, unlogged error) { return nil, nil })
 }
 
-// ParseWhereaboutsOn is [ParseWhereabouts] on a node with that node file: the
-// config may name only permitted paths. A flat file is not restricted.
+// ParseWhereaboutsOn is like [ParseWhereabouts], on a node with this node file: the config may name
+// only paths that the node file permits. The paths in a flat file are not restricted.
 func ParseWhereaboutsOn(node *nodefile.File, stdin []byte, cniArgs string, flatFiles []string) (*Whereabouts, error) {
 	return parseWhereabouts(stdin, cniArgs, flatFiles, func(net *whereaboutsNet) (closed, unlogged error) { return net.keepOpen(node) })
 }
@@ -193,7 +194,7 @@ func (c *Whereabouts) read(net *whereaboutsNet, args whereaboutsArgs) error {
 	}
 	for i, r := range c.Routes {
 		if r == nil {
-			return failure.New(failure.InvalidConfig, "routes[%d] is null", i).Cure("remove it")
+			return failure.New(failure.InvalidConfig, "routes[%d] is null", i).Cure("remove the entry")
 		}
 	}
 	if err := c.readRanges(net.IPAM); err != nil {
@@ -263,7 +264,7 @@ func (c *Whereabouts) readSliceSize(text string) error {
 	if text == "" {
 		return nil
 	}
-	n, _ := strconv.Atoi(strings.TrimPrefix(text, "/")) // 0, or far too large, if it cannot be read
+	n, _ := strconv.Atoi(strings.TrimPrefix(text, "/")) // if the text cannot be read, n is 0 or far too large
 	if n < 1 || n > 128 {
 		return failure.New(failure.InvalidConfig, "node_slice_size %q is not a prefix length", text).Cure(`write it as "/26" or "26"`)
 	}
@@ -291,9 +292,9 @@ func (c *Whereabouts) readBlockSize(n int) error {
 	return nil
 }
 
-// onePerFamily refuses addresses that a result of the oldest versions cannot
-// contain: those have room for one IPv4 and one IPv6 address, and the
-// conversion silently drops the rest.
+// onePerFamily returns an error if a result of the oldest versions cannot contain the addresses:
+// such a result has room for one IPv4 and one IPv6 address, and the conversion silently drops the
+// others.
 func (c *Whereabouts) onePerFamily() error {
 	switch c.CNIVersion {
 	case "", "0.1.0", "0.2.0":
@@ -321,8 +322,8 @@ func (c *Whereabouts) onePerFamily() error {
 	return nil
 }
 
-// whereaboutsNet is the network config as JSON. encoding/json matches keys in
-// any case and accepts unknown ones, as users expect.
+// whereaboutsNet is the network config as JSON. encoding/json matches keys in any case and accepts
+// unknown keys, as users expect.
 type whereaboutsNet struct {
 	CNIVersion    string           `json:"cniVersion"`
 	Name          string           `json:"name"`
@@ -339,8 +340,8 @@ type whereaboutsNet struct {
 	attachments
 }
 
-// keepOpen clears the keys that name a forbidden path of the host, and returns
-// an error for each.
+// keepOpen clears the keys that name a forbidden path of the host. It returns an error for each of
+// these keys.
 func (net *whereaboutsNet) keepOpen(n *nodefile.File) (closed, unlogged error) {
 	var errs []error
 	for _, k := range []struct {
@@ -389,7 +390,7 @@ type whereaboutsIPAM struct {
 	Store         string `json:"store"`
 	Allocation    string `json:"allocation"`
 
-	// The plugin in front writes RailRanges, and with Prefix also Range.
+	// The plugin that calls whereabouts writes RailRanges. With Prefix it also writes Range.
 	SameHost   bool     `json:"sameHost"`
 	RailRanges []string `json:"railRanges"`
 	Prefix     string   `json:"prefix"`
@@ -402,7 +403,7 @@ type whereaboutsIPAM struct {
 	LogFile           string `json:"log_file"`
 	LogLevel          string `json:"log_level"`
 
-	// Accepted without effect, but a wrong type is an error.
+	// These keys are accepted and have no effect, but a value of a wrong type is an error.
 	Datastore           string `json:"datastore"`
 	EtcdHost            string `json:"etcd_host"`
 	EtcdUsername        string `json:"etcd_username"`
@@ -417,8 +418,8 @@ type whereaboutsIPAM struct {
 	SleepForRace        int    `json:"sleep_for_race"`
 }
 
-// whereaboutsBlock is an entry of "ipRanges". Its bounds must be addresses;
-// those of the plain "range" may be any text.
+// whereaboutsBlock is an entry of "ipRanges". Its bounds must be addresses, whereas the bounds of
+// the plain "range" may be any text.
 type whereaboutsBlock struct {
 	Range      string   `json:"range"`
 	RangeStart net.IP   `json:"range_start"`

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// whereaboutsArgs are the keys of CNI_ARGS that the plugin knows. The field
-// names are the keys: types.LoadArgs finds them by name.
+// whereaboutsArgs are the keys of CNI_ARGS that the plugin knows. The names of the fields are the
+// keys, because types.LoadArgs finds the fields by name.
 type whereaboutsArgs struct {
 	types.CommonArgs
 	IP                         types.UnmarshallableString
@@ -26,7 +26,7 @@ func parseWhereaboutsArgs(cniArgs string) (whereaboutsArgs, error) {
 	var args whereaboutsArgs
 	err := types.LoadArgs(cniArgs, &args)
 	return args, failure.From(err, failure.InvalidEnv, "CNI_ARGS").
-		Cure("write it as KEY=VALUE;KEY=VALUE, with IgnoreUnknown=true if other keys are in it")
+		Cure("write CNI_ARGS as KEY=VALUE;KEY=VALUE, with IgnoreUnknown=true if it contains other keys")
 }
 
 func (a whereaboutsArgs) pod() WhereaboutsPod {
@@ -37,9 +37,9 @@ func (a whereaboutsArgs) pod() WhereaboutsPod {
 	}
 }
 
-// addStatic adds the addresses of IP=, and sets each gateway of GATEWAY= on
-// every static address whose subnet contains it. It skips requests of
-// runtimeConfig: Multus passes a pod's "ips" in both places.
+// addStatic adds the addresses of IP=. It sets each gateway of GATEWAY= on every static address
+// whose subnet contains the gateway. It skips addresses that are also requested in runtimeConfig,
+// because Multus passes a pod's "ips" in both places.
 func (a whereaboutsArgs) addStatic(c *Whereabouts) error {
 	if a.IP != "" {
 		for item := range strings.SplitSeq(string(a.IP), ",") {

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// fillFromFlatFile finds the flat file and fills the keys that are empty in w
-// from it. It returns the file's path, or "" if there is none.
+// fillFromFlatFile finds the flat file, and fills the keys that are empty in w from that file. It
+// returns the path of the file, or "" if there is none.
 func (w *whereaboutsIPAM) fillFromFlatFile(places []string) (string, error) {
 	if w.ConfigurationPath != "" {
 		places = append([]string{w.ConfigurationPath}, places...)
@@ -51,7 +51,7 @@ func readFlatFile(path string) ([]byte, error) {
 		data, err = nodefile.ReadFile(path)
 	}
 	if err != nil {
-		return nil, failure.From(err, failure.IO, "flat file %s", path).Cure("make it readable, or remove it")
+		return nil, failure.From(err, failure.IO, "flat file %s", path).Cure("make the file readable, or remove it")
 	}
 	if data == nil {
 		data = []byte{}
@@ -62,14 +62,14 @@ func readFlatFile(path string) ([]byte, error) {
 // FlatFiles returns the flat files at the paths, for [nodefile.File.VetKubeconfig].
 func FlatFiles(paths ...string) nodefile.FlatFiles {
 	return nodefile.FlatFiles{Paths: paths, Names: func(file, kubeconfig string) bool {
-		data, _ := readFlatFile(file) // nil, which is no JSON, if it is missing or cannot be read
+		data, _ := readFlatFile(file) // nil, which is not JSON, if the file is missing or cannot be read
 		var flat whereaboutsIPAM
 		return decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
 	}}
 }
 
-// FlatFilesWith returns the flat files that may name a kubeconfig: the one named by a
-// network, if the node file opens it, and those of whereabouts' installations.
+// FlatFilesWith returns the flat files that may name a kubeconfig: the flat files of whereabouts'
+// installations, and the file that a network names, if the node file permits that path.
 func FlatFilesWith(n *nodefile.File, named string) nodefile.FlatFiles {
 	files := WhereaboutsFlatFiles()
 	if named != "" && n.OpensPath(nodefile.KeyFlatFile, named) {
@@ -78,8 +78,8 @@ func FlatFilesWith(n *nodefile.File, named string) nodefile.FlatFiles {
 	return FlatFiles(files...)
 }
 
-// fill takes the keys that are empty in w from the flat file, except whether
-// ranges overlap: false cannot be distinguished from absent.
+// fill fills the keys that are empty in w from the flat file. It leaves out the key whether ranges
+// overlap, because false cannot be distinguished from a missing key.
 func (w *whereaboutsIPAM) fill(flat *whereaboutsIPAM) {
 	or(&w.Range, flat.Range)
 	if !w.RangeStart.addr.IsValid() {

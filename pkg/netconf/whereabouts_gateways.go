@@ -6,8 +6,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/iprange"
 )
 
-// Gateways returns the addresses that must not be assigned: the gateway and
-// those of routes; none with allow_gateway.
+// Gateways returns the addresses that must not be assigned: the gateway and the gateways of routes.
+// With allow_gateway it returns none.
 func (c *Whereabouts) Gateways() []netip.Addr {
 	if c.AllowGateway {
 		return nil

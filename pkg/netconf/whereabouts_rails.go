@@ -10,7 +10,7 @@ import (
 // maxRails is the number of rails that a node file can name.
 const maxRails = 256
 
-// readRails reads "prefix", "sameHost" and "railRanges". The ranges must have been read.
+// readRails reads "prefix", "sameHost" and "railRanges". Call it after the ranges have been read.
 func (c *Whereabouts) readRails(keys *whereaboutsIPAM) error {
 	if err := c.readPrefix(keys); err != nil || !keys.SameHost {
 		return err
@@ -23,24 +23,24 @@ func (c *Whereabouts) readRails(keys *whereaboutsIPAM) error {
 	case c.NodePrefix:
 		return refuse(`and "prefix": "node" both choose the addresses`)
 	case len(keys.IPRanges) > 0:
-		return refuse(`is for one range, and the network has "ipRanges"`)
+		return refuse(`is for one range, but the network has "ipRanges"`)
 	case c.NodeSliceSize != 0:
 		return refuse(`and "node_slice_size" exclude each other; "block_size" also divides the range among the nodes`)
 	case len(c.Ranges) == 0:
 		return refuse(`has no "range"`)
-	case len(keys.RailRanges) == 0: // the plugin in front writes them
+	case len(keys.RailRanges) == 0: // the plugin that calls whereabouts writes them
 		return refuse(`has no "railRanges", the ranges of the node's rails`)
 	}
 	return c.readSameHost(keys.RailRanges)
 }
 
-// CheckEntryByEntry returns an error if keys of the network cannot be used with pools whose
-// entries all nodes share. Only the caller knows whether its store has such pools.
+// CheckEntryByEntry returns an error if keys of the network cannot be used with pools whose entries
+// all nodes share. Only the caller knows whether its store has such pools.
 func (c *Whereabouts) CheckEntryByEntry() error {
 	if c.SameHost == nil || c.BlockSize != 0 {
 		return nil
 	}
-	return failure.New(failure.InvalidConfig, `network %s has "sameHost", and its addresses are entries of pools that all nodes share`, c.Name).
+	return failure.New(failure.InvalidConfig, `network %s has "sameHost", which cannot be used with pools whose entries all nodes share`, c.Name).
 		Cure(`give the network a "block_size", or use the local store ("store": "local")`)
 }
 
@@ -53,7 +53,7 @@ func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
 		return failure.New(failure.InvalidConfig, "unknown prefix %.80q", keys.Prefix).Cure(`use "prefix": "node"`)
 	case keys.Range == "":
 		return failure.New(failure.InvalidConfig, `"prefix": "node" needs the node's "range"`).
-			Cure("use it in a network of host-device or macvlan of rail-cni, which write the range")
+			Cure(`use "prefix": "node" in a network of host-device or macvlan of rail-cni, which write the range`)
 	case c.Store != StoreLocal:
 		return failure.New(failure.InvalidConfig, `"prefix": "node" needs a store of this node only, not "store": %q`, c.Store).
 			Cure(`write "store": "local"`)
@@ -65,7 +65,7 @@ func (c *Whereabouts) readPrefix(keys *whereaboutsIPAM) error {
 // readSameHost reads the ranges of all rails.
 func (c *Whereabouts) readSameHost(texts []string) error {
 	if len(texts) > maxRails {
-		return failure.New(failure.InvalidConfig, `"railRanges" has %d ranges, and a node has at most %d rails`, len(texts), maxRails)
+		return failure.New(failure.InvalidConfig, `"railRanges" has %d ranges, but a node has at most %d rails`, len(texts), maxRails)
 	}
 	own := &c.Ranges[0]
 	for _, text := range texts {
@@ -98,7 +98,7 @@ func (c *Whereabouts) readSameHost(texts []string) error {
 	return nil
 }
 
-// hostBits returns an address without its first bits.
+// hostBits returns the part of an address after its first bits bits.
 func hostBits(a netip.Addr, bits int) string {
 	host := a.AsSlice()
 	for bit := range min(bits, 8*len(host)) {

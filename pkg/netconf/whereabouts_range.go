@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/iprange"
 )
 
-// readRanges puts the plain "range" before "ipRanges" and reads them all.
+// readRanges reads the plain "range" and all "ipRanges". The plain "range" comes first.
 func (c *Whereabouts) readRanges(ipam *whereaboutsIPAM) error {
 	if ipam.Range != "" {
 		r, err := readRange(ipam.Range, ipam.RangeStart.addr, ipam.RangeEnd.addr, ipam.Exclude)
@@ -37,8 +37,8 @@ func (c *Whereabouts) readRanges(ipam *whereaboutsIPAM) error {
 	return nil
 }
 
-// readRange reads "network/len" and "start-end/len". The second form contains
-// its bounds.
+// readRange reads a range of the form "network/len" or "start-end/len". A range of the second form
+// includes its bounds.
 func readRange(text string, start, end netip.Addr, exclude []string) (WhereaboutsRange, error) {
 	r := WhereaboutsRange{Start: start, End: end, ExcludeText: exclude}
 	cidr := text
@@ -58,7 +58,7 @@ func readRange(text string, start, end netip.Addr, exclude []string) (Whereabout
 	if cidr != text {
 		if !r.Prefix.Contains(r.Start) {
 			return r, failure.New(failure.InvalidConfig, "invalid range start for CIDR %s: %s", r.Prefix, r.Start).
-				Cure("start must lie in the network of end/length")
+				Cure("choose a start in the network of end/length")
 		}
 		r.End = p.Addr()
 	}
@@ -73,7 +73,7 @@ func readRange(text string, start, end netip.Addr, exclude []string) (Whereabout
 	return r, nil
 }
 
-// sloppyIP is a bound that is ignored if it is not an address.
+// sloppyIP is a bound of a range. A value that is not an address is ignored.
 type sloppyIP struct{ addr netip.Addr }
 
 func (s *sloppyIP) UnmarshalJSON(data []byte) error {
@@ -85,8 +85,8 @@ func (s *sloppyIP) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// sloppyAddr reads an address in which numbers may have leading zeros, always
-// as decimal: old configs have them. An IPv4-mapped address is an IPv4 one.
+// sloppyAddr reads an address in which numbers may have leading zeros, because old configs have
+// them. The numbers are always decimal. An IPv4-mapped address becomes an IPv4 address.
 func sloppyAddr(text string) (netip.Addr, bool) {
 	a, err := netip.ParseAddr(dropLeadingZeros(text))
 	if err != nil || a.Zone() != "" {
@@ -95,8 +95,7 @@ func sloppyAddr(text string) (netip.Addr, bool) {
 	return a.Unmap(), true
 }
 
-// sloppyPrefix reads address/length as [sloppyAddr] reads an address. The
-// host bits stay.
+// sloppyPrefix reads address/length, with the same rules as [sloppyAddr]. It keeps the host bits.
 func sloppyPrefix(text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(dropLeadingZeros(text))
 	if err != nil {
@@ -108,8 +107,7 @@ func sloppyPrefix(text string) (netip.Prefix, bool) {
 	return p, true
 }
 
-// dropLeadingZeros removes every zero that begins a number and precedes another
-// digit of it.
+// dropLeadingZeros removes every leading zero of a number, except the last digit of the number.
 func dropLeadingZeros(s string) string {
 	var b strings.Builder
 	atStart := true
