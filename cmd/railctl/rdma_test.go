@@ -279,7 +279,7 @@ func TestModeAtBootThatWouldBeInVain(t *testing.T) {
 	if code != 1 || out != "" {
 		t.Errorf("exit code %d, %s", code, out)
 	}
-	contains(t, "stderr", errOut, "/etc/modprobe.d/zz.conf:1 sets netns_mode=1, which overrides /etc/modprobe.d/rail-cni-rdma.conf; remove it there")
+	contains(t, "stderr", errOut, "/etc/modprobe.d/zz.conf:1 sets netns_mode=1, which overrides /etc/modprobe.d/rail-cni-rdma.conf; remove that setting")
 
 	if err := os.WriteFile(filepath.Join(dir, "zz.conf"), []byte("options ib_core netns_mode=maybe\n"), 0o644); err != nil {
 		t.Fatal(err)

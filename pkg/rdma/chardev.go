@@ -23,10 +23,10 @@ type CharDev struct {
 	ABI   uint64
 }
 
-// Path returns udev's path of the device.
+// Path returns the path that udev gives the device.
 func (d CharDev) Path() string { return filepath.Join("/dev/infiniband", d.Name) }
 
-// number returns the N of uverbsN or umadN, -1 if the name has none.
+// number returns the N of uverbsN or umadN, or -1 if the name has no number.
 func (d CharDev) number() int {
 	n, err := strconv.Atoi(strings.TrimLeft(d.Name, "abcdefghijklmnopqrstuvwxyz_"))
 	if err != nil {
@@ -35,11 +35,11 @@ func (d CharDev) number() int {
 	return n
 }
 
-// ErrNoCharDev is wrapped if a device has no such char device now: it is being
-// moved, or the module that makes it (ib_uverbs, ib_umad) is not loaded.
+// ErrNoCharDev is wrapped if a device does not have the char device now: the RDMA device is being
+// moved, or the module that makes the char device (ib_uverbs, ib_umad) is not loaded.
 var ErrNoCharDev = errors.New("no such char device")
 
-// Uverbs returns the verbs device of d (RDMA_NLDEV_CMD_GET_CHARDEV, "uverbs").
+// Uverbs returns the uverbs device of d (RDMA_NLDEV_CMD_GET_CHARDEV, "uverbs").
 func (c *Core) Uverbs(d Device) (CharDev, error) { return c.charDev(d, "uverbs") }
 
 func (c *Core) charDev(d Device, kind string, more ...*nl.RtAttr) (CharDev, error) {
@@ -66,7 +66,8 @@ func (c *Core) chardev(d Device, kind string, more ...*nl.RtAttr) (CharDev, erro
 		Cure("load the module ib_%s", kind)
 }
 
-// hasVerbs reports whether ib_uverbs is loaded: its class has a file of its own.
+// hasVerbs reports whether ib_uverbs is loaded: if it is, the class directory has a file of the
+// class itself.
 func (c *Core) hasVerbs() (bool, error) {
 	var names []string
 	err := c.inNetns(func() (err error) { names, err = c.list("class/infiniband_verbs"); return err })
@@ -87,10 +88,10 @@ func parseCharDev(a nlattr.Attrs) (CharDev, error) {
 	return dev, nil
 }
 
-// ownerOfUverbs returns the name of the device, in any namespace, that has
-// uverbs<number> now, "" if none has it. In kernels with names for each namespace it is
-// the name in that device's own: it tells a person which device it is, and must not be
-// used to look it up.
+// ownerOfUverbs returns the name of the RDMA device, in any namespace, that has uverbs<number> now.
+// It returns "" if no device has it. In kernels in which each namespace has its own names, the
+// result is the name in the namespace of the device. The name tells a person which device it is,
+// and must not be used to look up the device.
 func (c *Core) ownerOfUverbs(number int) (string, error) {
 	var owner string
 	err := c.inNetns(func() (err error) { owner, err = c.uverbsOwner(number); return err })
@@ -99,7 +100,7 @@ func (c *Core) ownerOfUverbs(number int) (string, error) {
 
 func (c *Core) uverbsOwner(number int) (string, error) {
 	owner, err := c.readSys(filepath.Join("class/infiniband_verbs", "uverbs"+strconv.Itoa(number), "ibdev"))
-	// ENODEV: it is being destroyed.
+	// ENODEV means that the device is being destroyed.
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENODEV) {
 		return "", nil
 	}

@@ -14,19 +14,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Names of the RDMA connection manager's settings for a port in the result of
-// [Core.Settings]. They apply to connections that choose no value of their own. The
-// connection manager drops the settings when the device moves to another network
-// namespace (cma_remove_one).
+// Names of the RDMA connection manager's settings for a port in the result of [Core.Settings]. The
+// settings apply to connections that do not choose values themselves. The connection manager drops
+// the settings when the device moves to another network namespace (cma_remove_one).
 const (
 	CMTypeOfService = "RDMA-CM type of service"
 	CMMode          = "RDMA-CM RoCE mode"
 )
 
-// cmFiles are their files below rdma_cm/DEVICE/ports/N in configfs.
+// cmFiles are the files of these settings below rdma_cm/DEVICE/ports/N in configfs.
 var cmFiles = map[string]string{CMTypeOfService: "default_roce_tos", CMMode: "default_roce_mode"}
 
-// cmSetting returns the setting of a port by the name of the setting.
+// cmSetting returns the setting of a port that has this name.
 func cmSetting(port uint32, name string) setting {
 	file := filepath.Join("ports", strconv.FormatUint(uint64(port), 10), cmFiles[name])
 	return setting{
@@ -52,9 +51,9 @@ func cmSetting(port uint32, name string) setting {
 	}
 }
 
-// inConfigfs calls f with the device's directory in configfs, which it makes and removes
-// unless the directory exists. The kernel finds the device by the directory's name, in any
-// network namespace (cma_configfs_params_get).
+// inConfigfs calls f with the device's directory in configfs. If the directory does not exist,
+// inConfigfs makes it and removes it afterwards. The kernel finds the device by the name of the
+// directory, in any network namespace (cma_configfs_params_get).
 func inConfigfs(d Device, f func(dir string) error) error {
 	if !isElement(d.Name) {
 		return fmt.Errorf("RDMA device name %q: %w", d.Name, nlattr.ErrMalformed)
@@ -72,7 +71,7 @@ func inConfigfs(d Device, f func(dir string) error) error {
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		// An administrator has made it, or another process is about to remove it.
+		// An administrator has made the directory, or another process is about to remove it.
 		if err = f(dir); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -82,9 +81,9 @@ func inConfigfs(d Device, f func(dir string) error) error {
 
 const configfsTries = 5
 
-// mounted is a mount of configfs, 0 until configfs has made it. It stays as long as the
-// process: each setting is read through it, and the end of a mount costs the kernel a grace
-// period (namespace_unlock).
+// mounted is a mount of configfs. It is 0 until configfs has made the mount. The mount stays as
+// long as the process, because each setting is read through it, and the end of a mount costs the
+// kernel a grace period (namespace_unlock).
 var mounted struct {
 	sync.Mutex
 	root int
@@ -104,9 +103,9 @@ func configfs() (int, error) {
 	return mounted.root, nil
 }
 
-// CMSettings returns those of the settings, a result of [Core.Settings], that the
-// connection manager drops when the device moves. If tos is not nil, it replaces the type of
-// service of every port.
+// CMSettings returns the part of settings that the connection manager drops when the device moves.
+// settings is a result of [Core.Settings]. If tos is not nil, it replaces the type of service of
+// every port.
 func (d Device) CMSettings(settings map[string]string, tos *int) map[string]string {
 	found := map[string]string{}
 	for port := uint32(1); port <= min(d.Ports, maxPorts); port++ {

@@ -39,9 +39,9 @@ func TestRefusedMovesSayWhy(t *testing.T) {
 		{unix.EOPNOTSUPP, Shared, ErrShared, "move RDMA device mlx5_0 from netns host to netns pod: RDMA is in shared mode"},
 		{unix.EOPNOTSUPP, Shared, unix.EOPNOTSUPP, "options ib_core netns_mode=0"},
 		{unix.EOPNOTSUPP, Exclusive, ErrImmovable, "its driver does not support"},
-		{unix.EINVAL, Exclusive, ErrNotFound, "it left netns host meanwhile"},
+		{unix.EINVAL, Exclusive, ErrNotFound, "the device left netns host meanwhile"},
 		{unix.ENODEV, Exclusive, ErrNotFound, "try again"},
-		{unix.EBUSY, Exclusive, unix.EBUSY, "it is being set up or removed"},
+		{unix.EBUSY, Exclusive, unix.EBUSY, "the device is being set up or removed"},
 		{unix.EPERM, Exclusive, unix.EPERM, "CAP_NET_ADMIN"},
 		{unix.ENOMEM, Exclusive, unix.ENOMEM, "cannot allocate memory"},
 	} {

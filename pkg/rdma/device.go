@@ -17,8 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// GUID is a node's or system image's 64-bit identifier. Its text has sysfs'
-// form: "5054:00ff:fe12:3456".
+// GUID is the 64-bit identifier of a node or of a system image. Its text has the form in sysfs:
+// "5054:00ff:fe12:3456".
 type GUID uint64
 
 func (g GUID) String() string {
@@ -42,7 +42,7 @@ func parseGUID(s string) (GUID, error) {
 	return g, nil
 }
 
-// MarshalText makes a GUID readable in a record.
+// MarshalText returns the text of String, so that a GUID in a record is readable.
 func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
 // UnmarshalText is the inverse of MarshalText.
@@ -68,10 +68,9 @@ func (t NodeType) String() string {
 	return fmt.Sprintf("node type %d", uint8(t))
 }
 
-// Device is an RDMA device at the time of the read. ParentDev and NodeGUID
-// together identify it for good; Index identifies it until its driver is
-// reloaded, and survives moves; a process in the device's namespace can change
-// Name.
+// Device is an RDMA device at the time of the read. ParentDev and NodeGUID together identify the
+// device permanently. Index survives moves, and identifies the device until its driver is reloaded.
+// A process in the device's namespace can change Name.
 type Device struct {
 	Index        uint32
 	Name         string
@@ -81,18 +80,18 @@ type Device struct {
 	Protocol     string // "roce", "ib", "iw", "opa"; empty if the kernel does not report it
 	FWVersion    string
 	Ports        uint32 // number of ports, which are numbered from 1
-	ParentDev    string // its parent device: a PCI address, "mlx5_core.sf.4"; empty if none
+	ParentDev    string // name of the parent device: a PCI address, "mlx5_core.sf.4"; empty if there is none
 	ParentBus    string // the parent's bus: "pci", "auxiliary"
 	Moderation   string // adaptive moderation of completions: "on" or "off"; empty if the kernel does not report it
 }
 
-// Is reports whether both are the same device of this machine, with any
-// namespaces and names.
+// Is reports whether d and other are the same device of this machine, even if namespace and name
+// differ.
 func (d Device) Is(other Device) bool {
 	return d.Index == other.Index && d.NodeGUID == other.NodeGUID
 }
 
-// IsInfiniBand reports whether the ports of the device are those of an InfiniBand or Omni-Path fabric.
+// IsInfiniBand reports whether the ports of the device belong to an InfiniBand or Omni-Path fabric.
 func (d Device) IsInfiniBand() bool { return d.Protocol == "ib" || d.Protocol == "opa" }
 
 // parseDevice reads the answer to RDMA_NLDEV_CMD_GET (fill_dev_info).
@@ -116,7 +115,7 @@ func parseDevice(a nlattr.Attrs) (Device, error) {
 	return d, nil
 }
 
-// device reads one device, without the facts that only sysfs has.
+// device reads one device, without the properties that only sysfs has.
 func (c *Core) device(index uint32) (Device, error) {
 	a, err := c.ask(nl.RDMA_NLDEV_CMD_GET, deviceAttr(index))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
@@ -129,11 +128,11 @@ func (c *Core) device(index uint32) (Device, error) {
 	return d, failure.Wrap(err, failure.Kernel, "read RDMA device %d in netns %s", index, c.ns.Path)
 }
 
-// parentTries bounds how often a device is read again that netlink has and
-// sysfs lacks: it was moved or renamed between the two reads.
+// parentTries bounds how often a device is read again if netlink has the device and sysfs does not:
+// the device was moved or renamed between the two reads.
 const parentTries = 5
 
-// whole is device with the facts from sysfs.
+// whole is like device, but adds the properties from sysfs.
 func (c *Core) whole(index uint32) (Device, error) {
 	var last error
 	for range parentTries {
@@ -173,20 +172,18 @@ func (c *Core) dump() ([]Device, error) {
 	return found, nil
 }
 
-// Devices lists the devices of the namespace, by index. It does not miss one
-// that stayed, even if others are moved meanwhile; one that is itself being
-// moved may be missing.
+// Devices lists the devices of the namespace, by index. It finds every device that stays in the
+// namespace, even if others are being moved. A device that is itself being moved may be missing.
 func (c *Core) Devices() ([]Device, error) {
 	var all []Device
 	err := c.inNetns(func() (err error) { all, err = c.devices(); return err })
 	return all, err
 }
 
-// listed dumps (RDMA_NLDEV_CMD_GET) until it has seen every device in sysfs. It leaves
-// out the facts that only sysfs has.
-// One dump is not enough: the kernel sends one device per message and goes on
-// by position (ib_enum_all_devs), so if a device leaves the namespace
-// meanwhile, the kernel skips one behind it without an error.
+// listed repeats the dump (RDMA_NLDEV_CMD_GET) until it has seen every device that is in sysfs. It
+// leaves out the properties that only sysfs has. One dump is not enough: the kernel sends one
+// device per message, and continues by position (ib_enum_all_devs). So if a device leaves the
+// namespace during the dump, the kernel skips a later device without an error.
 func (c *Core) listed() (map[uint32]Device, error) {
 	seen := map[uint32]Device{}
 	for range dumpTries {
@@ -228,7 +225,7 @@ func (c *Core) devices() ([]Device, error) {
 			d, err = c.whole(index)
 		}
 		if errors.Is(err, ErrNotFound) {
-			continue // it has left since the dump
+			continue // the device has left since the dump
 		}
 		if err != nil {
 			return nil, err
@@ -238,25 +235,24 @@ func (c *Core) devices() ([]Device, error) {
 	return all, nil
 }
 
-// ByIndex returns the device with this index (RDMA_NLDEV_CMD_GET). The error
-// wraps [ErrNotFound] if it is not in the namespace.
+// ByIndex returns the device with this index (RDMA_NLDEV_CMD_GET). The error wraps [ErrNotFound] if
+// the device is not in the namespace.
 func (c *Core) ByIndex(index uint32) (Device, error) {
 	var d Device
 	err := c.inNetns(func() (err error) { d, err = c.whole(index); return err })
 	return d, err
 }
 
-// ByName returns the device with this name, or an error that wraps
-// [ErrNotFound]. The kernel has no look-up by name, so this lists all.
+// ByName returns the device with this name. The error wraps [ErrNotFound] if there is none. The
+// kernel cannot look up a device by name, so ByName lists all devices.
 func (c *Core) ByName(name string) (Device, error) {
 	return c.first(fmt.Sprintf("%q", name), func(d Device) bool { return d.Name == name })
 }
 
-// ByParent returns the devices of the host device named parent (a PCI address
-// or an auxiliary device), by index. Most parents have one; none is not an
-// error. It returns only those in this namespace: the host's sysfs below the
-// parent is filtered by namespace as well, so an empty list does not mean that
-// the parent has none.
+// ByParent returns the devices of the host device named parent (a PCI address or an auxiliary
+// device), by index. Most parents have one device. If there is none, that is not an error. ByParent
+// returns only devices in this namespace: the host's sysfs below the parent is also filtered by
+// namespace. So an empty list does not mean that the parent has no device.
 func (c *Core) ByParent(parent string) ([]Device, error) {
 	var found []Device
 	known := false
@@ -271,9 +267,9 @@ func (c *Core) ByParent(parent string) ([]Device, error) {
 	return slices.DeleteFunc(all, func(d Device) bool { return d.ParentDev != parent }), nil
 }
 
-// below is ByParent without reading the parents of all others, which may be
-// hundreds on a node with virtual functions. known is false if sysfs has no
-// such parent, or not the same devices as netlink.
+// below is like ByParent, but does not read the parents of all other devices. A node with virtual
+// functions may have hundreds of them. known is false if sysfs has no such parent, or has other
+// devices there than netlink.
 func (c *Core) below(parent string) (found []Device, known bool, err error) {
 	bus, names, err := c.children(parent)
 	if errors.Is(err, unix.EIO) {
@@ -299,10 +295,9 @@ func (c *Core) below(parent string) (found []Device, known bool, err error) {
 	return found, len(found) == len(names), nil
 }
 
-// ByIdentity returns the device with this GUID below this parent, with any name
-// and index, or an error that wraps [ErrNotFound]. It does not read the parents
-// of other devices from sysfs; only a list without the device is repeated as in
-// [Core.Devices].
+// ByIdentity returns the device with this GUID below this parent, whatever its name and index are.
+// The error wraps [ErrNotFound] if there is none. ByIdentity does not read the parents of other
+// devices from sysfs. Only if a list lacks the device, it lists again like [Core.Devices].
 func (c *Core) ByIdentity(guid GUID, parent string) (Device, error) {
 	is := func(d Device) bool { return d.NodeGUID == guid && d.ParentDev == parent }
 	var found *Device
@@ -335,9 +330,9 @@ func (c *Core) first(what string, want func(Device) bool) (Device, error) {
 	return Device{}, fmt.Errorf("%w %s in netns %s", ErrNotFound, what, c.ns.Path)
 }
 
-// Rename renames a device (RDMA_NLDEV_CMD_SET with DEV_NAME, ib_device_rename).
-// The error wraps EEXIST if another device has the name: a device in any
-// namespace or, in kernels with names for each namespace, in this one.
+// Rename renames a device (RDMA_NLDEV_CMD_SET with DEV_NAME, ib_device_rename). The error wraps
+// EEXIST if another device has the name. That device may be in any namespace. In kernels in which
+// each namespace has its own names, it is in this namespace.
 func (c *Core) Rename(d Device, name string) error {
 	err := c.inNetns(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), textAttr(nl.RDMA_NLDEV_ATTR_DEV_NAME, name))

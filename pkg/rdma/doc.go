@@ -2,20 +2,19 @@
 // network namespace, with their char devices, GIDs and counters, and moves a
 // device from one namespace to another.
 //
-// Everything goes through a [Core], which belongs to one network namespace. Its
-// requests leave through a socket that was opened in that namespace, from a
-// thread that is in it, and its sysfs is the one of that namespace. All three
-// matter: the kernel answers a read by the socket's namespace, allows a move by
-// the thread's, and shows in sysfs what the mount's namespace has.
+// Everything goes through a [Core], which belongs to one network namespace. The Core sends its
+// requests through a socket that was opened in that namespace, and from a thread that is in that
+// namespace. It reads the sysfs of that namespace. All three matter: the kernel answers a read
+// according to the socket's namespace, allows a move according to the thread's namespace, and shows
+// in sysfs what the mount's namespace has.
 //
-// The package hides these properties of the kernel: a list of devices can skip
-// some while another is moved; a device that moves is in no namespace at all
-// for some milliseconds; GUIDs come in host byte order. It cannot hide this: if
-// two devices of a node move at the same time, their uverbs numbers may be
-// exchanged ([UverbsChanged]). The caller must prevent that with one lock for
-// the whole node around each [Core.Move].
+// The package hides these properties of the kernel: a list of devices can skip some devices while
+// another is moved; a device that moves is in no namespace for some milliseconds; GUIDs come in
+// host byte order. The package cannot hide one property: if two devices of a node move at the same
+// time, their uverbs numbers may be exchanged ([UverbsChanged]). The caller must prevent that with
+// one lock for the whole node around each [Core.Move].
 //
-// It does not know CNI, and never moves or changes a netdev.
+// The package does not know CNI, and never moves or changes a netdev.
 //
 // To move a device to a pod, under the node's lock:
 //

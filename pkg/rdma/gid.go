@@ -19,23 +19,23 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// GID is an entry's value in a port's GID table. Its text has sysfs' form:
-// eight full groups, "0000:0000:0000:0000:0000:ffff:0a00:0001".
+// GID is the value of an entry in a port's GID table. Its text has the form in sysfs: eight full
+// groups, "0000:0000:0000:0000:0000:ffff:0a00:0001".
 type GID [16]byte
 
-// GIDOf returns the GID of an address: an IPv6 address itself, an IPv4 address
-// mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt). The kernel takes
-// the peer of an IPv4 address that has one (ifa_address in addr_event).
+// GIDOf returns the GID of an address. For an IPv6 address that is the address itself. For an IPv4
+// address it is the address mapped to IPv6 (ipv6_addr_set_v4mapped in the kernel's roce_gid_mgmt).
+// If an IPv4 address has a peer, the kernel uses the peer instead (ifa_address in addr_event).
 func GIDOf(ip netip.Addr) GID { return ip.As16() }
 
-// EntriesOf returns how many entries of a port's GID table the kernel makes for a link with
-// this number of addresses: one of each RoCE type for each address, and for the IPv6
-// link-local one, which a link without IPv6 lacks. The link may be any that lies on the port's
-// NIC, in any namespace. It takes them in both RDMA modes, also where its pod has no RDMA
+// EntriesOf returns how many entries of a port's GID table the kernel makes for a link with this
+// number of addresses: one entry of each RoCE type for each address, and for the IPv6 link-local
+// address, which a link without IPv6 lacks. The link may be any link on the port's NIC, in any
+// namespace. The kernel makes the entries in both RDMA modes, even if the link's pod has no RDMA
 // (roce_gid_mgmt).
 func EntriesOf(addresses int) int { return 2 * (addresses + 1) }
 
-// IsZero reports whether it is the value of an empty entry.
+// IsZero reports whether g is the value of an empty entry.
 func (g GID) IsZero() bool { return g == GID{} }
 
 // Addr returns the address of the GID.
@@ -63,11 +63,11 @@ func parseGID(s string) (GID, error) {
 	return ip.As16(), nil
 }
 
-// GIDType is the protocol of an entry, in sysfs' terms.
+// GIDType is the protocol of an entry, by its name in sysfs.
 type GIDType string
 
-// The types that Linux has. On Ethernet each address has an entry of both RoCE
-// types; the first also stands for plain InfiniBand.
+// The types that Linux has. On Ethernet each address has one entry of each RoCE type. The first
+// type also stands for plain InfiniBand.
 const (
 	RoCEv1 GIDType = "IB/RoCE v1"
 	RoCEv2 GIDType = "RoCE v2"
@@ -84,10 +84,10 @@ type GIDEntry struct {
 // GIDTable is the GID table of a port.
 type GIDTable struct {
 	Size    int
-	Entries []GIDEntry // those in use, by index
+	Entries []GIDEntry // the entries in use, by index
 }
 
-// Free returns the number of unused entries, of which a link takes [EntriesOf].
+// Free returns the number of unused entries. A link takes [EntriesOf] of them.
 func (t GIDTable) Free() int { return t.Size - len(t.Entries) }
 
 // GIDs reads the GID table of a port from the namespace's sysfs, because
@@ -99,7 +99,7 @@ func (c *Core) GIDs(d Device, port uint32) (GIDTable, error) {
 	return t, err
 }
 
-// gids reads the table. With want, it returns only the entries of that value.
+// gids reads the table. If want is not nil, gids returns only the entries with that value.
 func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 	at := filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(port)))
 	names, err := c.list(filepath.Join(at, "gids"))
@@ -117,8 +117,8 @@ func (c *Core) gids(d Device, port uint32, want *GID) (GIDTable, error) {
 	return t, nil
 }
 
-// portGUID returns the GUID of an InfiniBand port: the interface identifier of the entry 0 of its
-// GID table.
+// portGUID returns the GUID of an InfiniBand port, which is the interface identifier of entry 0 of
+// the port's GID table.
 func (c *Core) portGUID(d Device, port uint32) (GUID, error) {
 	var gid GID
 	err := c.inNetns(func() error {
@@ -138,8 +138,8 @@ func (c *Core) gidEntries(at string, names []string, want *GID) ([]GIDEntry, err
 	if err != nil {
 		return nil, err
 	}
-	// The directory may have hundreds of files, and a wait reads them
-	// repeatedly, so the path to the directory is resolved once.
+	// The directory may have hundreds of files, and a caller that waits reads them repeatedly. So
+	// the path to the directory is resolved only once.
 	dir, err := os.Open(filepath.Join(root, at, "gids"))
 	if err != nil {
 		return nil, err
@@ -163,12 +163,12 @@ func (c *Core) gidEntries(at string, names []string, want *GID) ([]GIDEntry, err
 		}
 	}
 	if _, err := os.Lstat(filepath.Join(root, at)); err != nil {
-		return nil, err // it left meanwhile: entries that were read as removed were not
+		return nil, err // the device left meanwhile, so entries that seemed to be removed may exist
 	}
 	return entries, nil
 }
 
-// readGID reads one file of a port's gids, zero if it no longer exists.
+// readGID reads one file of a port's gids. It returns zero if the file no longer exists.
 func readGID(dir int, name string) (GID, error) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -183,7 +183,7 @@ func readGID(dir int, name string) (GID, error) {
 	return parseGID(strings.TrimSpace(string(text[:n])))
 }
 
-// gidEntry returns the entry of a GID, nil if it was removed meanwhile.
+// gidEntry returns the entry of a GID, or nil if the entry was removed meanwhile.
 func (c *Core) gidEntry(at, name string, gid GID) (*GIDEntry, error) {
 	index, err := strconv.Atoi(name)
 	if err != nil {
@@ -200,7 +200,7 @@ func (c *Core) gidEntry(at, name string, gid GID) (*GIDEntry, error) {
 	return &GIDEntry{Index: index, GID: gid, Type: GIDType(kind), Netdev: netdev}, nil
 }
 
-// notGone returns the error of a read, or nil if the entry no longer exists:
+// notGone returns err, the error of a read, or nil if err means that the entry no longer exists:
 // the kernel answers EINVAL or ENODEV for an attribute of an empty entry.
 func notGone(err error) error {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) || errors.Is(err, fs.ErrNotExist) {
@@ -212,10 +212,9 @@ func notGone(err error) error {
 // errNoGID is wrapped if no GID of a port matches.
 var errNoGID = errors.New("no such GID")
 
-// FindGID returns the RoCE v2 entry of an address of the interface with this
-// name, in any namespace: in shared mode one table has the GIDs of every pod on
-// a port. The error wraps errNoGID if there is none, and names other interfaces
-// that have the address.
+// FindGID returns the RoCE v2 entry for an address of the interface netdev, which may be in any
+// namespace: in shared mode one table has the GIDs of all pods on a port. The error wraps errNoGID
+// if there is no such entry. It names the other interfaces that have the address.
 func (c *Core) FindGID(d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
 	want := GIDOf(ip)
 	var t GIDTable
@@ -242,11 +241,11 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 	case len(mine) == 1:
 		return mine[0], nil
 	case len(mine) > 1:
-		// Each pod's interface is a "net1": with one address in two pods on one
-		// port, the owner of an entry is unknown.
+		// The interface of each pod may be called "net1". If two such interfaces on one port have
+		// the same address, nobody can tell to which an entry belongs.
 		return GIDEntry{}, failure.New(failure.Mismatch, "%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)",
 			d.Name, port, netdev, ip, mine[0].Index, mine[1].Index).
-			Cure("give each pod an address of its own")
+			Cure("give each pod its own address")
 	case len(others) > 0:
 		return GIDEntry{}, fmt.Errorf("%w: %s port %d has the address %s as GID of %s, not of %q",
 			errNoGID, d.Name, port, ip, strings.Join(others, " and "), netdev)
@@ -254,9 +253,8 @@ func pickGID(t GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (G
 	return GIDEntry{}, fmt.Errorf("%w: %s port %d has no RoCE v2 GID for the address %s of %q", errNoGID, d.Name, port, ip, netdev)
 }
 
-// AwaitGID is [Core.FindGID] that waits until ctx ends: the kernel adds the
-// GIDs of an address some time after the address (roce_gid_mgmt works in a
-// queue).
+// AwaitGID is like [Core.FindGID], but waits for the entry until ctx ends: the kernel adds the GIDs
+// of an address some time after the address (roce_gid_mgmt works in a queue).
 func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Addr, netdev string) (GIDEntry, error) {
 	var found GIDEntry
 	var last error
@@ -273,11 +271,11 @@ func (c *Core) AwaitGID(ctx context.Context, d Device, port uint32, ip netip.Add
 	return GIDEntry{}, failure.From(last, failure.TryAgain, "wait for a GID (%v)", err).Cure("%s", c.gidCure(d, port))
 }
 
-// gidCure returns the likely reason for a missing GID.
+// gidCure returns a cure for the likely reason why a GID is missing.
 func (c *Core) gidCure(d Device, port uint32) string {
 	t, err := c.GIDs(d, port)
 	if err == nil && t.Free() < 2 {
-		return fmt.Sprintf("the table is full (%d of %d entries): use fewer addresses on this NIC", len(t.Entries), t.Size)
+		return fmt.Sprintf("use fewer addresses on this NIC, because the table is full (%d of %d entries)", len(t.Entries), t.Size)
 	}
-	return "the address may belong to another RDMA port; or its prefix length was changed, so that the kernel removed its GID: set the interface down and up"
+	return "check whether the address belongs to another RDMA port; if the address's prefix length was changed, the kernel removed the GID, so set the interface down and up"
 }

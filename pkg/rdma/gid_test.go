@@ -130,7 +130,7 @@ func TestWaitingForAGIDEndsAndSaysWhy(t *testing.T) {
 	}
 	for want, tree := range map[string]map[string]string{
 		"the table is full (8 of 8 entries)": gidTree(8, full...),
-		"its prefix length was changed":      gidTree(8),
+		"prefix length was changed":          gidTree(8),
 	} {
 		c := offline(t, nil, sysfs(t, tree))
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)

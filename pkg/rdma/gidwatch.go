@@ -11,16 +11,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// GIDWatch notices changes of a port's GID table: the kernel reports them only to programs
-// that have the device open. It holds a directory of sysfs open, which does not keep the
-// network namespace alive. It is not safe for concurrent use.
+// GIDWatch notices changes of a port's GID table by reading sysfs, because the kernel reports
+// changes only to programs that have the device open. It holds a directory of sysfs open, which
+// does not keep the network namespace alive. It is not safe for concurrent use.
 type GIDWatch struct {
 	dir  *os.File
 	seen []GID // by index, up to the last one in use
 }
 
-// WatchGIDs returns a GIDWatch that has seen the table as it is now. The caller must close
-// it. The error wraps [ErrNotFound] if the namespace has no such device or port.
+// WatchGIDs returns a GIDWatch that has seen the table as it is now. The caller must close the
+// GIDWatch. The error wraps [ErrNotFound] if the namespace has no such device or port.
 func (c *Core) WatchGIDs(d Device, port uint32) (*GIDWatch, error) {
 	t, err := c.GIDs(d, port)
 	if err != nil {
@@ -44,13 +44,13 @@ func (c *Core) WatchGIDs(d Device, port uint32) (*GIDWatch, error) {
 	return w, nil
 }
 
-// Changed returns the GIDs that are in the table, or are no longer, since the last call
-// that returned some. A GID that has moved to another index is among them. An error means
-// that the table is not there any more.
+// Changed returns the GIDs that were added to the table or removed from it since the last call that
+// returned some. A GID that has moved to another index is among them. An error means that the table
+// no longer exists.
 //
-// It reads few files of a table that may have hundreds: the kernel puts a new GID at the
-// lowest free index (find_gid in the kernel's ib_core). So once it finds a free index above
-// all that were in use, the rest are free.
+// A table may have hundreds of files, but Changed reads only a few: the kernel puts a new GID at
+// the lowest free index (find_gid in the kernel's ib_core). So once Changed finds a free index
+// above all indexes that were in use, the remaining indexes are free as well.
 func (w *GIDWatch) Changed() ([]GID, error) {
 	if err := w.there(); err != nil {
 		return nil, err
@@ -88,8 +88,8 @@ func (w *GIDWatch) Changed() ([]GID, error) {
 	return changed, nil
 }
 
-// there returns an error if the directory was removed: a file that is not there reads as
-// a free entry.
+// there returns an error if the directory was removed. Otherwise a missing file would look like a
+// free entry.
 func (w *GIDWatch) there() error {
 	var st unix.Stat_t
 	return unix.Fstatat(int(w.dir.Fd()), "0", &st, 0)

@@ -6,8 +6,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Commands and attributes of include/uapi/rdma/rdma_netlink.h that the library
-// lacks.
+// Commands and attributes of include/uapi/rdma/rdma_netlink.h that the library does not have.
 const (
 	cmdPortGet    = 5  // RDMA_NLDEV_CMD_PORT_GET
 	cmdQPGet      = 10 // RDMA_NLDEV_CMD_RES_QP_GET
@@ -40,13 +39,13 @@ const (
 	attrCounterDynamic = 95 // RDMA_NLDEV_ATTR_STAT_HWCOUNTER_DYNAMIC
 )
 
-// number returns the number in the attribute, of any width, 0 if there is none.
+// number returns the number in the attribute, whatever its width, or 0 if there is none.
 func number(a nlattr.Attrs, typ uint16) uint64 {
 	n, _ := a.Uint(typ)
 	return n
 }
 
-// has reports whether there is a 32-bit number in the attribute.
+// has reports whether the attribute exists and has a 32-bit number.
 func has(a nlattr.Attrs, typ uint16) bool {
 	_, ok := a.Uint32(typ)
 	return ok

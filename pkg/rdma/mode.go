@@ -11,15 +11,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Mode is the relation of RDMA devices and network namespaces. It applies to
-// the whole machine.
+// Mode is the relation between RDMA devices and network namespaces. It applies to the whole
+// machine.
 type Mode string
 
 const (
-	// Shared means that every namespace sees and can open every device, and none can be
-	// moved. The kernel's default.
+	// Shared means that every namespace sees and can open every device, and no device can be moved.
+	// It is the kernel's default.
 	Shared Mode = "shared"
-	// Exclusive means that a device is in one namespace, and usable only there.
+	// Exclusive means that a device is in one namespace, and can be used only there.
 	Exclusive Mode = "exclusive"
 )
 
@@ -27,8 +27,7 @@ const (
 // there are other network namespaces.
 var ErrOtherNetns = errors.New("the kernel changes the RDMA mode only while no other network namespace exists")
 
-// AtBoot returns the instruction to set a mode at boot, for the cure of an
-// error.
+// AtBoot returns the instruction for setting a mode at boot, which is a cure for an error.
 func AtBoot(m Mode) string {
 	return fmt.Sprintf("set %s mode at boot, by 'options ib_core netns_mode=%d' in a file in /etc/modprobe.d (also in the initramfs) or by the kernel argument %s, and reboot", m, m.Parameter(), Argument(m))
 }
@@ -64,10 +63,9 @@ func parseMode(a nlattr.Attrs) (Mode, error) {
 	return "", fmt.Errorf("unknown mode %d from the kernel", v[0])
 }
 
-// SetMode changes the mode of the running kernel (RDMA_NLDEV_CMD_SYS_SET). It
-// fails with an error that wraps [ErrOtherNetns] while any other network
-// namespace exists, with or without RDMA devices (rdma_compatdev_set); a
-// deleted one counts until the kernel has destroyed it, some hundred
+// SetMode changes the mode of the running kernel (RDMA_NLDEV_CMD_SYS_SET). The error wraps
+// [ErrOtherNetns] while any other network namespace exists, with or without RDMA devices
+// (rdma_compatdev_set). A deleted namespace counts until the kernel has destroyed it, some hundred
 // milliseconds later. Setting the current mode is not an error.
 func (c *Core) SetMode(m Mode) error {
 	var value byte
@@ -76,7 +74,7 @@ func (c *Core) SetMode(m Mode) error {
 	case Shared:
 		value = 1
 	default:
-		return failure.New(failure.InvalidConfig, "RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
+		return failure.New(failure.InvalidConfig, "unknown RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
 	}
 	err := c.inNetns(func() error {
 		_, err := c.request(nl.RDMA_NLDEV_CMD_SYS_SET, 0, nl.NewRtAttr(nl.RDMA_NLDEV_SYS_ATTR_NETNS_MODE, []byte{value}))
@@ -96,7 +94,7 @@ func setModeError(err error, m Mode) error {
 	return failure.From(err, failure.Kernel, "set the RDMA mode to %s", m).Cure("%s", cure)
 }
 
-const needsAdmin = "it needs CAP_NET_ADMIN over the host's network namespace and over the target's"
+const needsAdmin = "run the program with CAP_NET_ADMIN over the host's network namespace and over the target's"
 
 // Parameter returns the value of ib_core's netns_mode for m.
 func (m Mode) Parameter() int {
@@ -107,5 +105,5 @@ func (m Mode) Parameter() int {
 }
 
 // Argument returns the kernel argument that sets the mode at boot, as the file of package bootmode
-// does. It takes precedence: modprobe(8) reads the command line after its files.
+// does. The argument takes precedence, because modprobe(8) reads the command line after its files.
 func Argument(m Mode) string { return fmt.Sprintf("ib_core.netns_mode=%d", m.Parameter()) }

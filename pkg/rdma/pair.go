@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// Pair is a port of an RDMA device, and its interface.
+// Pair is a port of an RDMA device, and the interface of that port.
 type Pair struct {
 	Device    string
 	Parent    string // the device's parent device, "" if it has none
@@ -21,11 +21,10 @@ type Pair struct {
 	LinkLayer string // "Ethernet" or "InfiniBand"
 	Netdev    string // "" if the port has no interface in the namespace
 	HasSignal bool   // the interface is up and has a carrier
-	Child     bool   // the interface is an IPoIB child: it lies on another one of the port
+	Child     bool   // the interface is an IPoIB child, which lies on another interface of the port
 }
 
-// Pairs returns the ports in a namespace that have an interface there, by device and
-// port.
+// Pairs returns the ports in a namespace that have an interface there, sorted by device and port.
 func Pairs(ns *netns.Netns) ([]Pair, error) {
 	core, err := Open(ns)
 	if err != nil {
@@ -47,16 +46,16 @@ func Pairs(ns *netns.Netns) ([]Pair, error) {
 	return slices.DeleteFunc(all, func(p Pair) bool { return p.Netdev == "" }), nil
 }
 
-// Pairs returns the ports of these devices of the namespace, by device and port, each
-// with its interface of these links, or without one. It returns those that can be read,
-// and an error for the others. A device that has left the namespace is none of them.
+// Pairs returns the ports of these devices of the namespace, sorted by device and port. Each port
+// has its interface from links, or no interface. Pairs returns the ports that can be read, and an
+// error for the others. A device that has left the namespace is not an error.
 func (c *Core) Pairs(devices []Device, links []*link.Link) ([]Pair, error) {
 	var found []Pair
 	var errs []error
 	for _, d := range devices {
 		ports, err := c.Ports(d)
 		if errors.Is(err, ErrNotFound) {
-			continue // it was moved meanwhile
+			continue // the device was moved meanwhile
 		}
 		errs = append(errs, err)
 		found = append(found, pairsOf(d, ports, c.guids(d, ports), links)...)
@@ -67,8 +66,8 @@ func (c *Core) Pairs(devices []Device, links []*link.Link) ([]Pair, error) {
 	return found, errors.Join(errs...)
 }
 
-// guids returns the GUIDs of the InfiniBand ports that have one, by number. Those that cannot be
-// read are missing: sysfs is not mounted everywhere.
+// guids returns the GUIDs of the InfiniBand ports that have one, by the number of the port. GUIDs
+// that cannot be read are missing, because sysfs is not mounted everywhere.
 func (c *Core) guids(d Device, ports []Port) map[uint32]GUID {
 	found := map[uint32]GUID{}
 	for _, p := range ports {
@@ -82,9 +81,9 @@ func (c *Core) guids(d Device, ports []Port) map[uint32]GUID {
 	return found
 }
 
-// pairsOf returns the ports of a device with their interfaces. The kernel names the
-// interface of an Ethernet port, but not those of an InfiniBand port (IPoIB). Their addresses
-// have its GUID. That of a device with one port has the same parent device.
+// pairsOf returns the ports of a device with their interfaces. The kernel names the interface of an
+// Ethernet port, but not the interfaces of an InfiniBand port (IPoIB). The address of such an
+// interface has the port's GUID. If the device has only one port, the same parent device is enough.
 func pairsOf(d Device, ports []Port, guids map[uint32]GUID, links []*link.Link) []Pair {
 	var found []Pair
 	for _, p := range ports {
@@ -108,8 +107,8 @@ func pairsOf(d Device, ports []Port, guids map[uint32]GUID, links []*link.Link) 
 	return found
 }
 
-// guidOf returns the GUID of an InfiniBand interface's port. The permanent address has it also after
-// somebody has set another address.
+// guidOf returns the GUID of the port of an InfiniBand interface. The permanent address still has
+// that GUID after somebody has set another address.
 func guidOf(l *link.Link) GUID {
 	for _, mac := range [][]byte{l.PermMAC, l.MAC} {
 		if len(mac) == 20 {
@@ -125,7 +124,7 @@ func byNumber(a, b string) int {
 	if nameA != nameB {
 		return cmp.Compare(a, b)
 	}
-	// Text that is no number, or too long for one, is 0.
+	// Text that is not a number, or is too long for one, counts as 0.
 	numberA, _ := strconv.ParseUint(a[len(nameA):], 10, 64)
 	numberB, _ := strconv.ParseUint(b[len(nameB):], 10, 64)
 	return cmp.Or(cmp.Compare(numberA, numberB), cmp.Compare(a, b))

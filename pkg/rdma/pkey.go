@@ -8,19 +8,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// PKey is an entry of an InfiniBand port's table of partition keys. The subnet manager fills
-// the table: equal partitions may have other indexes on another port, and after a change.
+// PKey is an entry of an InfiniBand port's table of partition keys. The subnet manager fills the
+// table. The same partition may have another index on another port, and after a change.
 type PKey struct {
 	Index int
 	Key   uint16
 }
 
-// fullMember is the bit of a key by which a port is a full member of the partition (InfiniBand
+// fullMember is the bit of a key that makes a port a full member of the partition (InfiniBand
 // Architecture Specification, volume 1, 10.9.3).
 const fullMember = 1 << 15
 
-// IsFull reports whether the port is a full member of the partition. Limited members reach full
-// ones only.
+// IsFull reports whether the port is a full member of the partition. Limited members reach only
+// full members.
 func (k PKey) IsFull() bool { return k.Key&fullMember != 0 }
 
 // Partition returns the number of the partition: the key without the bit of full membership.
@@ -34,16 +34,16 @@ func (c *Core) PKeys(d Device, port uint32) ([]PKey, error) {
 	return c.pkeys(d, port, func(PKey) bool { return false })
 }
 
-// Member returns the port's entry of a partition, as [FindPKey] does. If the port is not a member, keys are
-// the entries of its table, by index. The table is read only as far as an entry of full membership: drivers ask
-// the firmware for each entry (mlx5_query_hca_vport_pkey), and there are 128.
+// Member returns the port's entry for a partition, chosen as [FindPKey] does. If the port is not a member, keys
+// has all entries of the port's table, by index. Member stops reading at an entry of full membership, because
+// drivers ask the firmware for each entry (mlx5_query_hca_vport_pkey), and there are 128.
 func (c *Core) Member(d Device, port uint32, key uint16) (found PKey, ok bool, keys []PKey, err error) {
 	keys, err = c.pkeys(d, port, func(k PKey) bool { return k.IsFull() && k.Partition() == (PKey{Key: key}).Partition() })
 	found, ok = FindPKey(keys, key)
 	return found, ok, keys, err
 }
 
-// pkeys reads the table by index, until an entry is the last that the caller wants.
+// pkeys reads the table by index. It stops after an entry for which last returns true.
 func (c *Core) pkeys(d Device, port uint32, last func(PKey) bool) (keys []PKey, err error) {
 	at := filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(port)), "pkeys")
 	read := func() error {
@@ -78,8 +78,9 @@ func (c *Core) pkeys(d Device, port uint32, last func(PKey) bool) (keys []PKey, 
 	return keys, failure.Wrap(err, failure.IO, "read the P_Keys of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
 }
 
-// FindPKey returns the entry of the partition, if there is one. A port may be a full and a
-// limited member of it (allow_both_pkeys of OpenSM): then the full one counts, wherever it is.
+// FindPKey returns the entry of the partition, if there is one. A port may be both a full and a
+// limited member (allow_both_pkeys of OpenSM). In that case FindPKey returns the entry of full
+// membership, wherever it is.
 func FindPKey(keys []PKey, key uint16) (found PKey, ok bool) {
 	for _, k := range keys {
 		if k.Partition() == (PKey{Key: key}).Partition() && (!ok || k.IsFull() && !found.IsFull()) {

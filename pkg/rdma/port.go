@@ -56,20 +56,21 @@ type Port struct {
 	State     PortState
 	Phys      PhysState
 	LinkLayer string // "Ethernet" or "InfiniBand"
-	LID       uint32 // 0 on Ethernet, as SMLID and LMC
+	LID       uint32 // LID, SMLID and LMC are 0 on Ethernet
 	SMLID     uint32
 	LMC       uint8
-	// IsSM: a subnet manager, active or standby, runs on the port (IsSM of PortInfo:CapabilityMask).
-	// False on Ethernet.
+	// IsSM means that a subnet manager, active or standby, runs on the port (IsSM of
+	// PortInfo:CapabilityMask). It is false on Ethernet.
 	IsSM bool
-	// Netdev and NetdevName are the interface of the port, 0 and "" if it has
-	// none in the Core's namespace: the kernel names it only there.
+	// Netdev and NetdevName are the index and the name of the port's interface. They are 0 and ""
+	// if the port has no interface in the Core's namespace: the kernel names the interface only
+	// there.
 	Netdev     int
 	NetdevName string
 }
 
-// capSM is IB_PORT_SM of enum ib_port_capability_mask_bits. The kernel reports the mask of InfiniBand
-// ports only.
+// capSM is IB_PORT_SM of enum ib_port_capability_mask_bits. The kernel reports the mask only for
+// InfiniBand ports.
 const capSM = 1 << 1
 
 // parsePort reads the answer to RDMA_NLDEV_CMD_PORT_GET (fill_port_info).
@@ -118,8 +119,8 @@ func (c *Core) ports(d Device) ([]Port, error) {
 	return all, nil
 }
 
-// maxPorts bounds the ports of a device that are read. NICs have one or two;
-// only a switch, with no RDMA of its own, has more.
+// maxPorts bounds how many ports of a device are read. NICs have one or two ports. Only a switch
+// has more, and a switch has no RDMA itself.
 const maxPorts = 255
 
 func (c *Core) port(d Device, number uint32) (Port, error) {
@@ -134,7 +135,7 @@ func (c *Core) port(d Device, number uint32) (Port, error) {
 	return p, nil
 }
 
-// portOf is port without the link layer, which only sysfs has.
+// portOf is like port, but leaves out the link layer, which only sysfs has.
 func (c *Core) portOf(d Device, number uint32) (Port, error) {
 	a, err := c.ask(cmdPortGet, deviceAttr(d.Index), portAttr(number))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
@@ -151,8 +152,8 @@ func (c *Core) unreadPort(err error, d Device, number uint32) error {
 	return failure.Wrap(err, failure.Kernel, "read port %d of RDMA device %s in netns %s", number, d.Name, c.ns.Path)
 }
 
-// linkLayer reads from sysfs what netlink does not report. The protocol implies
-// it as well, but not for ports that differ.
+// linkLayer reads the link layer from sysfs, because netlink does not report it. The protocol of
+// the device implies the link layer as well, but not if the ports of the device differ.
 func (c *Core) linkLayer(d Device, number uint32) (string, error) {
 	layer, err := c.readSys(filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(number)), "link_layer"))
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -164,9 +165,9 @@ func (c *Core) linkLayer(d Device, number uint32) (string, error) {
 	return "Ethernet", nil
 }
 
-// ByNetdev returns the device and port of the interface with this index in the
-// namespace, or an error that wraps [ErrNotFound]. Names are not compared:
-// every pod has a "net1".
+// ByNetdev returns the device and port of the interface with this index in the namespace. The error
+// wraps [ErrNotFound] if there is none. ByNetdev does not compare names, because every pod has a
+// "net1".
 func (c *Core) ByNetdev(ifindex int) (Device, Port, error) {
 	all, err := c.Devices()
 	if err != nil {
@@ -175,7 +176,7 @@ func (c *Core) ByNetdev(ifindex int) (Device, Port, error) {
 	for _, d := range all {
 		ports, err := c.Ports(d)
 		if errors.Is(err, ErrNotFound) {
-			continue // it was moved meanwhile
+			continue // the device was moved meanwhile
 		}
 		if err != nil {
 			return Device{}, Port{}, err

@@ -11,23 +11,24 @@ import (
 // Serving is an RDMA device that serves an interface.
 type Serving struct {
 	Device
-	// Port is the interface's port, 0 if the device names no netdev of any port:
-	// InfiniBand, or a netdev in another namespace.
+	// Port is the port of the interface. It is 0 if the device names no netdev of any port, because
+	// the port is an InfiniBand port, or its netdev is in another namespace.
 	Port uint32
-	// Netdev is the netdev of that port: the interface itself, or a link below it.
-	// It is nil without a port.
+	// Netdev is the netdev of that port: the interface itself, or a link below the interface. It is
+	// nil if Port is 0.
 	Netdev *link.Link
-	// Others are the netdevs of the device's other ports that are not the interface's.
+	// Others are the netdevs of the device's other ports. The interface does not use them.
 	Others []string
 }
 
-// ServingOf returns the RDMA devices that serve the interface l of the namespace: those whose
-// port has l as its netdev, or a link by which packets of l leave ([link.Below]).
-// If there are none, it returns the devices with the same parent that name no netdev.
+// ServingOf returns the RDMA devices that serve the interface l of the namespace. A device serves l
+// if the netdev of a port is l itself, or a link by which packets of l leave ([link.Below]). If
+// there are no such devices, ServingOf returns the devices with the same parent that name no
+// netdev.
 //
-// The device of a NIC mostly has the NIC's parent. But some have another function as
-// their parent (Alibaba's erdma, Microsoft's mana), and a VLAN or bond has none. Software
-// devices, such as Soft-RoCE's, have no parent at all and are not found.
+// Usually the RDMA device of a NIC has the same parent as the NIC. But some devices have another
+// function as their parent (Alibaba's erdma, Microsoft's mana), and a VLAN or bond has no parent.
+// Software devices, such as Soft-RoCE's, have no parent at all, so ServingOf does not find them.
 func (c *Core) ServingOf(l *link.Link) ([]Serving, error) {
 	own, err := c.ofParent(l.ParentDev, []*link.Link{l})
 	if err != nil || slices.ContainsFunc(own, Serving.named) || len(own) > 0 && l.Encap == "infiniband" {
@@ -44,8 +45,8 @@ func (s Serving) named() bool { return s.Port != 0 }
 
 func (s Serving) unnamed() bool { return s.Port == 0 }
 
-// through returns the devices that serve l by the netdevs of their ports. A node may have
-// hundreds of devices, so those of the links' parents are tried first.
+// through returns the devices that serve l by the netdevs of their ports. A node may have hundreds
+// of devices, so through first tries the devices that have the same parents as the links.
 func (c *Core) through(l *link.Link) ([]Serving, error) {
 	var all map[uint32]Device
 	err := c.inNetns(func() (err error) { all, err = c.listed(); return err })
@@ -58,7 +59,7 @@ func (c *Core) through(l *link.Link) ([]Serving, error) {
 	}
 	var found []Serving
 	var tried []string
-	var failed error // of one member of a bond, it does not hide the others
+	var failed error // a failure of one member of a bond does not hide the other members
 	for _, b := range below {
 		if slices.Contains(tried, b.ParentDev) {
 			continue
@@ -87,9 +88,9 @@ func (c *Core) through(l *link.Link) ([]Serving, error) {
 	return found, err
 }
 
-// among returns the devices, by index, that serve one of the links, without software
-// devices. It leaves out those that cannot be read: they have been moved meanwhile, or
-// their hardware fails, and most of them are of other NICs.
+// among returns the devices, by index, that serve one of the links. It leaves out software devices.
+// It also leaves out devices that cannot be read: they have been moved meanwhile, or their hardware
+// fails, and most of them belong to other NICs.
 func among(all map[uint32]Device, serving func(Device) (Serving, error)) []Serving {
 	var found []Serving
 	for _, index := range slices.Sorted(maps.Keys(all)) {
@@ -100,8 +101,8 @@ func among(all map[uint32]Device, serving func(Device) (Serving, error)) []Servi
 	return found
 }
 
-// ofParent returns the devices with this parent that serve one of the links, and those that
-// name no netdev.
+// ofParent returns the devices with this parent that serve one of the links, and the devices with
+// this parent that name no netdev.
 func (c *Core) ofParent(parent string, links []*link.Link) ([]Serving, error) {
 	if parent == "" {
 		return nil, nil

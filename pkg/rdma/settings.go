@@ -20,17 +20,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// setting is one setting of a device by an option of rdma(8), or a file in
-// sysfs, which the device keeps in every namespace.
+// setting is one setting of a device, which is an option of rdma(8) or a file in sysfs. The device
+// keeps the setting in every namespace.
 type setting struct {
 	name string
 	read func(c *Core, d Device) (string, error)
 	set  func(c *Core, d Device, value string) error
 }
 
-// settings returns the settings of the device: all that RDMA_NLDEV_CMD_SET and
-// STAT_SET can set besides name and namespace, the writable files, and those of the
-// connection manager.
+// settings returns the settings of the device: everything that RDMA_NLDEV_CMD_SET and STAT_SET can
+// set except name and namespace, the writable files, and the settings of the connection manager.
 func settings(d Device) []setting {
 	all := []setting{
 		{"adaptive-moderation", readModeration, setModeration},
@@ -47,8 +46,8 @@ func settings(d Device) []setting {
 	return all
 }
 
-// Settings returns the settings of the device by their names, without
-// unreadable ones.
+// Settings returns the settings of the device by their names. It leaves out settings that cannot be
+// read.
 func (c *Core) Settings(d Device) map[string]string {
 	found := map[string]string{}
 	_ = c.inNetns(func() error {
@@ -62,12 +61,12 @@ func (c *Core) Settings(d Device) map[string]string {
 	return found
 }
 
-// Restore sets the settings that differ from want, the result of an earlier
-// Settings. It returns those that still differ.
+// Restore sets the settings that differ from want, which is the result of an earlier call of
+// Settings. It returns the settings that still differ.
 //
-// A device that the kernel returns from a dead pod is in the host netns some time before
-// the connection manager serves it (enable_device_and_get); until then the error is
-// ENODEV. Restore waits until the connection manager serves the device, or ctx ends.
+// When the kernel returns a device from a dead pod, the device is in the host netns some time
+// before the connection manager serves it (enable_device_and_get). Until then the error is ENODEV.
+// Restore waits until the connection manager serves the device, or ctx ends.
 func (c *Core) Restore(ctx context.Context, d Device, want map[string]string) []link.Changed {
 	var left []link.Changed
 	err := c.inNetns(func() error {
@@ -78,7 +77,7 @@ func (c *Core) Restore(ctx context.Context, d Device, want map[string]string) []
 			}
 			var have string
 			var err error
-			_ = wait.Until(ctx, 10*time.Millisecond, func() (bool, error) { // err is that of the last try
+			_ = wait.Until(ctx, 10*time.Millisecond, func() (bool, error) { // err is the error of the last try
 				have, err = s.read(c, d)
 				return !errors.Is(err, unix.ENODEV), nil
 			})
@@ -99,7 +98,7 @@ func (c *Core) Restore(ctx context.Context, d Device, want map[string]string) []
 	return left
 }
 
-// again reads a setting again after a change.
+// again reads a setting once more after a change.
 func (c *Core) again(d Device, s setting) (moderation, value string, err error) {
 	now, err := c.device(d.Index)
 	if err != nil {
@@ -111,7 +110,7 @@ func (c *Core) again(d Device, s setting) (moderation, value string, err error) 
 
 var (
 	onOff     = []string{"off", "on"}
-	errUnread = errors.New("the kernel does not report it")
+	errUnread = errors.New("the kernel does not report the setting")
 )
 
 func readModeration(_ *Core, d Device) (string, error) {
@@ -142,9 +141,9 @@ const (
 	resourceQP = attrQPs // a counter's resource is named by its attribute
 )
 
-// readAuto reads the mode by which a port's counters are bound to new QPs: the
-// mask of `rdma statistic qp set … auto`, 0 if they are not. Counters that were
-// bound manually end with their QPs, and so with each move.
+// readAuto reads the mode by which a port's counters are bound to new QPs: the mask of `rdma
+// statistic qp set … auto`, or 0 if counters are not bound automatically. Counters that were bound
+// manually end with their QPs, so they end with each move.
 func readAuto(c *Core, d Device, port uint32) (string, error) {
 	a, err := c.ask(nl.RDMA_NLDEV_CMD_STAT_GET, deviceAttr(d.Index), portAttr(port), uint32Attr(attrStatMode, 0), uint32Attr(attrStatResource, resourceQP))
 	if err != nil {
@@ -185,7 +184,7 @@ func optionalCounters(c *Core, d Device, port uint32) ([]optionalCounter, error)
 			return nil, err
 		}
 		if _, ok := one.Get(attrCounterDynamic); !ok {
-			continue // always on
+			continue // this counter is always on
 		}
 		found = append(found, optionalCounter{
 			name:  one.Text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME),
@@ -222,7 +221,7 @@ func setOptional(c *Core, d Device, port uint32, value string) error {
 	return err
 }
 
-// file returns a setting in sysfs, by its path below the device's directory.
+// file returns a setting in sysfs. name is the path of the file below the device's directory.
 func file(name string) setting {
 	path := func(d Device) (string, error) {
 		if !isElement(d.Name) {
@@ -246,7 +245,7 @@ func file(name string) setting {
 	}}
 }
 
-// writeSys writes a file, with the path below the sysfs root.
+// writeSys writes a file. path is relative to the root of sysfs.
 func (c *Core) writeSys(path, value string) error {
 	root, err := c.sys()
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// Counters reads the hardware counters of a port (RDMA_NLDEV_CMD_STAT_GET), by
-// the driver's names. A driver without counters answers EINVAL. The error wraps [ErrNotFound]
-// if the device has left the namespace.
+// Counters reads the hardware counters of a port (RDMA_NLDEV_CMD_STAT_GET), by the driver's names.
+// A driver without counters answers EINVAL. The error wraps [ErrNotFound] if the device has left
+// the namespace.
 func (c *Core) Counters(d Device, port uint32) (map[string]uint64, error) {
 	var counters map[string]uint64
 	err := c.inNetns(func() error {

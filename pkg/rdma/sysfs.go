@@ -15,9 +15,9 @@ import (
 
 // sys returns the root of the namespace's sysfs.
 //
-// /sys would be wrong for a pod: class/infiniband depends on the namespace in
-// which a sysfs was mounted, not on the thread that reads. So the Core mounts
-// one, from a thread of the namespace ([netns.MountSysfs]).
+// /sys would be wrong for a pod: the contents of class/infiniband depend on the namespace in which
+// the sysfs was mounted, not on the namespace of the thread that reads. So the Core mounts a sysfs,
+// from a thread of the namespace ([netns.MountSysfs]).
 func (c *Core) sys() (string, error) {
 	if c.Sys != "" {
 		return c.Sys, nil
@@ -29,9 +29,9 @@ func (c *Core) sys() (string, error) {
 	return "/proc/self/fd/" + strconv.Itoa(view), nil
 }
 
-// hostSys is the fallback if a sysfs cannot be mounted: /sys, if the Core is
-// that of the host netns. mu is held and the thread is in the Core's namespace,
-// so another thread looks up the host netns.
+// hostSys is the fallback if a sysfs cannot be mounted. It returns /sys if the Core belongs to the
+// host netns. mu is held and the thread is in the Core's namespace, so another thread looks up the
+// host netns.
 func (c *Core) hostSys(cause error) (string, error) {
 	same := make(chan bool)
 	go func() {
@@ -49,8 +49,9 @@ func (c *Core) hostSys(cause error) (string, error) {
 	return "", cause
 }
 
-// readSys reads a one-line file, with the path below the sysfs root. Of a path that leads out
-// of it, by a name such as "../../x" that a pod gave to its device, there is no file.
+// readSys reads a file of one line. path is relative to the root of sysfs. A path may lead out of
+// sysfs because a pod gave its device a name such as "../../x". For such a path readSys returns
+// fs.ErrNotExist.
 func (c *Core) readSys(path string) (string, error) {
 	if !filepath.IsLocal(path) {
 		return "", &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
@@ -70,7 +71,7 @@ func readLine(path string) (string, error) {
 	return strings.TrimSpace(string(b)), nil
 }
 
-// names returns the namespace's devices in sysfs.
+// names returns the names of the namespace's devices in sysfs.
 func (c *Core) names() (map[string]bool, error) {
 	entries, err := c.list("class/infiniband")
 	if err != nil {
@@ -83,8 +84,8 @@ func (c *Core) names() (map[string]bool, error) {
 	return names, nil
 }
 
-// list returns the names in a directory, none if it does not exist, or is not below the sysfs
-// root (see readSys).
+// list returns the names in a directory. It returns none if the directory does not exist, or is not
+// below the root of sysfs (see readSys).
 func (c *Core) list(path string) ([]string, error) {
 	if !filepath.IsLocal(path) {
 		return nil, nil
@@ -104,14 +105,14 @@ func (c *Core) list(path string) ([]string, error) {
 	return names, nil
 }
 
-// isElement reports whether a path may be made of a name. The kernel's names
-// are valid, but they come through files and messages.
+// isElement reports whether name may be used as one element of a path. The kernel's own names are
+// valid, but names come to us through files and messages.
 func isElement(name string) bool {
 	return filepath.IsLocal(name) && name != "." && !strings.ContainsRune(name, filepath.Separator)
 }
 
-// children returns the names of the namespace's RDMA devices below a parent,
-// and the parent's bus: empty if sysfs has no such device on a NIC's bus.
+// children returns the names of the namespace's RDMA devices below a parent, and the bus of the
+// parent. bus is empty if sysfs has no such parent on a bus of NICs.
 func (c *Core) children(parent string) (bus string, names []string, err error) {
 	if !isElement(parent) {
 		return "", nil, nil
@@ -130,9 +131,8 @@ func (c *Core) children(parent string) (bus string, names []string, err error) {
 	return "", nil, nil
 }
 
-// parent returns the name and bus of the RDMA device's parent, empty for a
-// virtual one. The error wraps fs.ErrNotExist if sysfs does not have the RDMA
-// device.
+// parent returns the name and bus of the RDMA device's parent. Both are empty for a virtual device.
+// The error wraps fs.ErrNotExist if sysfs does not have the RDMA device.
 func (c *Core) parent(name string) (dev, bus string, err error) {
 	root, err := c.sys()
 	if err != nil {
@@ -144,9 +144,9 @@ func (c *Core) parent(name string) (dev, bus string, err error) {
 	return parentAt(filepath.Join(root, "class/infiniband", name))
 }
 
-// parentOf is like parent, for a device with any name. The kernel also accepts names
-// such as ".." and "a/b", which lead to no device in sysfs. For these, parentOf uses
-// the uverbs device; without one the parent is unknown, and the results are empty.
+// parentOf is like parent, but accepts a device with any name. The kernel also accepts names such
+// as ".." and "a/b", which do not lead to a device in sysfs. For these, parentOf uses the uverbs
+// device. Without a uverbs device the parent is unknown, and the results are empty.
 func (c *Core) parentOf(d Device) (dev, bus string, err error) {
 	if isElement(d.Name) {
 		return c.parent(d.Name)
@@ -164,12 +164,12 @@ func (c *Core) parentOf(d Device) (dev, bus string, err error) {
 	}
 	dev, bus, err = parentAt(filepath.Join(root, "class/infiniband_verbs", uverbs.Name))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil // it is being moved
+		err = nil // the device is being moved
 	}
 	return dev, bus, err
 }
 
-// parentAt returns the parent of the device of a sysfs directory.
+// parentAt returns the parent of the device that has this sysfs directory.
 func parentAt(at string) (dev, bus string, err error) {
 	target, err := os.Readlink(filepath.Join(at, "device"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// ByArgument returns the instruction to set the mode by [rdma.Argument] on this
-// node, for the cure of an error.
+// ByArgument returns the instruction for setting the mode by [rdma.Argument] on this node, which is
+// a cure for an error.
 func (b Boot) ByArgument(m rdma.Mode) string {
 	how, known := argumentOn[b.system()]
 	if !known {
@@ -23,8 +23,8 @@ func (b Boot) ByArgument(m rdma.Mode) string {
 	return fmt.Sprintf("give the kernel the argument %s (%s) and reboot", rdma.Argument(m), how(m))
 }
 
-// argumentOn returns where an immutable operating system takes a kernel argument
-// from, by the key that [Boot.system] returns. Sources:
+// argumentOn returns where an immutable operating system takes a kernel argument from. The key is
+// the result of [Boot.system]. Sources:
 //
 //   - Talos: siderolabs/talos#10519, #11145: since 1.10 a new installation boots
 //     by systemd-boot, which ignores machine.install.extraKernelArgs
@@ -34,7 +34,7 @@ func (b Boot) ByArgument(m rdma.Mode) string {
 //   - Flatcar: flatcar.org/docs/latest/setup/customization/other-settings
 var argumentOn = map[string]func(rdma.Mode) string{
 	"talos": func(rdma.Mode) string {
-		return "customization.extraKernelArgs of the Image Factory's schematic, and an upgrade to that image; where Talos boots by GRUB, machine.install.extraKernelArgs and an upgrade"
+		return "customization.extraKernelArgs of the Image Factory's schematic, and an upgrade to that image; if Talos boots by GRUB, machine.install.extraKernelArgs and an upgrade"
 	},
 	"bottlerocket": func(m rdma.Mode) string {
 		return fmt.Sprintf(`settings.boot.kernel-parameters: "ib_core.netns_mode" = ["%d"], with settings.boot.reboot-to-reconcile = true`, m.Parameter())
@@ -48,8 +48,8 @@ var argumentOn = map[string]func(rdma.Mode) string{
 	},
 }
 
-// Immutable reports whether the node's initramfs is part of an image that the
-// node does not change: on an ostree system, or on one in argumentOn.
+// Immutable reports whether the node's initramfs is part of an image that the node does not change.
+// That is so on an ostree system, and on a system in argumentOn.
 func (b Boot) Immutable() bool {
 	if _, known := argumentOn[b.system()]; known {
 		return true
@@ -58,8 +58,8 @@ func (b Boot) Immutable() bool {
 	return err == nil
 }
 
-// Volatile reports whether the directory of [File] is in memory: a reboot
-// removes the file (Bottlerocket, nodes without disks).
+// Volatile reports whether the directory of [File] is in memory, so that a reboot removes the file
+// (Bottlerocket, nodes without disks).
 func (b Boot) Volatile() bool {
 	for dir := filepath.Dir(b.path(File)); ; dir = filepath.Dir(dir) {
 		var fs unix.Statfs_t
@@ -78,8 +78,8 @@ func (m State) byArgument() bool {
 	return n > 0 && m.Settings[n-1].File == commandLine
 }
 
-// system returns the node's ID in os-release(5), or "" if there is none. For the
-// variants CoreOS it returns their keys in [argumentOn].
+// system returns the node's ID from os-release(5), or "" if there is none. For a CoreOS variant it
+// returns the key of the variant in [argumentOn].
 func (b Boot) system() string {
 	var text []byte
 	for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
@@ -99,6 +99,6 @@ func (b Boot) system() string {
 	case id == "fedora":
 		return "fedora-coreos"
 	default:
-		return "rhcos" // its ID is rhel since OpenShift 4.19 (kubernetes-sigs/blob-csi-driver#2192)
+		return "rhcos" // the ID of RHEL CoreOS is rhel since OpenShift 4.19 (kubernetes-sigs/blob-csi-driver#2192)
 	}
 }

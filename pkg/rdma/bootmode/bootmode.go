@@ -16,34 +16,34 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Boot is the mode in which the RDMA core starts: the parameter netns_mode of
-// the module ib_core, from the files of modprobe(8) and the kernel's command
-// line. It needs no RDMA core, and does not change a running one.
+// Boot reads and sets the mode in which the RDMA core starts. The mode is the parameter netns_mode
+// of the module ib_core, which comes from the files of modprobe(8) and the kernel's command line.
+// Boot does not need an RDMA core, and does not change a running one.
 type Boot struct {
-	// Root is the path of the node's root file system; empty is "/".
+	// Root is the path of the node's root file system. If it is empty, the root is "/".
 	Root string
 }
 
-// File is the file of [Boot.Change], below Root.
+// File is the file that [Boot.Change] writes, below Root.
 const File = "/etc/modprobe.d/rail-cni-rdma.conf"
 
-// modprobeDirs are modprobe's directories, in the order of precedence: of files
-// with the same name only the first is read.
+// modprobeDirs are modprobe's directories, in the order of precedence. If several have a file with
+// the same name, modprobe reads only the first.
 var modprobeDirs = []string{
 	"/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d",
 }
 
 const commandLine = "/proc/cmdline"
 
-// Setting is one place that sets the mode at boot.
+// Setting is one setting of the mode at boot.
 type Setting struct {
 	File  string    // without Root
 	Line  int       // from 1; 0 on the kernel's command line
-	Value string    // of the parameter
-	Mode  rdma.Mode // its meaning; empty if the kernel refuses it, and so does not load ib_core
+	Value string    // value of the parameter
+	Mode  rdma.Mode // meaning of the value; empty if the kernel refuses the value, and so does not load ib_core
 }
 
-// Where returns the place for a person.
+// Where returns the place of the setting in a form for people.
 func (s Setting) Where() string {
 	if s.Line == 0 {
 		return s.File
@@ -51,14 +51,14 @@ func (s Setting) Where() string {
 	return fmt.Sprintf("%s:%d", s.File, s.Line)
 }
 
-// State is the mode at boot, and its sources.
+// State is the mode at boot, and where the mode comes from.
 type State struct {
-	Mode rdma.Mode // empty if the kernel refuses one of the settings: ib_core does not load then
-	// Settings are those of the module, in their order: the last one counts.
-	// Without any the mode is shared.
+	Mode rdma.Mode // empty if the kernel refuses one of the settings and so does not load ib_core
+	// Settings are the settings of the module, in the order in which they apply: the last one
+	// counts. Without any setting the mode is shared.
 	Settings []Setting
-	// BuiltIn is set if ib_core is part of the kernel and no module: then only
-	// the command line counts, and Settings has no others.
+	// BuiltIn is set if ib_core is built into the kernel, and not a module. In that case only the
+	// command line counts, and Settings has only the settings from there.
 	BuiltIn bool
 }
 
@@ -84,7 +84,7 @@ func (b Boot) Read() (State, error) {
 
 func (b Boot) path(p string) string { return filepath.Join(cmp.Or(b.Root, "/"), p) }
 
-// files reads modprobe's files in its own order: by name, in all directories.
+// files reads modprobe's files in modprobe's order: by name, across all directories.
 func (b Boot) files() ([]Setting, error) {
 	in := map[string]string{} // name → directory
 	var names []string
@@ -117,8 +117,8 @@ func (b Boot) files() ([]Setting, error) {
 	return found, nil
 }
 
-// optionsOf returns the settings in a file of modprobe. A backslash continues a
-// line; only a whole line is a comment.
+// optionsOf returns the settings in a file of modprobe. A backslash continues a line. Only a whole
+// line can be a comment.
 func optionsOf(file, text string) []Setting {
 	var found []Setting
 	lines := strings.Split(text, "\n")
@@ -142,7 +142,7 @@ func optionsOf(file, text string) []Setting {
 	return found
 }
 
-// commandLine reads the kernel's, which modprobe applies after its files.
+// commandLine reads the kernel's command line, which modprobe applies after its files.
 func (b Boot) commandLine() ([]Setting, error) {
 	text, err := os.ReadFile(b.path(commandLine))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -166,14 +166,13 @@ func settingOf(word string) (Setting, bool) {
 		return Setting{}, false
 	}
 	if !given {
-		value = "1" // a parameter that is a bool needs no value
+		value = "1" // a bool parameter needs no value
 	}
 	value = strings.Trim(value, `"`)
 	return Setting{Value: value, Mode: modeOf(value)}, true
 }
 
-// underscored returns a module's or parameter's name in the kernel's form for
-// comparison.
+// underscored returns the name of a module or a parameter in the kernel's form, for comparison.
 func underscored(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
 // modeOf reads a bool as the kernel does (kstrtobool): by its first letters.
@@ -188,9 +187,8 @@ func modeOf(value string) rdma.Mode {
 	return ""
 }
 
-// builtIn reports whether the running kernel contains ib_core. On a node
-// without the list of built-in modules (a container's own root) it counts as a
-// module.
+// builtIn reports whether the running kernel contains ib_core. If there is no list of built-in
+// modules (the root may be a container's own root), ib_core counts as a module.
 func (b Boot) builtIn() bool {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -200,11 +198,11 @@ func (b Boot) builtIn() bool {
 	return err == nil && strings.Contains(string(list), "/ib_core.ko")
 }
 
-// set makes m the mode at boot, by atomically writing [File], and reports
-// whether it wrote the file. It writes nothing and returns an error if the file
-// would have no effect: a setting with precedence contradicts it, or ib_core is
-// not a module. If the kernel's command line sets m, and ib_core is built in or the
-// file would not survive the next boot, set writes nothing and returns no error.
+// set makes m the mode at boot by atomically writing [File]. It reports whether it wrote the file.
+// It writes nothing and returns an error if the file would have no effect, because a setting with
+// precedence contradicts it, or because ib_core is not a module. It writes nothing and returns no
+// error if the kernel's command line sets m already and ib_core is built in, or the file would not
+// survive the next boot.
 func (b Boot) set(m rdma.Mode) (written bool, err error) {
 	if m != rdma.Shared && m != rdma.Exclusive {
 		return false, unknownMode(m)
@@ -225,7 +223,7 @@ func (b Boot) set(m rdma.Mode) (written bool, err error) {
 		}
 	}
 	if now.Mode == m && now.byArgument() && (b.Volatile() || b.Immutable()) {
-		return false, nil // the file would come too late, or not last
+		return false, nil // the file would be read too late, or would not survive the reboot
 	}
 	err = writeWhole(b.path(File), fmt.Sprintf(`# Written by "railctl rdma mode %s". 0 is exclusive, 1 is shared.
 options ib_core netns_mode=%d
@@ -242,17 +240,17 @@ options ib_core netns_mode=%d
 		Cure("make the directory writable for root; in a container mount the node's root file system")
 }
 
-// hinders returns an error if the setting overrides a File.
+// hinders returns an error if the setting overrides the setting of [File].
 func (s Setting) hinders(m rdma.Mode) error {
 	ours, its := filepath.Base(File), filepath.Base(s.File)
 	switch {
 	case s.File != commandLine && its == ours:
-		return nil // it is replaced, or no longer read
+		return nil // the setting is replaced, or no longer read
 	case s.Mode == "":
 		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value).
-			Cure("remove it there")
+			Cure("remove that setting")
 	case s.Mode != m && (s.File == commandLine || its > ours):
-		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, File).Cure("remove it there")
+		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, File).Cure("remove that setting")
 	}
 	return nil
 }
@@ -282,10 +280,9 @@ func writeWhole(path, text string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// RebuildInitramfs returns the command that rebuilds the node's initramfs,
-// which has copies of modprobe's files; "" if none of the usual programs is
-// installed, or if the initramfs is part of the system's image, which these
-// programs do not change.
+// RebuildInitramfs returns the command that rebuilds the node's initramfs, which has copies of
+// modprobe's files. It returns "" if none of the usual programs is installed, or if the initramfs
+// is part of the system's image, which these programs do not change.
 func (b Boot) RebuildInitramfs() string {
 	if b.Immutable() {
 		return ""
@@ -302,5 +299,5 @@ func (b Boot) RebuildInitramfs() string {
 }
 
 func unknownMode(m rdma.Mode) error {
-	return failure.New(failure.InvalidConfig, "RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
+	return failure.New(failure.InvalidConfig, "unknown RDMA mode %q", m).Cure(`use "shared" or "exclusive"`)
 }

@@ -10,17 +10,17 @@ import (
 // Change is the outcome of [Boot.Change].
 type Change struct {
 	AtBoot    bool  // the node boots with the mode
-	Written   bool  // [File] sets it; otherwise the kernel's command line does
-	AtBootErr error // why it does not
+	Written   bool  // [File] sets the mode; otherwise the kernel's command line sets it
+	AtBootErr error // why the node does not boot with the mode
 
 	Now       bool  // the running kernel has the mode
-	NotLoaded bool  // the RDMA core is not loaded; it gets the mode when it is loaded
-	NowErr    error // why the running kernel does not have it
+	NotLoaded bool  // the RDMA core is not loaded and gets the mode when it is loaded
+	NowErr    error // why the running kernel does not have the mode
 }
 
-// Change sets the mode at boot, if atBoot is true, and that of the running
-// kernel, if now is true. An error of one does not prevent the other. It needs
-// root, and the calling thread must be in the host netns.
+// Change sets the mode at boot if atBoot is true, and the mode of the running kernel if now is
+// true. If one of the two fails, the other is still done. Change needs root, and the calling thread
+// must be in the host netns.
 func (b Boot) Change(mode rdma.Mode, atBoot, now bool) Change {
 	var c Change
 	if atBoot {

@@ -1,6 +1,6 @@
-// Package bootmode reads and sets the RDMA mode in which a node boots: a file of modprobe(8),
-// or an argument of the kernel where the system has no such files. It needs no RDMA core, and
-// no NIC.
+// Package bootmode reads and sets the RDMA mode in which a node boots. The mode is set in a file of
+// modprobe(8), or by an argument of the kernel if the system has no such files. The package needs
+// neither an RDMA core nor a NIC.
 //
 //	c := bootmode.Boot{}.Change(rdma.Exclusive, true, false) // from the next boot on
 package bootmode
