@@ -20,27 +20,26 @@ import (
 )
 
 const (
-	// returnTime is how long Allocate waits for a NIC that is still lent: the kubelet
-	// frees the devices of a pod that ends when its NIC should have been returned. A pod
-	// whose Allocate fails is rejected for good.
+	// returnTime is how long Allocate waits for a NIC that is still lent. When a pod ends, the
+	// kubelet frees its devices at a time when its NIC should have been returned already. A pod
+	// whose Allocate fails is rejected permanently.
 	returnTime  = 3 * time.Second
 	returnCheck = 100 * time.Millisecond
 
 	rdmaDir = "/dev/infiniband"
-	// connectionManager is the char device of the RDMA connection manager, which all
-	// devices share.
+	// connectionManager is the char device of the RDMA connection manager, which all RDMA devices
+	// share.
 	connectionManager = rdmaDir + "/rdma_cm"
 )
 
-// The permissions of char devices, those of k8s-rdma-shared-dev-plugin and of
-// sriov-network-device-plugin.
+// The permissions of char devices. They are the same as in k8s-rdma-shared-dev-plugin (shared) and
+// in sriov-network-device-plugin (exclusive).
 const (
 	sharedAccess    = "rwm"
 	exclusiveAccess = "rw"
 )
 
-// allocate returns what a container gets with devices of a pool. The error is a gRPC
-// status.
+// allocate returns what a container gets with devices of a pool. The error is a gRPC status.
 func (p *Plugin) allocate(ctx context.Context, pool *resource.Pool, ids []string) (*kubelet.ContainerAllocateResponse, error) {
 	if pool.Mode == resource.Shared {
 		return p.allocateShared(pool)
@@ -78,8 +77,8 @@ func (p *Plugin) allocate(ctx context.Context, pool *resource.Pool, ids []string
 	return answer, nil
 }
 
-// allocateShared returns the char devices of all NICs of the pool, lent or not: an ID
-// stands for no NIC.
+// allocateShared returns the char devices of all NICs of the pool, whether they are lent or not: an
+// ID does not stand for a certain NIC.
 func (p *Plugin) allocateShared(pool *resource.Pool) (*kubelet.ContainerAllocateResponse, error) {
 	var listed []string
 	for i := range pool.NICs {
@@ -102,12 +101,12 @@ func noCharDevices(resource string, listed []string) error {
 	if what == "" {
 		what = "an RDMA char device of its NICs"
 	}
-	return status.Errorf(codes.FailedPrecondition, "%s: there is no %s; load the module ib_uverbs, and see whether %s has it",
+	return status.Errorf(codes.FailedPrecondition, "%s: there is no %s; load the module ib_uverbs, and check whether %s then has the device",
 		resource, what, rdmaDir)
 }
 
-// lendable returns the NICs with the IDs, in the pool's order. It waits for those that are
-// being returned.
+// lendable returns the NICs with the IDs, in the pool's order. It waits for NICs that are being
+// returned.
 func (p *Plugin) lendable(ctx context.Context, pool *resource.Pool, ids []string) ([]*NIC, *Inventory, error) {
 	for end := p.Now().Add(returnTime); ; {
 		inventory, err := p.Inventory()
@@ -127,8 +126,8 @@ func (p *Plugin) lendable(ctx context.Context, pool *resource.Pool, ids []string
 	}
 }
 
-// check returns the NICs with the IDs, in the pool's order. busy is an error about a NIC
-// that is lent and may return soon, err about one that cannot be allocated.
+// check returns the NICs with the IDs, in the pool's order. busy is an error about a NIC that is
+// lent and may return soon. err is an error about a NIC that cannot be allocated.
 func (p *Plugin) check(pool *resource.Pool, ids []string, inventory *Inventory) (nics []*NIC, busy, err error) {
 	known := pool.IDs()
 	for _, id := range ids {
@@ -146,7 +145,7 @@ func (p *Plugin) check(pool *resource.Pool, ids []string, inventory *Inventory) 
 			return nil, nil, status.Errorf(codes.Unavailable, "%s: NIC %s is not in the node any more", pool.Resource, id)
 		case n.Lent != nil:
 			busy = status.Errorf(codes.Unavailable, "%s: NIC %s is lent to %s; \"railctl show\" lists the attachments", pool.Resource, id, n.Lent.holder())
-		case why != "" && why != lentOutside: // it was returned just now
+		case why != "" && why != lentOutside: // lentOutside is outdated: the NIC was returned just now
 			return nil, nil, status.Errorf(codes.Unavailable, "%s: NIC %s is unhealthy: %s", pool.Resource, id, why)
 		}
 		nics = append(nics, n)
@@ -154,7 +153,7 @@ func (p *Plugin) check(pool *resource.Pool, ids []string, inventory *Inventory) 
 	return nics, busy, nil
 }
 
-// holder names who has the NIC, for a message.
+// holder returns the name of the NIC's holder, for a message.
 func (l *Lent) holder() string {
 	if l.Pod == "" {
 		return "container " + l.ContainerID
@@ -162,9 +161,9 @@ func (l *Lent) holder() string {
 	return "pod " + l.Namespace + "/" + l.Pod
 }
 
-// charDevices returns those of the paths that are char devices now, each once, and the
-// RDMA connection manager's behind them. Without a view of the host's /dev/infiniband it
-// trusts the inventory.
+// charDevices returns the paths in listed that are char devices now, each once, and after them the
+// char device of the RDMA connection manager. If the process does not see the host's
+// /dev/infiniband, charDevices trusts the inventory.
 func (p *Plugin) charDevices(listed []string) []string {
 	_, err := os.Stat(p.Root + rdmaDir)
 	blind := err != nil
@@ -184,8 +183,8 @@ func (p *Plugin) charDevices(listed []string) []string {
 	return found
 }
 
-// hand adds the char devices to the answer: themselves, or the CDI devices of these names,
-// which have them.
+// hand adds the char devices to the answer. It adds either the paths themselves, or the CDI devices
+// with these names, which contain the char devices.
 func (p *Plugin) hand(answer *kubelet.ContainerAllocateResponse, paths, names []string, access string) error {
 	if len(paths) == 0 {
 		return nil
@@ -205,7 +204,7 @@ func (p *Plugin) hand(answer *kubelet.ContainerAllocateResponse, paths, names []
 	return nil
 }
 
-// details returns what the variable PCIDEVICE_…_INFO has of a NIC, in the form of
+// details returns what the variable PCIDEVICE_…_INFO contains about a NIC, in the form of
 // sriov-network-device-plugin.
 func details(n *NIC, chars []string, additional map[string]map[string]string) map[string]any {
 	d := map[string]any{"generic": map[string]string{"deviceID": n.PCI}}
@@ -232,8 +231,8 @@ func details(n *NIC, chars []string, additional map[string]map[string]string) ma
 	return d
 }
 
-// envName returns the name of the variable with the IDs of a resource's devices:
-// "PCIDEVICE_NVIDIA_COM_HCA_RAIL_0" of nvidia.com/hca_rail_0.
+// envName returns the name of the variable with the IDs of a resource's devices, for example
+// "PCIDEVICE_NVIDIA_COM_HCA_RAIL_0" for nvidia.com/hca_rail_0.
 func envName(resource string) string {
 	return "PCIDEVICE_" + strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' {
@@ -243,15 +242,15 @@ func envName(resource string) string {
 	}, strings.ToUpper(resource))
 }
 
-// unhealthy returns why the kubelet is told that the device is unhealthy, "" if it is not.
+// unhealthy returns the reason that the kubelet is given why the device is unhealthy, or "" if the
+// device is healthy.
 func (p *Plugin) unhealthy(d device) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ill[d]
 }
 
-// countAllocation counts the allocation by the distance of the farthest pair of a NIC and
-// a GPU.
+// countAllocation counts the allocation by the distance of the farthest pair of a NIC and a GPU.
 func (p *Plugin) countAllocation(pool *resource.Pool, ids []string, inventory *Inventory, a admission) {
 	name := "unknown"
 	if inventory != nil {
@@ -272,7 +271,7 @@ func (p *Plugin) prefer(ctx context.Context, pool *resource.Pool, r *kubelet.Con
 		return first(r.GetMustIncludeDeviceIDs(), r.GetAvailableDeviceIDs(), size)
 	}
 	p.mu.Lock()
-	inventory := p.inventory // a driver may be slow, and the kubelet waits
+	inventory := p.inventory // not read again, because a driver may be slow and the kubelet waits
 	p.mu.Unlock()
 	a := p.admission(ctx, pool.Resource, inventory)
 	var offered []string
@@ -286,7 +285,8 @@ func (p *Plugin) prefer(ctx context.Context, pool *resource.Pool, r *kubelet.Con
 	return first(append(slices.Clone(r.GetMustIncludeDeviceIDs()), chosen...), r.GetAvailableDeviceIDs(), size)
 }
 
-// first returns size different IDs: those of one, then those of other in order.
+// first returns size different IDs: first the IDs of one, and then the IDs of other in sorted
+// order.
 func first(one, other []string, size int) []string {
 	var list []string
 	for _, id := range slices.Concat(one, slices.Sorted(slices.Values(other))) {

@@ -24,7 +24,7 @@ const (
 	cdiVersion = "0.5.0"
 )
 
-// errNoCDIDir is why a pool with cdi cannot allocate.
+// errNoCDIDir is the reason why a pool with cdi cannot allocate devices.
 var errNoCDIDir = errors.New("rail-agent has no --cdi-dir")
 
 // usesCDI reports whether containers get CDI devices.
@@ -34,8 +34,8 @@ func (p *Plugin) usesCDI() bool {
 	return p.cdi
 }
 
-// specification returns the CDI devices of the pools: one of each NIC, and one of each
-// shared pool. A device needs an edit, so NICs without char devices have none.
+// specification returns the CDI devices of the pools: one for each NIC, and one for each shared
+// pool. A CDI device needs an edit, so a NIC without char devices has no CDI device.
 func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
 	spec := &cdi.Spec{Version: cdiVersion, Kind: cdiKind}
 	known := map[string]bool{}
@@ -68,7 +68,7 @@ func (p *Plugin) specification(pools []resource.Pool) *cdi.Spec {
 }
 
 // leastOf returns the char devices that all exclusive pools with the NIC hand out, because these
-// pools share its CDI device.
+// pools share the NIC's CDI device.
 func leastOf(pools []resource.Pool, n *resource.NIC) []string {
 	least := n.CharDevices
 	for i := range pools {
@@ -80,10 +80,10 @@ func leastOf(pools []resource.Pool, n *resource.NIC) []string {
 	return least
 }
 
-// writeCDI writes the specification of the pools, if it differs from the file. Devices of
-// NICs that are lent stay as they are in the file if the pools have them no longer: a
-// runtime needs them when a container starts again. So it is with char devices that are
-// gone while an RDMA device moves.
+// writeCDI writes the specification of the pools, if it differs from the file. If the pools no
+// longer have the device of a NIC that is lent, the device stays in the file, because a runtime
+// needs it when a container starts again. Char devices that are missing while an RDMA device moves
+// stay in the file for the same reason.
 func (p *Plugin) writeCDI(pools []resource.Pool) error {
 	if p.CDIDir == "" {
 		return errNoCDIDir
@@ -129,7 +129,7 @@ func (p *Plugin) onEthernet(pci string) bool {
 	return p.scanned(pci, func(n *NIC) bool { return n.LinkType == resource.Ethernet })
 }
 
-// scanned reports whether the last scan found the NIC with the PCI address, and is is true of it.
+// scanned reports whether the last scan found a NIC with the PCI address for which is returns true.
 func (p *Plugin) scanned(pci string, is func(n *NIC) bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,8 +147,8 @@ func removeFile(path string) error {
 	return nil
 }
 
-// cdiDevices returns the CDI devices of these names, which are in the file when it
-// returns.
+// cdiDevices returns the CDI devices with these names. When it returns, the devices are in the
+// file.
 func (p *Plugin) cdiDevices(names []string) ([]*kubelet.CDIDevice, error) {
 	p.mu.Lock()
 	pools := p.pools

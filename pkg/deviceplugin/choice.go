@@ -11,22 +11,22 @@ import (
 // candidate is a NIC that the kubelet may allocate.
 type candidate struct {
 	id string
-	// switchOf names what is right above the NIC on PCI Express: a switch, or the host
-	// bridge. NICs with the same name share it.
+	// switchOf names what is directly above the NIC on PCI Express: a switch, or the host bridge.
+	// NICs with the same switchOf share that switch or bridge.
 	switchOf string
-	numa     int // -1 if it is not known
-	// distances has the distance to each GPU of the container, in the order of the GPUs;
+	numa     int // -1 if the node is not known
+	// distances has the distance to each GPU of the container, in the order of the GPUs. It is
 	// empty if the GPUs are not known.
 	distances []pcie.Distance
 	// freeGPUs is the number of GPUs at the same switch that no container has.
 	freeGPUs int
 }
 
-// choose returns the IDs of size of the candidates, those of must among them. With known
-// GPUs it returns the candidates with the least sum of distances, when each GPU gets one
-// NIC, or as many NICs as the others if there are more NICs than GPUs. Without, it spreads
-// the NICs over switches and NUMA nodes. Of equal choices it prefers the candidates that
-// come first. It returns fewer IDs if there are too few candidates.
+// choose returns the IDs of size candidates, which include the IDs in must. If the GPUs are known,
+// it returns the candidates with the smallest sum of distances, where each GPU gets one NIC. If
+// there are more NICs than GPUs, all GPUs get the same number of NICs. If the GPUs are not known,
+// choose spreads the NICs over switches and NUMA nodes. Of equal choices it prefers the candidates
+// that come first. It returns fewer IDs if there are too few candidates.
 func choose(candidates []candidate, must []string, size int) []string {
 	if size <= 0 {
 		return nil
@@ -37,8 +37,8 @@ func choose(candidates []candidate, must []string, size int) []string {
 	return spread(candidates, must, size)
 }
 
-// spread returns size candidates, chosen one after another: near a GPU that is free, at
-// the switch with the fewest chosen, on the NUMA node with the fewest chosen.
+// spread returns size candidates, which it chooses one after another: near a GPU that is free, then
+// at the switch with the fewest chosen NICs, then on the NUMA node with the fewest chosen NICs.
 func spread(candidates []candidate, must []string, size int) []string {
 	var chosen []string
 	onSwitch, onNUMA := map[string]int{}, map[int]int{}
@@ -76,8 +76,8 @@ func spread(candidates []candidate, must []string, size int) []string {
 	return chosen
 }
 
-// The parts of a pair's cost. A candidate that must be chosen outweighs all distances, and
-// one step of distance all places in the list.
+// The parts of the cost of a pair. A candidate that must be chosen outweighs all distances, and one
+// step of distance outweighs all places in the list.
 const (
 	costDistance = 1 << 20
 	costMust     = -1 << 40
@@ -85,12 +85,12 @@ const (
 
 // pairs is an assignment of NICs to GPUs.
 type pairs struct {
-	nicOf []int // by place of a GPU; -1 if it has none
-	gpuOf []int // by candidate, the place; -1 if it is not chosen
+	nicOf []int // by place of a GPU; -1 if the place has no NIC
+	gpuOf []int // by candidate: its place, or -1 if it is not chosen
 	cost  [][]int64
 }
 
-// nearest returns the candidates of the assignment to GPUs with the least cost.
+// nearest returns the candidates in the cheapest assignment of NICs to GPUs.
 func nearest(candidates []candidate, must []string, size int) []string {
 	gpus := len(candidates[0].distances)
 	each := (size + gpus - 1) / gpus // NICs of one GPU
@@ -118,17 +118,17 @@ func nearest(candidates []candidate, must []string, size int) []string {
 	return chosen
 }
 
-// augment adds one pair, by the cheapest path that alternates between pairs of the
-// assignment and others (successive shortest paths; Bellman-Ford, because costs are
-// negative on the way back). An assignment with the least cost of its size stays one.
+// augment adds one pair, by the cheapest path that alternates between pairs of the assignment and
+// other pairs (successive shortest paths; Bellman-Ford, because costs are negative on the way
+// back). An assignment that has the least cost for its size still has the least cost afterwards.
 func (p *pairs) augment() {
 	const unreachable = math.MaxInt64 / 4
 	toPlace := slices.Repeat([]int64{unreachable}, len(p.nicOf)) // least cost to give the place a new NIC
-	from := slices.Repeat([]int{-1}, len(p.nicOf))               // the NIC that it then gets
+	from := slices.Repeat([]int{-1}, len(p.nicOf))               // the NIC that the place then gets
 	toNIC := make([]int64, len(p.gpuOf))
 	for i, place := range p.gpuOf {
 		if place >= 0 {
-			toNIC[i] = unreachable // only by leaving its place
+			toNIC[i] = unreachable // reachable only by leaving its place
 		}
 	}
 	for changed := true; changed; {
@@ -164,8 +164,8 @@ func (p *pairs) augment() {
 	}
 }
 
-// level returns the largest distance in the best assignment of the NICs, all of which are
-// taken, to the GPUs. It reports false if the GPUs are not known.
+// level returns the largest distance in the best assignment of the NICs to the GPUs, in which all
+// NICs are used. ok is false if the GPUs are not known.
 func level(nics []candidate) (pcie.Distance, bool) {
 	if len(nics) == 0 || len(nics[0].distances) == 0 {
 		return 0, false

@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// deviceInfo is a device information file of a device plugin (Network Plumbing Working
-// Group, Device Information Specification 1.1.0, section 5). Multus finds it by its name,
-// and copies it to where the CNI plugin and network-status have it.
+// deviceInfo is a device information file of a device plugin (Network Plumbing Working Group,
+// Device Information Specification 1.1.0, section 5). Multus finds the file by its name, and copies
+// it to where the CNI plugin and network-status expect it.
 type deviceInfo struct {
 	Type    string        `json:"type"`
 	Version string        `json:"version"`
 	PCI     deviceInfoPCI `json:"pci"`
-	// Resource is not the specification's. It marks the file as this package's.
+	// Resource is not part of the specification. It marks a file that this package has written.
 	Resource string `json:"rail-cni.io/resource"`
 }
 
@@ -32,8 +32,8 @@ type deviceInfoPCI struct {
 // infoSuffix ends the names of the files.
 const infoSuffix = "-device.json"
 
-// freshInfo is how long a file is kept before PodResources must show its device: the
-// kubelet shows it a moment after Allocate.
+// freshInfo is how long a file is kept although PodResources does not show its device: the kubelet
+// shows the device a moment after Allocate.
 const freshInfo = time.Minute
 
 func infoName(resource, id string) string {
@@ -57,9 +57,9 @@ func (p *Plugin) writeDeviceInfo(resource string, n *NIC) error {
 	return writeJSON(filepath.Join(p.DevInfoDir, infoName(resource, n.PCI)), info)
 }
 
-// writeJSON replaces a file that everybody may read, and makes its directory. A process
-// that is killed leaves the former file, and perhaps a temporary one that
-// [removeTemporary] knows.
+// writeJSON replaces a file that everybody may read. It makes the directory of the file. If the
+// process is killed, the former file remains, and perhaps a temporary file that [removeTemporary]
+// recognizes.
 func writeJSON(path string, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -73,7 +73,7 @@ func writeJSON(path string, value any) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // nothing, once it is renamed
+	defer os.Remove(f.Name()) // no effect once the file is renamed
 	_, err = f.Write(append(data, '\n'))
 	if err := errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return err
@@ -84,7 +84,7 @@ func writeJSON(path string, value any) error {
 // temporary begins the names of temporary files.
 const temporary = ".rail-cni-"
 
-// removeTemporary removes what a killed process left of writeJSON in the directory.
+// removeTemporary removes the temporary files that a killed process left in the directory.
 func removeTemporary(dir string) {
 	files, _ := filepath.Glob(filepath.Join(dir, temporary+"*")) // the pattern is well-formed
 	for _, file := range files {
@@ -94,8 +94,8 @@ func removeTemporary(dir string) {
 	}
 }
 
-// cleanDeviceInfo removes the files of devices that no container has and that are not
-// lent. It keeps all while the kubelet does not say what containers have, and files of
+// cleanDeviceInfo removes the files of devices that no container has and that are not lent. While
+// the kubelet does not report what containers have, it removes nothing. It never removes files of
 // other device plugins.
 func (p *Plugin) cleanDeviceInfo(ctx context.Context, inventory *Inventory) {
 	if p.DevInfoDir == "" {
@@ -132,7 +132,7 @@ func (p *Plugin) removeOldInfo(path string) error {
 	return os.Remove(path)
 }
 
-// deviceInfoFiles returns the package's own files with their devices.
+// deviceInfoFiles returns the files that this package has written, with their devices.
 func (p *Plugin) deviceInfoFiles() map[string]device {
 	files := map[string]device{}
 	entries, _ := os.ReadDir(p.DevInfoDir) // without the directory there are none

@@ -1,15 +1,14 @@
 // Package deviceplugin offers a node's NICs to the kubelet as extended resources, by its
 // device plugin API, version v1beta1. It is a component of rail-agent.
 //
-// Package resource says which NICs are in which pool. Each pool has a gRPC server of its
-// own. It is registered with the kubelet, and again whenever the kubelet has dropped it. A
-// pool that another device plugin serves is not registered. A NIC that is lent stays in
-// its pool; it is unhealthy only while a pod has it that did not get it from the kubelet.
+// Package resource decides which NICs are in which pool. Each pool has a separate gRPC server. The
+// server is registered with the kubelet, and again whenever the kubelet has dropped it. A pool that
+// another device plugin serves is not registered. A NIC that is lent stays in its pool. It is
+// unhealthy only while the pod that has it did not get it from the kubelet.
 //
-// The package reads the inventory by a function, and changes no NIC. It writes only
-// sockets in the kubelet's directories, device information files and one CDI
-// specification. It writes them so that a process that is killed at any instant leaves
-// nothing that the next one does not remove.
+// The package reads the inventory by a function, and changes no NIC. It writes only sockets in the
+// kubelet's directories, device information files and one CDI specification. If the process is
+// killed at any instant, the next process removes everything that was left behind.
 //
 // A panic is recovered, counted and reported: [Plugin.Run] starts again after a pause.
 //

@@ -24,26 +24,26 @@ import (
 // askTime bounds a call to another plugin.
 const askTime = time.Second
 
-// socketFile identifies a socket: another one at the same path is another one.
+// socketFile identifies a socket. A new socket at the same path has another socketFile.
 type socketFile struct {
 	path   string
 	inode  inode
 	change int64 // the time when it was made, in nanoseconds
 }
 
-// other is what is known of a socket of another plugin.
+// other is what is known about a socket of another plugin.
 type other struct {
-	resource string // which it serves, as it says; "" if it does not say
+	resource string // the resource that the plugin says it serves, "" if it names none
 	devices  bool   // it is a device plugin
 }
 
-// foreign returns the socket of another device plugin that serves the resource, below the
-// kubelet's directory, and "" if there is none. The kubelet would replace the one with the
-// other without a word (pkg/kubelet/cm/devicemanager, PluginConnected).
+// foreign returns the socket, below the kubelet's directory, of another device plugin that serves
+// the resource. It returns "" if there is none. The kubelet would replace one plugin with the other
+// without a message (pkg/kubelet/cm/devicemanager, PluginConnected).
 //
-// A plugin that uses the kubelet's registry says which resource it serves. One that
-// registers itself does not. It counts if its socket is named after the resource, as those
-// of k8s-rdma-shared-dev-plugin and sriov-network-device-plugin are.
+// A plugin that uses the kubelet's registry names the resource that it serves. A plugin that
+// registers itself does not. Such a plugin counts if its socket is named after the resource, like
+// the sockets of k8s-rdma-shared-dev-plugin and sriov-network-device-plugin.
 func (p *Plugin) foreign(ctx context.Context, name string) string {
 	for _, dir := range []string{registryDir, pluginsDir} {
 		entries, err := os.ReadDir(filepath.Join(p.KubeletDir, dir))
@@ -56,7 +56,7 @@ func (p *Plugin) foreign(ctx context.Context, name string) string {
 			}
 			socket := filepath.Join(p.KubeletDir, dir, e.Name())
 			switch o := p.ask(ctx, socket); {
-			case o == nil: // nobody is there, or it is too busy to say
+			case o == nil: // nobody listens at the socket, or the process is too busy to answer
 				if !namedAfter(e.Name(), name) {
 					continue
 				}
@@ -71,7 +71,7 @@ func (p *Plugin) foreign(ctx context.Context, name string) string {
 	return ""
 }
 
-// ask returns what the process at the socket is. It asks each once. It returns nil if
+// ask returns what the process at the socket is. It asks each process only once. It returns nil if
 // nobody answers.
 func (p *Plugin) ask(ctx context.Context, socket string) *other {
 	var st unix.Stat_t
@@ -99,7 +99,7 @@ func (p *Plugin) ask(ctx context.Context, socket string) *other {
 		return nil // too busy to connect
 	}
 	if ctx.Err() != nil {
-		return nil // it did not answer in time
+		return nil // the process did not answer in time
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,22 +108,22 @@ func (p *Plugin) ask(ctx context.Context, socket string) *other {
 	return o
 }
 
-// isDevicePlugin reports whether the process is a device plugin, and why not.
+// isDevicePlugin reports whether the process is a device plugin. If it is not, err is the reason.
 func isDevicePlugin(ctx context.Context, conn *grpc.ClientConn) (bool, error) {
 	_, err := kubelet.NewDevicePluginClient(conn).GetDevicePluginOptions(ctx, &kubelet.Empty{})
 	return err == nil, err
 }
 
-// namedAfter reports whether the name of a socket is that of the resource, with or without
-// the prefix.
+// namedAfter reports whether the socket is named after the resource, with or without the prefix of
+// the resource.
 func namedAfter(socket, resource string) bool {
 	name := strings.TrimSuffix(socket, filepath.Ext(socket))
 	return name == path.Base(resource) || name == strings.ReplaceAll(resource, "/", "_") || name == strings.ReplaceAll(resource, "/", "-")
 }
 
-// replaced returns IDs that another device plugin has listed as this resource's since it
-// was registered: those that are in the checkpoint and in none of the lists that this
-// process has sent.
+// replaced returns IDs that another device plugin has listed for this resource since the resource
+// was registered: the IDs that are in the checkpoint, but in none of the lists that this process
+// has sent.
 func replaced(saved *checkpoint, resource string, sent map[string]bool) []string {
 	if len(sent) == 0 {
 		return nil
@@ -131,8 +131,8 @@ func replaced(saved *checkpoint, resource string, sent map[string]bool) []string
 	return slices.DeleteFunc(slices.Clone(saved.registered[resource]), func(id string) bool { return sent[id] })
 }
 
-// lister returns the socket of a device plugin that does not say which resource it serves,
-// and lists all these IDs, below the kubelet's directory, and "" if there is none.
+// lister returns the socket, below the kubelet's directory, of a device plugin that does not name
+// the resource that it serves but lists all these IDs. It returns "" if there is none.
 func (p *Plugin) lister(ctx context.Context, ids []string) string {
 	if len(ids) == 0 {
 		return ""
@@ -178,8 +178,8 @@ func listOf(ctx context.Context, socket string) (map[string]bool, error) {
 	return ids, nil
 }
 
-// takenMessage returns who serves the resource, and what to do, for a person.
+// takenMessage returns a message for a person: who serves the resource, and what to do.
 func takenMessage(resource, who string) string {
-	return fmt.Sprintf(`%s is served by another device plugin, %s; rail-agent does not register it. "railctl migrate devices" prints how to move to rail-agent: `+
-		"apply that, remove the other device plugin, and rail-agent registers within a minute", resource, who)
+	return fmt.Sprintf(`%s is served by another device plugin, %s, so rail-agent does not register the resource. "railctl migrate devices" prints how to move to rail-agent: `+
+		"apply what it prints and remove the other device plugin. Then rail-agent registers the resource within a minute", resource, who)
 }

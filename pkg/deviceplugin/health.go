@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// settleTime is how long a NIC must be lent to a pod that did not get it from the
-	// kubelet until it is unhealthy: a pod that ends may lose its devices before its NIC
+	// settleTime is how long a NIC must be lent to a pod that did not get it from the kubelet
+	// before the NIC is unhealthy: when a pod ends, the kubelet may free its devices before its NIC
 	// is returned.
 	settleTime = 5 * time.Second
-	// kubeletSettles is how long a pod may be missing from PodResources after the kubelet
-	// was registered with: it begins without pods.
+	// kubeletSettles is how long after a registration with the kubelet a pod may be missing from
+	// PodResources: a kubelet that starts knows no pods.
 	kubeletSettles = time.Minute
 )
 
-// health remembers how the NICs have been. Its methods are not for concurrent use.
+// health remembers the past health of the NICs. Its methods must not be called concurrently.
 type health struct {
 	nics    map[string]*nicHealth // by PCI address
 	outside map[device]*outside
@@ -28,7 +28,7 @@ type health struct {
 type nicHealth struct {
 	ill     bool
 	why     string
-	differs time.Time // since when it has been other than ill says; zero if it is not
+	differs time.Time // since when the state has differed from ill, zero if it does not differ
 }
 
 // device is an ID of a resource.
@@ -36,13 +36,13 @@ type device struct{ resource, id string }
 
 // outside is a NIC that is lent to a pod that did not get it from the kubelet.
 type outside struct {
-	container string // its ID
+	container string // the container's ID
 	since     time.Time
 }
 
-// judge updates what is known of a NIC, and returns why it is unhealthy, "" if it is
-// healthy, and when that may change without a notice, zero for never. A NIC that is first
-// seen ill is unhealthy at once.
+// judge updates what is known about a NIC. why is the reason why the NIC is unhealthy, or "" if it
+// is healthy. next is when that may change without a notice, or zero if it will not. A NIC that is
+// unhealthy when it is first seen counts as unhealthy at once.
 func (h *health) judge(n *NIC, limits resource.Health, now time.Time) (why string, next time.Time) {
 	defect := defectOf(n)
 	s := h.nics[n.PCI]
@@ -74,19 +74,19 @@ func (h *health) judge(n *NIC, limits resource.Health, now time.Time) (why strin
 	return "", next
 }
 
-// defectOf returns what is wrong with a NIC now, "" if nothing is. A link that somebody
-// set down is no defect: host-device sets the link of a NIC up when it is lent, and a pod
+// defectOf returns what is wrong with a NIC now, or "" if nothing is wrong. A link that somebody
+// set down is not a defect: host-device sets the link of a NIC up when the NIC is lent, and a pod
 // may set its own link down.
 func defectOf(n *NIC) string {
 	switch {
 	case n.Gone:
 		return "its PCI function is gone"
 	case n.Children > 0:
-		return fmt.Sprintf("it carries %d child interface(s) of pods, and cannot be lent", n.Children)
+		return fmt.Sprintf("it carries %d child interface(s) of pods, so it cannot be lent", n.Children)
 	case awaitsGUID(n):
 		return ""
 	}
-	// The state of an Ethernet port follows that of its link.
+	// The state of an Ethernet port follows the state of its link.
 	ports := n.LinkType == "infiniband" || !n.AdminDown
 	if !n.AdminDown && n.Link == LinkDown {
 		return "its link has no carrier"
@@ -99,19 +99,19 @@ func defectOf(n *NIC) string {
 	return ""
 }
 
-// awaitsGUID reports whether the NIC is an InfiniBand virtual function without a GUID. No subnet manager makes its port
-// active before the plugin ib-sriov has given it the GUID of its pod.
+// awaitsGUID reports whether the NIC is an InfiniBand virtual function without a GUID. No subnet manager makes the port
+// of such a function active before the plugin ib-sriov has given it the GUID of its pod.
 func awaitsGUID(n *NIC) bool {
 	none := func(b string) bool { return strings.HasSuffix(n.MAC, strings.Repeat(":"+b, 8)) }
 	return n.Lent == nil && n.Parent != "" && n.LinkType == "infiniband" && (none("00") || none("ff"))
 }
 
-// portActive is the state of an RDMA port that works, as package rdma writes it.
+// portActive is the state of an RDMA port that works, in the form of package rdma.
 const portActive = "ACTIVE"
 
-// judgeLoan reports whether the NIC is lent to a pod that did not get this device from
-// the kubelet, and when that may change without a notice. containers are nil if they are
-// not known. registered is when the kubelet last began to watch.
+// judgeLoan reports whether the NIC is lent to a pod that did not get this device from the kubelet.
+// next is when that may change without a notice. containers is nil if the containers are not known.
+// registered is when the kubelet last began to watch.
 func (h *health) judgeLoan(d device, n *NIC, containers []container, registered, now time.Time) (outsider bool, next time.Time) {
 	if n.Lent == nil {
 		delete(h.outside, d)
@@ -139,7 +139,8 @@ func (h *health) judgeLoan(d device, n *NIC, containers []container, registered,
 	return true, time.Time{}
 }
 
-// holder reports whether the pod is listed, and whether a container of it has the device.
+// holder reports whether the pod is in containers, and whether a container of the pod has the
+// device.
 func holder(containers []container, pod *Lent, d device) (listed, holds bool) {
 	for i := range containers {
 		c := &containers[i]
@@ -154,7 +155,8 @@ func holder(containers []container, pod *Lent, d device) (listed, holds bool) {
 	return listed, holds
 }
 
-// forget drops what is known of NICs and devices for which keep is false.
+// forget drops what is known about the NICs for which nic returns false and about the devices for
+// which keep returns false.
 func (h *health) forget(nic func(pci string) bool, keep func(d device) bool) {
 	for pci := range h.nics {
 		if !nic(pci) {

@@ -29,13 +29,13 @@ const (
 	resourcesSocket = "pod-resources/kubelet.sock"
 )
 
-// maxCheckpoint bounds what is read of the kubelet's file.
+// maxCheckpoint bounds how much of the kubelet's file is read.
 const maxCheckpoint = 16 << 20
 
-// retryLists is a service config of gRPC that repeats a call of PodResources which the
-// kubelet refuses. The kubelet permits 100 calls a second, 10 of them at once, to all clients
-// together (DefaultQPS and DefaultBurstTokens in pkg/kubelet/apis/podresources), so other
-// clients can cause the refusal. The pauses are 150 ms together.
+// retryLists is a service config of gRPC that repeats a call of PodResources if the kubelet refuses
+// it. The kubelet permits 100 calls a second, and 10 at once, for all clients together (DefaultQPS
+// and DefaultBurstTokens in pkg/kubelet/apis/podresources). So other clients can cause a refusal.
+// All pauses together take 150 ms.
 const retryLists = `{"methodConfig": [{
 	"name": [{"service": "v1.PodResourcesLister"}],
 	"retryPolicy": {
@@ -44,13 +44,13 @@ const retryLists = `{"methodConfig": [{
 	}
 }]}`
 
-// maxList bounds an answer of PodResources, in bytes. The kubelet's own client has this bound
-// (DefaultPodResourcesMaxSize in pkg/kubelet/apis/podresources): gRPC's 4 MiB are too few for
+// maxList bounds an answer of PodResources, in bytes. The kubelet's own client has the same bound
+// (DefaultPodResourcesMaxSize in pkg/kubelet/apis/podresources). The 4 MiB of gRPC are too few for
 // a node with many pods and devices.
 const maxList = 16 << 20
 
-// inDir calls f with a short path of the directory: the path of a socket may have at most
-// 107 bytes (unix(7)), and that of a directory may be longer.
+// inDir calls f with a short path of the directory: the path of a socket may have at most 107 bytes
+// (unix(7)), and the path of a directory may be longer.
 func inDir(dir string, f func(short string) error) error {
 	d, err := os.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -60,8 +60,8 @@ func inDir(dir string, f func(short string) error) error {
 	return f(fmt.Sprintf("/proc/self/fd/%d", d.Fd()))
 }
 
-// listen makes a socket, over one that nobody listens at. Closing the listener does not
-// remove it.
+// listen makes a socket. It replaces a socket at which nobody listens. Closing the listener does
+// not remove the socket.
 func listen(path string) (*net.UnixListener, error) {
 	var listener *net.UnixListener
 	err := inDir(filepath.Dir(path), func(dir string) error {
@@ -82,12 +82,12 @@ func listen(path string) (*net.UnixListener, error) {
 	return listener, err
 }
 
-// connect returns a connection to a socket. It connects when it is first used, and again
+// connect returns a connection to a socket. The connection is made when it is first used, and again
 // when the other side was restarted.
 func connect(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient("passthrough:///"+filepath.Base(path), append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDisableServiceConfig(), // of the resolver
+		grpc.WithDisableServiceConfig(), // the service config of the resolver
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, MaxDelay: time.Second}, MinConnectTimeout: 5 * time.Second,
 		}),
@@ -100,8 +100,8 @@ func connect(path string, options ...grpc.DialOption) (*grpc.ClientConn, error) 
 		}))...)
 }
 
-// answers reports whether a process listens at the socket. One whose backlog is full does
-// (unix(7), EAGAIN).
+// answers reports whether a process listens at the socket. A socket whose backlog is full counts as
+// answered (unix(7), EAGAIN).
 func answers(path string) bool {
 	err := inDir(filepath.Dir(path), func(dir string) error {
 		conn, err := net.Dial("unix", filepath.Join(dir, filepath.Base(path)))
@@ -113,11 +113,11 @@ func answers(path string) bool {
 	return err == nil || errors.Is(err, unix.EAGAIN)
 }
 
-// inode identifies a file, so that a socket that was removed and made again is not taken
-// for the former one.
+// inode identifies a file. It distinguishes a socket from an earlier socket with the same path that
+// was removed.
 type inode struct{ dev, ino uint64 }
 
-// inodeOf returns the inode of a path, the zero value if there is none.
+// inodeOf returns the inode of a path, or the zero value if the path does not exist.
 func inodeOf(path string) inode {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {
@@ -132,9 +132,9 @@ type container struct {
 	devices              map[string][]string // IDs by resource, sorted
 }
 
-// podContainers returns what the kubelet has given to containers (PodResources, List). A
-// pod under admission is among them, with the devices that it has got so far; init
-// containers that end are not.
+// podContainers returns what the kubelet has given to containers (PodResources, List). The result
+// has a pod that is being admitted, with the devices that it has got so far. It does not have init
+// containers that end.
 func podContainers(ctx context.Context, conn *grpc.ClientConn) ([]container, error) {
 	answer, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{})
 	if err != nil {
@@ -157,16 +157,16 @@ func podContainers(ctx context.Context, conn *grpc.ClientConn) ([]container, err
 	return list, nil
 }
 
-// checkpoint is the kubelet's file about devices. The kubelet writes it at the end of each
-// container's allocation, and after each list of devices.
+// checkpoint is the content of the kubelet's file about devices. The kubelet writes the file at the
+// end of each container's allocation, and after each list of devices.
 type checkpoint struct {
-	// containers have no namespace and pod: the file has only UIDs.
+	// containers have no namespace and no pod name, because the file has only UIDs.
 	containers []container
 	registered map[string][]string // IDs of healthy devices by resource
 }
 
-// readCheckpoint reads the file. It is an error if there is none: the kubelet makes it
-// with the first list of devices.
+// readCheckpoint reads the file. It returns an error if there is no file: the kubelet makes the
+// file with the first list of devices.
 func readCheckpoint(kubeletDir string) (*checkpoint, error) {
 	f, err := os.Open(filepath.Join(kubeletDir, checkpointFile))
 	if err != nil {

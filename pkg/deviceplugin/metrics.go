@@ -2,7 +2,7 @@ package deviceplugin
 
 import "github.com/rail-cni/rail-cni/pkg/component"
 
-// resourceCount is a number of things of one resource.
+// resourceCount is one number about a resource.
 type resourceCount struct {
 	resource string
 	value    string // the state, distance or reason
@@ -14,7 +14,7 @@ type metrics struct {
 	devices     []resourceCount // by state
 	allocations []resourceCount // by distance
 	problems    []resourceCount // by reason
-	served      []resourceCount // 1 if the kubelet watches the resource, else 0
+	served      []resourceCount // 1 if the kubelet watches the resource, otherwise 0
 }
 
 // Component returns the plugin as a component of the agent.
@@ -40,7 +40,7 @@ func (p *Plugin) collect(out component.Metrics) {
 	}
 }
 
-// read returns the values now.
+// read returns the present values.
 func (p *Plugin) read() metrics {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,33 +10,33 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// Options configures a device plugin. All directories are as this process sees them: a
-// test may give those of another root, below /proc/<pid>/root.
+// Options configures a device plugin. All directories are paths as this process sees them. A test
+// may use directories of another root, below /proc/<pid>/root.
 type Options struct {
-	// Config returns the node's configuration of resources and rails, both nil if it has
-	// none. It is called before each scan, and must be cheap.
+	// Config returns the node's configuration of resources and rails. Both are nil if the node has
+	// none. Config is called before each scan, and must be cheap.
 	Config func() (*resource.Config, *resource.Rails, error)
-	// Inventory returns the facts of the node's NICs, lent or not. It is called in each
-	// scan, and by calls of the kubelet, from several goroutines.
+	// Inventory returns the facts about the node's NICs, whether they are lent or not. It is called
+	// in each scan and in calls of the kubelet, from several goroutines.
 	Inventory func() (*Inventory, error)
 	// Changed wakes the device plugin when the configuration or the inventory may have
 	// changed. It may be nil: the device plugin also scans every Interval.
 	Changed *component.Trigger
 
 	KubeletDir string // the kubelet's root directory, /var/lib/kubelet
-	DevInfoDir string // for device information files of device plugins; "" for none
-	CDIDir     string // for CDI specifications, /var/run/cdi; "" for none
-	// Root is the root of the host's files, where the existence of char devices is checked;
-	// "" for that of this process.
+	DevInfoDir string // directory of device information files of device plugins; "" for none
+	CDIDir     string // directory of CDI specifications, /var/run/cdi; "" for none
+	// Root is the root of the host's files, in which the device plugin checks whether char devices
+	// exist. "" means the root of this process.
 	Root string
 
-	Dirs   *notify.Dirs           // the process's, which reports changes of the kubelet's sockets
-	Notify func(component.Notice) // passes notices on, and does not block; nil for none
+	Dirs   *notify.Dirs           // the process's Dirs, which reports changes of the kubelet's sockets
+	Notify func(component.Notice) // passes notices on, and must not block; nil if nobody wants them
 	Log    *slog.Logger
 
-	// Interval is the time between scans without a notice, 10 s if it is zero.
+	// Interval is the time between scans without a notice. Zero means 10 s.
 	Interval time.Duration
-	// Now returns the time, time.Now if it is nil.
+	// Now returns the time. nil means time.Now.
 	Now func() time.Time
 }
 
@@ -50,15 +50,17 @@ type Inventory struct {
 type NIC struct {
 	resource.NIC
 
-	Lent *Lent // who has it, nil if nobody
-	// Gone: its PCI function is not in sysfs any more.
+	Lent *Lent // the holder of the NIC, nil if the NIC is not lent
+	// Gone means that the NIC's PCI function is no longer in sysfs.
 	Gone bool
-	// Link is the state of the netdev where it is, of a lent one in its pod.
+	// Link is the state of the netdev, wherever it is. If the NIC is lent, the netdev is in its
+	// pod.
 	Link      Link
 	AdminDown bool // somebody set the link down
-	// Children is the number of pods' child interfaces on it: host-device refuses such a NIC.
+	// Children is the number of pods' child interfaces on the NIC. host-device refuses a NIC that
+	// has any.
 	Children int
-	// Ports are the states of its RDMA ports where they are, as package rdma writes them:
+	// Ports are the states of the NIC's RDMA ports, wherever they are, in the form of package rdma:
 	// "ACTIVE", "DOWN". A state that cannot be read is empty.
 	Ports []string
 	// Distances has the distance to each GPU, by its PCI address.
@@ -67,7 +69,7 @@ type NIC struct {
 
 // Lent names the attachment that has a NIC.
 type Lent struct {
-	Namespace, Pod string // both empty if the runtime did not say
+	Namespace, Pod string // both empty if the runtime did not name the pod
 	ContainerID    string
 }
 
@@ -84,5 +86,5 @@ const (
 // GPU is a GPU of the node.
 type GPU struct {
 	PCI  string
-	UUID string // of NVIDIA's driver, "" if not known
+	UUID string // UUID of NVIDIA's driver, "" if it is not known
 }

@@ -18,58 +18,58 @@ import (
 )
 
 const (
-	// defaultInterval is the time between scans without a notice: one may be lost, and
-	// not all changes have one.
+	// defaultInterval is the time between scans without a notice: a notice may be lost, and not
+	// every change causes one.
 	defaultInterval = 10 * time.Second
 	// minScanPause is the least time between scans.
 	minScanPause = 50 * time.Millisecond
-	// maxRest bounds the rest after a scan, which may have waited for the kubelet.
+	// maxRest bounds the rest after a scan. A scan may take long because it waits for the kubelet.
 	maxRest = 2 * time.Second
 	// listTime bounds a call of PodResources.
 	listTime = 2 * time.Second
-	// The pause after a panic doubles from firstRest to lastRest. It begins anew after a
-	// time of goodRun without one.
+	// The pause after a panic doubles from firstRest to lastRest. After the time goodRun without a
+	// panic it is firstRest again.
 	firstRest = 100 * time.Millisecond
 	lastRest  = time.Minute
 	goodRun   = 10 * time.Minute
 )
 
-// lentOutside is why a NIC is unhealthy that is lent to a pod that did not get it from
+// lentOutside is the reason why a NIC is unhealthy that is lent to a pod that did not get it from
 // the kubelet.
 const lentOutside = "it is lent outside the device plugin"
 
 // Plugin is a node's device plugin. Its methods may be called concurrently.
 type Plugin struct {
 	Options
-	instance string // in the names of sockets
+	instance string // part of the names of sockets
 	reporter *component.Reporter
 	wake     *component.Trigger
 
-	// Of the scan, which runs once at a time.
+	// The following fields belong to the scan, which runs only once at a time.
 	health   health
-	seen     map[string]NIC // in exclusive pools, by PCI address
+	seen     map[string]NIC // NICs in exclusive pools, by PCI address
 	servers  map[string]*running
 	config   *resource.Config
 	rails    *resource.Rails
 	problems map[resource.Problem]bool
 	unread   string // what could not be read in the last scan
 
-	cdiMu  sync.Mutex // writers of the CDI specification
-	infoMu sync.Mutex // writers and removers of device information
+	cdiMu  sync.Mutex // held by writers of the CDI specification
+	infoMu sync.Mutex // held while device information is written or removed
 
 	mu          sync.Mutex
-	inventory   *Inventory // of the last scan
+	inventory   *Inventory // inventory of the last scan
 	pools       []resource.Pool
 	cdi         bool
 	ill         map[device]string // why devices are unhealthy
 	states      map[[2]string]int // devices by resource and state
 	reasons     map[[2]string]int // problems by resource and reason
 	allocations map[[2]string]uint64
-	cancel      context.CancelFunc // ends the run under way
+	cancel      context.CancelFunc // ends the current run
 	others      map[socketFile]*other
 
 	kubeletMu sync.Mutex
-	conn      *grpc.ClientConn // to PodResources
+	conn      *grpc.ClientConn // connection to PodResources
 }
 
 // running is a server that runs.
@@ -79,7 +79,7 @@ type running struct {
 	done chan struct{}
 }
 
-// New returns a device plugin, which does nothing until [Plugin.Run] runs.
+// New returns a device plugin that does nothing until [Plugin.Run] is called.
 func New(o Options) *Plugin {
 	if o.Interval == 0 {
 		o.Interval = defaultInterval
@@ -101,8 +101,8 @@ func New(o Options) *Plugin {
 	}
 }
 
-// Run serves the node's pools until ctx ends, and removes the sockets. After a panic it
-// begins again. It returns when all that it began has ended.
+// Run serves the node's pools until ctx ends, and then removes the sockets. After a panic it begins
+// again. It returns when everything that it has started has ended.
 func (p *Plugin) Run(ctx context.Context) {
 	for pause := (component.Backoff{First: firstRest, Last: lastRest}); ctx.Err() == nil; _ = wait.For(ctx, pause.Next()) {
 		began := time.Now()
@@ -132,15 +132,15 @@ func (p *Plugin) once(ctx context.Context) {
 			sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))
 			sockets.Watch(filepath.Join(p.KubeletDir, registryDir))
 			now := p.Now()
-			next := p.scan(ctx) // after a panic the servers go on with what they have
+			next := p.scan(ctx) // after a panic the servers continue with what they have
 			return time.Now().Add(max(minScanPause, min(p.Interval, next.Sub(now))))
 		}}
 		loop.Run(ctx)
 	})
 }
 
-// kubeletChanged wakes the servers: a socket in the kubelet's directories may have come or
-// gone.
+// kubeletChanged wakes the servers, because a socket in the kubelet's directories may have been
+// made or removed.
 func (p *Plugin) kubeletChanged() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,12 +149,12 @@ func (p *Plugin) kubeletChanged() {
 	}
 }
 
-// contain runs f in all. If it panics the run under way ends.
+// contain runs f in a goroutine of all. If f panics, the current run ends.
 func (p *Plugin) contain(all *sync.WaitGroup, f func()) {
 	all.Go(func() { p.contained(f) })
 }
 
-// contained calls f. If it panics the run under way ends.
+// contained calls f. If f panics, the current run ends.
 func (p *Plugin) contained(f func()) {
 	if p.reporter.Contain(func() error { f(); return nil }) != nil {
 		p.mu.Lock()
@@ -187,8 +187,8 @@ func (p *Plugin) containers(ctx context.Context) ([]container, error) {
 	return list, err
 }
 
-// podResources returns the connection to PodResources, which begins to connect if it is
-// not connected: the kubelet waits for calls that need it.
+// podResources returns the connection to PodResources. If it is not connected, it begins to
+// connect, because the kubelet waits for calls that need the connection.
 func (p *Plugin) podResources() (*grpc.ClientConn, error) {
 	p.kubeletMu.Lock()
 	defer p.kubeletMu.Unlock()
@@ -202,7 +202,7 @@ func (p *Plugin) podResources() (*grpc.ClientConn, error) {
 	return p.conn, nil
 }
 
-// disconnect ends the connection to PodResources. The next call connects.
+// disconnect ends the connection to PodResources. The next call of podResources connects again.
 func (p *Plugin) disconnect() {
 	p.kubeletMu.Lock()
 	defer p.kubeletMu.Unlock()
@@ -212,8 +212,8 @@ func (p *Plugin) disconnect() {
 	}
 }
 
-// removeStale removes sockets that a killed instance left. A socket that answers is that
-// of another agent, which ends soon: a rolling update may start the new one first.
+// removeStale removes sockets that a killed instance left. A socket that answers belongs to another
+// agent, which will end soon: a rolling update may start the new agent first.
 func (p *Plugin) removeStale() {
 	for _, dir := range []string{pluginsDir, registryDir} {
 		entries, _ := os.ReadDir(filepath.Join(p.KubeletDir, dir)) // without the directory there are none
@@ -242,7 +242,7 @@ func (p *Plugin) startServer(ctx context.Context, s *server) {
 	}()
 }
 
-// stopServers ends the servers of the resources for which end is true.
+// stopServers ends the servers of the resources for which end returns true.
 func (p *Plugin) stopServers(end func(resource string) bool) {
 	var ended []*running
 	p.mu.Lock()

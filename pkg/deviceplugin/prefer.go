@@ -11,22 +11,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// preferTime bounds the search for a container's GPUs. The kubelet admits no other pod
-// meanwhile, and has no bound of its own.
+// preferTime bounds the search for a container's GPUs. Meanwhile the kubelet admits no other pod,
+// and the kubelet itself does not bound the call.
 const preferTime = 900 * time.Millisecond
 
-// admission is what is known of GPUs while the kubelet allocates to a container.
+// admission is what is known about GPUs while the kubelet allocates devices to a container.
 type admission struct {
-	// gpus are the PCI addresses of the GPUs of the container, sorted; nil if they are
-	// not known.
+	// gpus are the PCI addresses of the GPUs of the container, sorted. It is nil if they are not
+	// known.
 	gpus []string
-	// taken are those of the GPUs of all containers; nil if they are not known.
+	// taken are the PCI addresses of the GPUs of all containers. It is nil if they are not known.
 	taken map[string]bool
 }
 
-// admission returns what is known of the container to which the kubelet is allocating
-// devices of a resource. The kubelet does not say which it is. On any doubt nothing is
-// known.
+// admission returns what is known about the container to which the kubelet is allocating devices of
+// a resource. The kubelet does not name that container. If there is any doubt, the result is empty.
 func (p *Plugin) admission(ctx context.Context, resource string, inventory *Inventory) admission {
 	if len(inventory.GPUs) == 0 {
 		return admission{}
@@ -52,12 +51,12 @@ func (p *Plugin) admission(ctx context.Context, resource string, inventory *Inve
 	return admission{gpus: admitted(containers, saved, resource, inventory.GPUs), taken: taken}
 }
 
-// admitted returns the GPUs of the container to which the kubelet is allocating now: the
-// only one that has GPUs and no device of the resource, and whose devices are not yet in
-// the checkpoint. The kubelet admits one pod at a time, shows its devices as they are
-// allocated, and writes the checkpoint when the container has all of them
-// (pkg/kubelet/cm/devicemanager, allocateContainerResources). It returns nil if there is
-// no such container, or more than one.
+// admitted returns the GPUs of the container to which the kubelet is allocating now. That is the
+// only container that has GPUs but no device of the resource, and whose devices are not yet in the
+// checkpoint. The kubelet admits one pod at a time, shows its devices as they are allocated, and
+// writes the checkpoint when the container has all of them (pkg/kubelet/cm/devicemanager,
+// allocateContainerResources). admitted returns nil if there is no such container, or more than
+// one.
 func admitted(containers []container, saved *checkpoint, resource string, gpus []GPU) []string {
 	var found []string
 	for i := range containers {
@@ -78,8 +77,8 @@ func admitted(containers []container, saved *checkpoint, resource string, gpus [
 	return found
 }
 
-// gpusOf returns the PCI addresses of the container's GPUs, sorted. Device plugins of GPUs
-// use UUIDs or PCI addresses as IDs, with "::" and a number behind them if a GPU is shared.
+// gpusOf returns the PCI addresses of the container's GPUs, sorted. Device plugins of GPUs use
+// UUIDs or PCI addresses as IDs. If a GPU is shared, "::" and a number follow.
 func gpusOf(c *container, gpus []GPU) []string {
 	var found []string
 	for _, ids := range c.devices {
@@ -129,7 +128,7 @@ func candidates(pool *resource.Pool, ids []string, inventory *Inventory, a admis
 	return list
 }
 
-// above returns the names of what is above the NIC's own port on PCI Express.
+// above returns the names of the bridges above the NIC's own port on PCI Express.
 func above(n *resource.NIC) string {
 	if len(n.Path) == 0 {
 		return n.PCI
@@ -144,7 +143,7 @@ func distance(to map[string]pcie.Distance, gpu string) pcie.Distance {
 	return pcie.SYS
 }
 
-// distances returns the distances of a NIC to the GPUs.
+// distances returns the distances of a NIC from the GPUs.
 func (i *Inventory) distances(pci string) map[string]pcie.Distance {
 	if n := i.find(pci); n != nil {
 		return n.Distances
@@ -152,7 +151,7 @@ func (i *Inventory) distances(pci string) map[string]pcie.Distance {
 	return nil
 }
 
-// find returns the NIC with the PCI address, nil if there is none.
+// find returns the NIC with the PCI address, or nil if there is none.
 func (i *Inventory) find(pci string) *NIC {
 	at := slices.IndexFunc(i.NICs, func(n NIC) bool { return n.PCI == pci })
 	if at < 0 {

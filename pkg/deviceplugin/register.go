@@ -15,50 +15,51 @@ import (
 const (
 	// registerTime bounds a registration, in which the kubelet connects to the server.
 	registerTime = 15 * time.Second
-	// watchTime is how long the kubelet may take to watch after that.
+	// watchTime is how long the kubelet may take to watch the devices after a registration.
 	watchTime = 5 * time.Second
-	// The pause between tries to register doubles from firstTry to lastTry. A notice of
-	// the kubelet's socket ends it.
+	// The pause between tries to register doubles from firstTry to lastTry. A notice about the
+	// kubelet's socket ends the pause.
 	firstTry = 50 * time.Millisecond
 	lastTry  = 5 * time.Second
-	// foreignCheck is the time between scans for another device plugin of the resource.
+	// foreignCheck is the time between searches for another device plugin that serves the resource.
 	foreignCheck = 30 * time.Second
 )
 
-// way is how a server is registered.
+// way is a way to register a server.
 type way int
 
 const (
-	wayNone way = iota // the kubelet has neither directory
-	// waySelf calls the kubelet at its socket. It takes milliseconds, and is repeated
-	// whenever the kubelet has let go. It is preferred.
+	wayNone way = iota // the kubelet has neither of the two directories
+	// waySelf calls the kubelet at its socket. That takes milliseconds, and is repeated whenever
+	// the kubelet has dropped the server. waySelf is preferred.
 	waySelf
-	// wayRegistry has the socket in the directory that the kubelet watches. The kubelet
-	// registers it in its own time, and never twice.
+	// wayRegistry has the socket in the directory that the kubelet watches. The kubelet registers
+	// the socket when it chooses, and never twice.
 	wayRegistry
 )
 
-// way returns how to register, and the path of the socket. Only one is used: of two
-// connections the end of either would end both (plugin/v1beta1/server.go, runClient).
+// way returns how to register, and the path of the socket. Only one way is used: if there were two
+// connections, the end of either would end both (plugin/v1beta1/server.go, runClient).
 func (s *server) way() (way, string) {
 	dir := s.plugin.KubeletDir
 	switch {
 	case inodeOf(filepath.Join(dir, pluginsDir)) != inode{}:
 		return waySelf, s.socket
 	case inodeOf(filepath.Join(dir, registryDir)) != inode{}:
-		// The name is always the same: the kubelet ends the registration of a resource,
-		// by whichever socket, when a socket of it is removed.
+		// The name is always the same: when a socket of a resource is removed, the kubelet ends the
+		// registration of that resource, whichever socket it used.
 		return wayRegistry, filepath.Join(dir, registryDir, resource.OwnRegistrySocket+resource.FileName(s.resource)+"-reg.sock")
 	}
 	return wayNone, ""
 }
 
 var (
-	errSocketGone = errors.New("the socket is to be made again")
+	errSocketGone = errors.New("the socket must be made again")
 	errTaken      = errors.New("another device plugin has ended")
 )
 
-// keepRegistered registers the server whenever nobody watches, until the socket is gone.
+// keepRegistered registers the server whenever the kubelet does not watch it. It returns when the
+// socket is gone.
 func (s *server) keepRegistered(ctx context.Context, way way, path string, made inode) error {
 	pause := component.Backoff{First: firstTry, Last: lastTry}
 	registered, fresh := s.plugin.Now(), true
@@ -71,7 +72,7 @@ func (s *server) keepRegistered(ctx context.Context, way way, path string, made 
 			s.pause(ctx, foreignCheck)
 			continue
 		}
-		if was { // the end of the other one has ended ours, though the kubelet still watches
+		if was { // the end of the other plugin has ended our registration, though the kubelet still watches
 			return errTaken
 		}
 		idle, ended := s.idle(registered, now)
@@ -81,7 +82,7 @@ func (s *server) keepRegistered(ctx context.Context, way way, path string, made 
 			s.pause(ctx, s.plugin.Interval)
 			continue
 		case way == wayRegistry && ended && idle:
-			return errSocketGone // the kubelet registers only new ones
+			return errSocketGone // the kubelet registers only new sockets
 		case way == waySelf:
 			if err := s.register(ctx); err != nil {
 				s.plugin.Log.Debug("cannot register the resource with the kubelet", "resource", s.resource, "err", err)
@@ -98,8 +99,8 @@ func (s *server) keepRegistered(ctx context.Context, way way, path string, made 
 	return nil
 }
 
-// idle reports whether the kubelet does not watch, though it had time to since it was
-// registered with, and whether it has watched since.
+// idle reports whether the kubelet does not watch, although it has had enough time since the
+// registration. ended reports whether it has watched since the registration.
 func (s *server) idle(registered, now time.Time) (idle, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,8 +123,8 @@ func (s *server) register(ctx context.Context) error {
 	return err
 }
 
-// findOthers returns the socket of another device plugin that serves the resource, "" if
-// there is none, and reports a change.
+// findOthers returns the socket of another device plugin that serves the resource, or "" if there
+// is none. It reports a change.
 func (s *server) findOthers(ctx context.Context) string {
 	who := s.plugin.foreign(ctx, s.resource)
 	if who == "" {
@@ -152,14 +153,14 @@ func (s *server) isTaken() bool {
 	return s.taken != ""
 }
 
-// findHidden returns the socket of another device plugin whose devices the kubelet has
-// for this resource, below the kubelet's directory, "" if there is none. The kubelet's
-// checkpoint alone proves nothing: it may have devices of one that has ended.
+// findHidden returns the socket, below the kubelet's directory, of another device plugin whose
+// devices the kubelet has for this resource. It returns "" if there is none. The kubelet's
+// checkpoint alone proves nothing, because it may have devices of a plugin that has ended.
 func (s *server) findHidden(ctx context.Context) string {
 	p, now := s.plugin, s.plugin.Now()
 	s.mu.Lock()
 	hidden := s.hidden
-	// The kubelet writes our list a moment after it was sent.
+	// The kubelet writes our list a moment after we have sent it.
 	due := now.Sub(s.searched) >= foreignCheck && now.Sub(s.watched) > watchTime
 	s.mu.Unlock()
 	if hidden != "" && answers(filepath.Join(p.KubeletDir, hidden)) {

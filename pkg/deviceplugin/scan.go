@@ -14,17 +14,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// The states of devices in metrics. Each device has one.
+// The states of devices in metrics. Each device has one state.
 const (
 	stateHealthy   = "healthy"
-	stateLent      = "lent" // and healthy
+	stateLent      = "lent" // lent and healthy
 	stateUnhealthy = "unhealthy"
 	stateOutside   = "outside"
 )
 
-// scan reads the configuration and the inventory, updates what the kubelet is told, and
-// returns the time of the next scan, which may be far away. What cannot be read leaves all
-// as it was: the kubelet keeps the devices.
+// scan reads the configuration and the inventory, and updates what the kubelet is told. It returns
+// the time of the next scan, which may be far away. If something cannot be read, everything stays
+// as it was, and the kubelet keeps the devices.
 func (p *Plugin) scan(ctx context.Context) (next time.Time) {
 	now := p.Now()
 	next = now.Add(p.Interval)
@@ -39,7 +39,7 @@ func (p *Plugin) scan(ctx context.Context) (next time.Time) {
 	p.config, p.rails = config, rails
 	inventory := &Inventory{}
 	configured := config != nil && len(config.PoolConfigs) > 0
-	if configured || len(p.deviceInfoFiles()) > 0 || p.hasCDIFile() { // files of NICs that are lent stay
+	if configured || len(p.deviceInfoFiles()) > 0 || p.hasCDIFile() { // files of NICs that are lent must stay
 		read, inventoryErr := p.Inventory()
 		if inventoryErr != nil {
 			p.reportUnread(fmt.Errorf("the NICs of the node: %w", inventoryErr))
@@ -53,7 +53,7 @@ func (p *Plugin) scan(ctx context.Context) (next time.Time) {
 	facts := make([]resource.NIC, 0, len(inventory.NICs))
 	for _, n := range inventory.NICs {
 		if _, was := p.seen[n.PCI]; err != nil && !was {
-			n.Protected = cmp.Or(n.Protected, "the configuration cannot be read") // what protects it may be there
+			n.Protected = cmp.Or(n.Protected, "the configuration cannot be read") // the unread configuration may protect the NIC
 		}
 		facts = append(facts, n.NIC)
 	}
@@ -61,7 +61,7 @@ func (p *Plugin) scan(ctx context.Context) (next time.Time) {
 	p.keepHeld(ctx, config, facts, byPCI)
 	pools, more := config.Pools(facts, byPCI)
 	if !configured {
-		problems, more = nil, nil // rails are of interest to others as well
+		problems, more = nil, nil // without pools the rails do not concern the device plugin
 	}
 	p.reportProblems(slices.Concat(problems, more))
 
@@ -77,16 +77,17 @@ func (p *Plugin) scan(ctx context.Context) (next time.Time) {
 	p.conclude(j, pools, config != nil && config.CDI && len(pools) > 0)
 	p.serve(ctx, pools, devices)
 	if configured {
-		_, _ = p.podResources() // connects; a failure comes back when it is used
+		_, _ = p.podResources() // only connects; a failure is returned again when the connection is used
 	}
 	p.cleanDeviceInfo(ctx, inventory)
 	return j.next
 }
 
-// keepHeld clears what protects a NIC of an exclusive pool that a container has by the
-// kubelet: such a NIC stays in its pool. Another CNI plugin that has it looks like that.
-// Without the NIC the scheduler would count a device as given that is not in the list.
-// While the kubelet does not say who has what, the pools stay as they are.
+// keepHeld clears the protection of a NIC in an exclusive pool if, according to the kubelet, a
+// container has the NIC. Such a NIC stays in its pool. The NIC looks protected if another CNI
+// plugin has moved it. Without the NIC in the list, the scheduler would count a device as allocated
+// that is not in the list. While the kubelet does not report who has which devices, the pools stay
+// unchanged.
 func (p *Plugin) keepHeld(ctx context.Context, config *resource.Config, facts []resource.NIC, rails map[string]int) {
 	open := slices.Clone(facts)
 	for i := range open {
@@ -111,8 +112,9 @@ func (p *Plugin) keepHeld(ctx context.Context, config *resource.Config, facts []
 	}
 }
 
-// holders returns a function that reports whether a container has a device by the kubelet;
-// if the kubelet does not say, whether the NIC was in a pool in the last scan.
+// holders returns a function that reports whether, according to the kubelet, a container has a
+// device. If the kubelet does not answer, the function reports whether the NIC was in a pool in the
+// last scan.
 func (p *Plugin) holders(ctx context.Context) func(device) bool {
 	containers, err := p.containers(ctx)
 	if err != nil {
@@ -123,7 +125,7 @@ func (p *Plugin) holders(ctx context.Context) func(device) bool {
 	}
 }
 
-// reportUnread reports what cannot be read, once.
+// reportUnread reports that something cannot be read, only once for each error.
 func (p *Plugin) reportUnread(err error) {
 	text := ""
 	if err != nil {
@@ -142,8 +144,8 @@ func (p *Plugin) reportUnread(err error) {
 	p.unread = text
 }
 
-// withGone returns the inventory with the NICs that were in exclusive pools and are no
-// longer in the node.
+// withGone returns the inventory, and adds the NICs that were in exclusive pools and are no longer
+// in the node.
 func (p *Plugin) withGone(read *Inventory) *Inventory {
 	all := *read
 	all.NICs = slices.Clone(read.NICs)
@@ -156,7 +158,7 @@ func (p *Plugin) withGone(read *Inventory) *Inventory {
 	return &all
 }
 
-// reportProblems reports new problems, and those that are solved.
+// reportProblems reports new problems, and problems that are solved.
 func (p *Plugin) reportProblems(problems []resource.Problem) {
 	now, reasons := map[resource.Problem]bool{}, map[[2]string]int{}
 	for _, problem := range problems {
@@ -179,8 +181,8 @@ func (p *Plugin) reportProblems(problems []resource.Problem) {
 	p.reasons = reasons
 }
 
-// loans returns what containers have, if a NIC of an exclusive pool is lent; nil if the
-// kubelet does not say.
+// loans returns what containers have, if a NIC of an exclusive pool is lent. It returns nil if the
+// kubelet does not answer.
 func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *Inventory) []container {
 	lent := slices.ContainsFunc(pools, func(pool resource.Pool) bool {
 		return pool.Mode != resource.Shared && slices.ContainsFunc(pool.NICs, func(n resource.NIC) bool {
@@ -262,8 +264,8 @@ func (j *judgment) devices(pool *resource.Pool) []*kubelet.Device {
 	return list
 }
 
-// topology returns the NUMA nodes of NICs for the kubelet, nil if it is not told, or if one
-// is not known.
+// topology returns the NUMA nodes of NICs for the kubelet. It returns nil if the pool does not
+// publish them, or if one of them is not known.
 func topology(pool *resource.Pool, nics ...resource.NIC) *kubelet.TopologyInfo {
 	var nodes []int
 	for _, n := range nics {
@@ -280,15 +282,15 @@ func topology(pool *resource.Pool, nics ...resource.NIC) *kubelet.TopologyInfo {
 	return t
 }
 
-// soon makes the next scan not later than at a time, unless that is zero.
+// soon makes the next scan happen at the time at, or earlier, unless at is zero.
 func (j *judgment) soon(at time.Time) {
 	if !at.IsZero() && at.Before(j.next) {
 		j.next = at
 	}
 }
 
-// registeredAt returns when the kubelet last began to watch the resource, now if it does
-// not yet.
+// registeredAt returns when the kubelet last began to watch the resource. If the kubelet does not
+// watch it yet, registeredAt returns the present time.
 func (p *Plugin) registeredAt(resource string) time.Time {
 	p.mu.Lock()
 	s := p.servers[resource]
@@ -304,8 +306,8 @@ func (p *Plugin) registeredAt(resource string) time.Time {
 	return s.watched
 }
 
-// conclude publishes a judgment, tells of devices whose health has changed, and writes
-// the CDI specification.
+// conclude publishes a judgment, reports devices whose health has changed, and writes the CDI
+// specification.
 func (p *Plugin) conclude(j *judgment, pools []resource.Pool, cdi bool) {
 	p.mu.Lock()
 	before := p.ill
@@ -341,7 +343,7 @@ func (p *Plugin) conclude(j *judgment, pools []resource.Pool, cdi bool) {
 	}
 }
 
-// message returns why a device is unhealthy, for a person.
+// message returns a message for a person why a device is unhealthy.
 func (j *judgment) message(d device, why string) string {
 	n := j.inventory.find(d.id)
 	name := d.id
@@ -349,7 +351,7 @@ func (j *judgment) message(d device, why string) string {
 		name = n.Names[0] + " (" + d.id + ")"
 	}
 	if why == lentOutside {
-		return fmt.Sprintf("%s: NIC %s is lent to %s, which did not get it from the kubelet: the scheduler does not offer it until it is returned. "+
+		return fmt.Sprintf("%s: NIC %s is lent to %s, which did not get the NIC from the kubelet: the scheduler does not offer the NIC until it is returned. "+
 			"Request the resource in the pod, or take the NIC out of the pool", d.resource, name, n.Lent.holder())
 	}
 	return fmt.Sprintf("%s: NIC %s is unhealthy: %s", d.resource, name, why)

@@ -20,7 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// stopTime bounds the wait for calls under way when a server ends.
+// stopTime bounds the wait for running calls when a server ends.
 const stopTime = 2 * time.Second
 
 // server serves one resource to the kubelet.
@@ -30,23 +30,23 @@ type server struct {
 
 	plugin   *Plugin
 	resource string
-	socket   string             // path of its socket
+	socket   string             // path of the server's socket
 	wake     *component.Trigger // something in the kubelet's directories changed
 
 	mu       sync.Mutex
 	pool     resource.Pool
 	devices  []*kubelet.Device
-	changed  chan struct{} // closed when devices are others
+	changed  chan struct{} // closed when devices changes
 	sent     map[string]bool
 	watchers int
 	watched  time.Time     // when the kubelet last began to watch
 	taken    string        // the socket of another device plugin that serves the resource, "" if there is none
-	hidden   string        // the same, found by its devices and not by its name
-	searched time.Time     // when that was last looked for
+	hidden   string        // like taken, but found by the plugin's devices and not by its name
+	searched time.Time     // when hidden was last looked for
 	ending   chan struct{} // closed when streams should end
 }
 
-// newServer returns a server for a pool, which does nothing until it runs.
+// newServer returns a server for a pool. The server does nothing until it runs.
 func newServer(p *Plugin, pool resource.Pool, devices []*kubelet.Device) *server {
 	return &server{
 		plugin: p, resource: pool.Resource, pool: pool, devices: devices,
@@ -74,7 +74,7 @@ func sameDevice(a, b *kubelet.Device) bool {
 		slices.EqualFunc(a.GetTopology().GetNodes(), b.GetTopology().GetNodes(), func(x, y *kubelet.NUMANode) bool { return x.GetID() == y.GetID() })
 }
 
-// run serves the resource until ctx ends, and removes its sockets.
+// run serves the resource until ctx ends, and then removes the server's sockets.
 func (s *server) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.serve(ctx)
@@ -85,15 +85,15 @@ func (s *server) run(ctx context.Context) {
 	}
 }
 
-// serve makes the socket, serves it, and keeps it registered. It returns when the socket
-// must be made again: the kubelet removes all sockets when it starts.
+// serve makes the socket, serves it, and keeps it registered. It returns when the socket must be
+// made again: the kubelet removes all sockets when it starts.
 func (s *server) serve(ctx context.Context) error {
 	way, path := s.way()
 	if way == wayNone {
 		s.pause(ctx, lastTry)
 		return nil
 	}
-	// With the registry the kubelet connects as soon as the socket is there.
+	// With the registry the kubelet connects as soon as the socket exists.
 	if who := s.findOthers(ctx); who != "" && way == wayRegistry {
 		s.pause(ctx, foreignCheck)
 		return nil
@@ -124,7 +124,7 @@ func (s *server) serve(ctx context.Context) error {
 	return s.keepRegistered(ctx, way, path, made)
 }
 
-// stop ends a server. Calls under way may end.
+// stop ends a server. It lets running calls end first.
 func stop(g *grpc.Server) {
 	ended := make(chan struct{})
 	go func() {
@@ -138,14 +138,14 @@ func stop(g *grpc.Server) {
 	}
 }
 
-// pause waits for a time, a notice, or the end of ctx.
+// pause waits until d has passed, a notice comes or ctx ends.
 func (s *server) pause(ctx context.Context, d time.Duration) {
 	if s.wake.Wait(ctx, d) {
-		_ = wait.For(ctx, firstTry/2) // further notices
+		_ = wait.For(ctx, firstTry/2) // collects further notices
 	}
 }
 
-// options are what the kubelet may ask of the server.
+// options are the calls that the kubelet may make to the server.
 func options() *kubelet.DevicePluginOptions {
 	return &kubelet.DevicePluginOptions{GetPreferredAllocationAvailable: true}
 }
@@ -155,7 +155,7 @@ func (s *server) GetDevicePluginOptions(context.Context, *kubelet.Empty) (*kubel
 	return options(), nil
 }
 
-// ListAndWatch sends the devices, and again whenever they change.
+// ListAndWatch sends the devices, and sends them again whenever they change.
 func (s *server) ListAndWatch(_ *kubelet.Empty, stream grpc.ServerStreamingServer[kubelet.ListAndWatchResponse]) error {
 	s.mu.Lock()
 	s.watchers++
@@ -196,8 +196,7 @@ func (s *server) now() resource.Pool {
 	return s.pool
 }
 
-// GetPreferredAllocation chooses devices. It never fails: the kubelet would reject the
-// pod.
+// GetPreferredAllocation chooses devices. It never fails, because the kubelet would reject the pod.
 func (s *server) GetPreferredAllocation(ctx context.Context, r *kubelet.PreferredAllocationRequest) (*kubelet.PreferredAllocationResponse, error) {
 	pool := s.now()
 	answer := &kubelet.PreferredAllocationResponse{}
@@ -209,7 +208,7 @@ func (s *server) GetPreferredAllocation(ctx context.Context, r *kubelet.Preferre
 	return answer, nil
 }
 
-// preferOf returns a choice, any valid one if a good one panics.
+// preferOf returns a choice. If the search for a good choice panics, it returns any valid choice.
 func (s *server) preferOf(ctx context.Context, pool *resource.Pool, c *kubelet.ContainerPreferredAllocationRequest) []string {
 	ids, err := component.Value(s.plugin.reporter, func() ([]string, error) { return s.plugin.prefer(ctx, pool, c), nil })
 	if err != nil {
@@ -239,7 +238,7 @@ func (s *server) PreStartContainer(context.Context, *kubelet.PreStartContainerRe
 	return &kubelet.PreStartContainerResponse{}, nil
 }
 
-// GetInfo returns the name of the resource to the kubelet's registry. Without an endpoint
+// GetInfo returns the name of the resource to the kubelet's registry. It returns no endpoint, so
 // the kubelet uses the socket at which it has called.
 func (s *server) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{Type: registration.DevicePlugin, Name: s.resource, SupportedVersions: []string{kubelet.Version}}, nil
@@ -253,7 +252,8 @@ func (s *server) NotifyRegistrationStatus(_ context.Context, r *registration.Reg
 	return &registration.RegistrationStatusResponse{}, nil
 }
 
-// statusOf returns the error of a call for gRPC, that of a panic as an internal one.
+// statusOf returns the error of a call in the form for gRPC. The error of a panic becomes an
+// internal error.
 func statusOf(err error) error {
 	if p := (*contain.PanicError)(nil); errors.As(err, &p) {
 		return status.Errorf(codes.Internal, "rail-agent's device plugin failed: %v; see its log", p.Value)

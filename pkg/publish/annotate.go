@@ -12,19 +12,19 @@ import (
 
 // Times of the annotator.
 const (
-	coalesce   = time.Second      // after the last change: a pod with eight rails has eight ADDs
-	patchFor   = 10 * time.Second // for one request, with its repetitions
-	firstRetry = 5 * time.Second  // after a failure; then twice as long
+	coalesce   = time.Second      // pause after the last change: a pod with eight rails has eight ADDs
+	patchFor   = 10 * time.Second // limit for one request, with its repetitions
+	firstRetry = 5 * time.Second  // pause after the first failure; each further pause is twice as long
 	lastRetry  = 5 * time.Minute
-	// The time between two requests for a pod doubles from coalesce to maxGap, so that a pod
-	// that changes its addresses all the time does not make a storm of them. It begins anew
-	// after calm without a change.
+	// The time between two requests for a pod doubles from coalesce to maxGap, so that a pod that
+	// changes its addresses all the time does not cause a storm of requests. If calm passes without
+	// a change, the time is coalesce again.
 	maxGap = time.Minute
 	calm   = 5 * time.Minute
 )
 
-// annotator writes [RailsAnnotation]. It delays nothing else: it has its own goroutine, and
-// its own lock.
+// annotator writes [RailsAnnotation]. It does not delay anything else, because it has a separate
+// goroutine and a separate lock.
 type annotator struct {
 	*Keeper
 
@@ -34,23 +34,23 @@ type annotator struct {
 	wake   *component.Trigger
 }
 
-// annotation is what a pod should have.
+// annotation is the annotation that a pod should have.
 type annotation struct {
 	pod   PodRef
 	value string
-	next  time.Time // when it is written, zero if it is
+	next  time.Time // when the annotation is to be written, zero if it has been written
 	pause time.Duration
 
 	wrote time.Time     // when the last request for the pod was made
-	gap   time.Duration // until the next one may be
+	gap   time.Duration // least time until the next request
 }
 
 func newAnnotator(k *Keeper) *annotator {
 	return &annotator{Keeper: k, pods: map[string]*annotation{}, wake: component.NewTrigger()}
 }
 
-// want sets the annotation that a pod should have. It does nothing for a pod that has no name
-// in a cluster.
+// want sets the annotation that a pod should have. It does nothing if the pod has no name in a
+// cluster.
 func (a *annotator) want(name string, r *Rails) {
 	if a.Client == nil || r.Pod.Namespace == "" || r.Pod.Name == "" {
 		return
@@ -72,7 +72,7 @@ func (a *annotator) want(name string, r *Rails) {
 	a.wake.Fire()
 }
 
-// keep forgets all pods but these.
+// keep forgets all pods except those with these names.
 func (a *annotator) keep(names []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -104,7 +104,8 @@ func (a *annotator) run(ctx context.Context) {
 	loop.Run(ctx)
 }
 
-// due returns an annotation to be written now, or the time until the next one.
+// due returns an annotation that must be written now, or the time until the next one must be
+// written.
 func (a *annotator) due(now time.Time) (*annotation, time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -121,7 +122,7 @@ func (a *annotator) due(now time.Time) (*annotation, time.Duration) {
 	return nil, next
 }
 
-// begin counts a request for the pod.
+// begin records that a request for the pod begins.
 func (a *annotator) begin(n *annotation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,15 +133,15 @@ func (a *annotator) begin(n *annotation) {
 	n.wrote, n.gap = now, min(max(2*n.gap, coalesce), maxGap)
 }
 
-// write writes one annotation, and tries again later after a panic.
+// write writes one annotation. If it panics, the annotator tries again later.
 func (a *annotator) write(ctx context.Context, n *annotation) {
 	if a.reporter.Contain(func() error { a.patch(ctx, n); return nil }) != nil {
 		a.done(n, lastRetry)
 	}
 }
 
-// patch is write, and may panic. The UID makes the server refuse it for another pod with the
-// same name.
+// patch is write without the recovery from a panic. Because of the UID the server refuses the patch
+// for another pod with the same name.
 func (a *annotator) patch(ctx context.Context, n *annotation) {
 	a.begin(n)
 	ctx, cancel := context.WithTimeout(ctx, patchFor)
@@ -163,7 +164,7 @@ func (a *annotator) patch(ctx context.Context, n *annotation) {
 	}
 }
 
-// done sets the time of the next try, 0 for none.
+// done sets the time of the next try. A pause of 0 means that there is none.
 func (a *annotator) done(n *annotation, pause time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,26 +17,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// IsRail reports whether the attachment is part of a pod's rail information: it has RDMA, or a NIC of the
-// host, or its network needs the rail of the NIC. A plain macvlan has none of these.
+// IsRail reports whether the attachment is part of a pod's rail information. That is so if it has RDMA,
+// if it has a NIC of the host, or if its network needs the rail of the NIC. A plain macvlan has none of
+// these.
 func IsRail(r *ledger.Record) bool {
 	return r.Phase == ledger.Lent && (r.RDMA != nil || r.Loan != nil || r.Rail != nil)
 }
 
-// Describe returns the document of the pod that has the records. Each record of which [IsRail] is
-// true becomes a rail, with the facts that list has of its NIC and its present state in the pod.
-// Describe needs root, and the calling thread must be in the host netns. If something cannot be
-// read, it returns the error and the rest.
+// Describe returns the document of the pod that has the records. Each record for which [IsRail] is
+// true becomes a rail. The rail has the properties of its NIC in list, and its present state in the
+// pod. Describe needs root, and the calling thread must be in the host netns. If something cannot
+// be read, Describe returns an error and the document without it.
 func Describe(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
 	s := &stateReader{}
 	defer s.Close()
 	return s.describe(list, records, pod)
 }
 
-// stateReader reads the present state.
+// stateReader reads the present state of rails.
 type stateReader struct {
 	inventory.Namespaces
-	// see is called for each port that the pod has, if it is not nil.
+	// see, if it is not nil, is called for each port that the pod has.
 	see func(core *rdma.Core, d rdma.Device, port uint32, lent bool)
 }
 
@@ -79,8 +80,8 @@ func (s *stateReader) rails(list *inventory.NICList, r *ledger.Record) ([]Rail, 
 	return rails, errors.Join(errs...)
 }
 
-// netdev returns what the interface in the pod says, and the interface, nil for none.
-// Without it, the record has what it was when ADD ended.
+// netdev returns what the interface in the pod shows, and the interface, or nil if there is none.
+// Without an interface the rail has the values that the record had when ADD ended.
 func (s *stateReader) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	l := Rail{Rail: r.Rail, IfName: r.IfName, MAC: r.MAC, MTU: r.MTU, Addresses: slices.Clone(r.Addresses)}
 	if r.Loan != nil && r.Loan.Driver != "" {
@@ -105,7 +106,7 @@ func (s *stateReader) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	if now.IsUp() && now.HasCarrier() {
 		l.State = inventory.LinkUp
 	}
-	hardware, _ := device.ReadHardware(in.Netns, now.Name) // many interfaces have none
+	hardware, _ := device.ReadHardware(in.Netns, now.Name) // many interfaces report none
 	l.SpeedMbps = hardware.Mbps
 	if err != nil {
 		return l, now, err
@@ -115,11 +116,12 @@ func (s *stateReader) netdev(r *ledger.Record) (Rail, *link.Link, error) {
 	return l, now, nil
 }
 
-// maxAddresses is the number of addresses of an interface that a pod is told of. The kernel
-// has no limit: root in a pod can add a million, which must cost the agent no memory.
+// maxAddresses bounds how many addresses of an interface are published. The kernel has no limit:
+// root in a pod can add a million addresses, which must not cost the agent memory.
 const maxAddresses = 64
 
-// ordered returns the addresses as CIDR, those of the record first and in its order.
+// ordered returns the addresses in CIDR form. The addresses of the record come first, in the order
+// of the record.
 func ordered[T fmt.Stringer](found []T, recorded []string) []string {
 	var list []string
 	for _, a := range found {
@@ -135,8 +137,8 @@ func ordered[T fmt.Stringer](found []T, recorded []string) []string {
 	return list
 }
 
-// gatewayOf returns the gateway of the first address: one in its prefix, or one of its
-// family.
+// gatewayOf returns the gateway of the first address: a gateway in the prefix of that address, or
+// else a gateway of the same family.
 func gatewayOf(addresses, gateways []string) string {
 	if len(addresses) == 0 {
 		return ""
@@ -159,8 +161,8 @@ func gatewayOf(addresses, gateways []string) string {
 	return other
 }
 
-// nicOf returns the NIC of an attachment or of one of its RDMA devices, nil if the list has
-// none.
+// nicOf returns the NIC of an attachment or of one of its RDMA devices, or nil if the list does not
+// have the NIC.
 func nicOf(list *inventory.NICList, r *ledger.Record, d *ledger.RDMADevice) *inventory.NIC {
 	is := func(n *inventory.NIC) bool { return false }
 	switch {
@@ -184,7 +186,7 @@ func nicOf(list *inventory.NICList, r *ledger.Record, d *ledger.RDMADevice) *inv
 	return &list.NICs[i]
 }
 
-// pciOf returns the PCI function of the NIC.
+// pciOf returns the PCI address of the NIC.
 func pciOf(r *ledger.Record, d *ledger.RDMADevice, n *inventory.NIC) string {
 	switch {
 	case n != nil:
@@ -197,7 +199,7 @@ func pciOf(r *ledger.Record, d *ledger.RDMADevice, n *inventory.NIC) string {
 	return ""
 }
 
-// fill adds what is known of the NIC at the PCI address. n may be nil.
+// fill adds what is known about the NIC at the PCI address. n may be nil.
 func (l *Rail) fill(list *inventory.NICList, r *ledger.Record, n *inventory.NIC, pci string) {
 	l.PCI = pci
 	if n != nil {
@@ -230,7 +232,7 @@ func (l *Rail) fill(list *inventory.NICList, r *ledger.Record, n *inventory.NIC,
 	l.GPUs = gpusOf(list, n, pci)
 }
 
-// bridgesOf returns the bridges of a path without its host bridge.
+// bridgesOf returns the bridges in a path, without the host bridge.
 func bridgesOf(path []string) []string {
 	for len(path) > 0 && strings.HasPrefix(path[0], "pci") {
 		path = path[1:]
@@ -238,7 +240,7 @@ func bridgesOf(path []string) []string {
 	return path
 }
 
-// gpusOf returns the GPUs of the node, the nearest first.
+// gpusOf returns the GPUs of the node, with the nearest first.
 func gpusOf(list *inventory.NICList, n *inventory.NIC, pci string) []GPU {
 	uuids := map[string]string{}
 	for i := range list.NICs {
@@ -254,7 +256,7 @@ func gpusOf(list *inventory.NICList, n *inventory.NIC, pci string) []GPU {
 	return gpus
 }
 
-// port adds what the RDMA core says of the device now.
+// port adds what the RDMA core reports about the device now.
 func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now *link.Link) error {
 	in, d, err := s.DeviceOf(r, recorded, s.Pod)
 	if errors.Is(err, rdma.ErrNotFound) {
@@ -273,14 +275,14 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 			all = []string{nic.CharDevice(u.Name)}
 		}
 	}
-	// With umad or issm a pod could manage a port of the host, or an InfiniBand fabric. It gets
-	// neither until the link layer is known.
+	// With umad or issm a pod could manage a port of the host, or an InfiniBand fabric. The pod
+	// gets neither until the link layer is known.
 	l.CharDevices = slices.DeleteFunc(slices.Clone(all), resource.ManagesFabric)
 	if l.Port == 0 && d.Ports == 1 {
 		l.Port = 1
 	}
 	if l.Port == 0 {
-		return errors.New("it is not known which of its ports belongs to the interface")
+		return errors.New("it is unknown which of the device's ports belongs to the interface")
 	}
 	p, err := in.Core.Port(d, l.Port)
 	if err != nil {
@@ -311,7 +313,8 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 }
 
 // setInfiniBand sets the fields of an InfiniBand port and of its interface. now is nil if the port
-// has no interface: the partition is then that at index 0, which programs use by default.
+// has no interface. In that case the partition is the one at index 0, which programs use by
+// default.
 func (l *Rail) setInfiniBand(lid uint32, table rdma.GIDTable, keys []rdma.PKey, now *link.Link) {
 	l.LID = lid
 	if len(table.Entries) > 0 {
@@ -341,8 +344,9 @@ const infiniBand = "InfiniBand"
 // ethernet is the link layer of RoCE ports.
 const ethernet = "Ethernet"
 
-// setGIDs adds the GIDs of the port: all of a port that only the pod has, and of a shared
-// one those of the interface's addresses, because its table has the GIDs of other pods, too.
+// setGIDs adds the GIDs of the port. If only the pod has the port, setGIDs adds all of them. If the
+// port is shared, setGIDs adds only the GIDs of the interface's addresses, because the table also
+// has the GIDs of other pods.
 func (l *Rail) setGIDs(table rdma.GIDTable, lent bool, now *link.Link) {
 	l.SharedPort = !lent && l.LinkLayer != infiniBand && now != nil && now.LowerInOtherNetns
 	for _, e := range table.Entries {
@@ -369,7 +373,7 @@ func (l *Rail) has(ip string) bool {
 	return slices.ContainsFunc(l.Addresses, func(a string) bool { return plain(a) == ip })
 }
 
-// plain returns the address of a CIDR.
+// plain returns the address in a CIDR.
 func plain(cidr string) string {
 	address, _, _ := strings.Cut(cidr, "/")
 	return address
@@ -378,14 +382,16 @@ func plain(cidr string) string {
 // mtus are the path MTUs of RDMA (enum ib_mtu).
 var mtus = []int{4096, 2048, 1024, 512, 256}
 
-// roceHeaders is what iboe_get_mtu in the kernel leaves for the headers of RoCE, in bytes.
+// roceHeaders is the number of bytes that iboe_get_mtu in the kernel leaves for the headers of
+// RoCE.
 const roceHeaders = 96
 
-// ipoibHeader is the header of IPoIB in datagram mode, in bytes (RFC 4391).
+// ipoibHeader is the size in bytes of the header of IPoIB in datagram mode (RFC 4391).
 const ipoibHeader = 4
 
-// ActiveMTU returns the MTU of RDMA packets of a port, by the MTU of its interface. It is 0 if
-// it does not follow from that, as with IPoIB in connected mode. Netlink and sysfs lack it.
+// ActiveMTU returns the MTU of RDMA packets of a port, which it derives from the MTU of the port's
+// interface. It returns 0 if it cannot derive the MTU, for example for IPoIB in connected mode.
+// Netlink and sysfs do not report the MTU.
 func ActiveMTU(linkLayer string, mtu int) int {
 	if linkLayer == infiniBand {
 		if slices.Contains(mtus, mtu+ipoibHeader) {

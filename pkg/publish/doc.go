@@ -2,13 +2,12 @@
 // GPUs of its attachments, and the settings of NCCL, UCX, NVSHMEM and vLLM that follow
 // from them.
 //
-// [Describe] makes the document [Rails] of a pod from the ledger, from the node's NICs and from
-// the pod's network namespace. All other forms are made from it: [Rails.Env],
-// [Rails.NCCLConf], [Rails.EnvSh], and [Rails.TopoXML] with the node's PCI tree. A
-// [Keeper] keeps them as files of each pod, and writes them again when attachments or GIDs
-// change.
+// [Describe] makes the document [Rails] of a pod from the ledger, from the node's NICs and from the
+// pod's network namespace. All other forms are made from this document: [Rails.Env],
+// [Rails.NCCLConf], [Rails.EnvSh], and [Rails.TopoXML] with the node's PCI tree. A [Keeper] writes
+// these forms to files for each pod, and writes the files again when attachments or GIDs change.
 //
-// No ADD or DEL waits for this package, and it writes nothing to the ledger.
+// No ADD or DEL waits for this package, and the package writes nothing to the ledger.
 //
 // To print the settings of NCCL for a pod:
 //

@@ -14,10 +14,10 @@ import (
 // Var is a variable of the environment.
 type Var struct{ Name, Value string }
 
-// ListVar is the variable that lists the others.
+// ListVar is the variable that lists the names of the other variables.
 const ListVar = "RAIL_CNI_ENV"
 
-// ucxDevices selects the devices of UCX.
+// ucxDevices is the variable that selects the devices of UCX.
 const ucxDevices = "UCX_NET_DEVICES"
 
 // The files of a pod.
@@ -28,8 +28,8 @@ const (
 	topoFile  = "topo.xml"
 )
 
-// Env returns the variables of the families in the settings. [ListVar] is the last one. It
-// returns none for a pod without RDMA devices that a list can name.
+// Env returns the variables of the families in the settings. [ListVar] is the last one. Env returns
+// none if no RDMA device of the pod has a name that a list can contain.
 func (r *Rails) Env(s Settings) []Var {
 	if len(r.ports()) == 0 {
 		return nil
@@ -46,8 +46,8 @@ func (r *Rails) Env(s Settings) []Var {
 	return WithList(vars)
 }
 
-// WithList returns the variables with a [ListVar] of their names as the last one. A former
-// [ListVar] is left out. It returns nil if there are no others.
+// WithList returns the variables, followed by a [ListVar] with their names. It leaves out a
+// [ListVar] in vars. It returns nil if there are no other variables.
 func WithList(vars []Var) []Var {
 	var list []Var
 	var names []string
@@ -62,9 +62,9 @@ func WithList(vars []Var) []Var {
 	return append(list, Var{ListVar, strings.Join(names, ",")})
 }
 
-// inLists reports whether the name of an RDMA device can be in the lists of NCCL, UCX and
-// NVSHMEM, and in a line of nccl.conf. The kernel lets a name have any characters, and root in
-// a pod may have given it.
+// inLists reports whether the name of an RDMA device can be in the lists of NCCL, UCX and NVSHMEM,
+// and in a line of nccl.conf. The kernel allows any characters in a name, and root in a pod may
+// have chosen the name.
 func inLists(rdma string) bool {
 	return rdma != "" && !strings.ContainsFunc(rdma, func(c rune) bool {
 		return c <= ' ' || c > '~' || strings.ContainsRune(",:;=^#*?'\"\\$`", c)
@@ -86,11 +86,11 @@ func (r *Rails) ports() []string {
 	return ports
 }
 
-// maxUCX is the length of the longest name of a device that UCX finds by UCX_NET_DEVICES,
-// in bytes: it keeps names in UCT_DEVICE_NAME_MAX, with the port (UCX 1.13.1).
+// maxUCX is the length in bytes of the longest name of a device that UCX finds by UCX_NET_DEVICES:
+// UCX keeps a name and its port in UCT_DEVICE_NAME_MAX bytes (UCX 1.13.1).
 const maxUCX = 15
 
-// ucxPorts returns those ports that UCX can name.
+// ucxPorts returns the ports that UCX can name.
 func (r *Rails) ucxPorts() []string {
 	return slices.DeleteFunc(r.ports(), func(port string) bool {
 		device, _, _ := strings.Cut(port, ":")
@@ -109,8 +109,8 @@ func (r *Rails) roce() []Rail {
 	return list
 }
 
-// nccl returns the variables of NCCL. "=" makes it compare whole names: without it mlx5_1
-// would also match mlx5_10.
+// nccl returns the variables of NCCL. "=" makes NCCL compare whole names: without it mlx5_1 would
+// also match mlx5_10.
 func (r *Rails) nccl(s Settings) []Var {
 	vars := []Var{{"NCCL_IB_HCA", "=" + strings.Join(r.ports(), ",")}}
 	vars = append(vars, r.ncclGID(s)...)
@@ -126,8 +126,8 @@ func (r *Rails) nccl(s Settings) []Var {
 	return vars
 }
 
-// ncclGID returns the variables by which NCCL chooses GIDs, where its defaults (an address
-// of IPv4, RoCE v2) choose none, or another pod's. They hold for all rails.
+// ncclGID returns the variables by which NCCL chooses GIDs. They are needed if NCCL's defaults (an
+// IPv4 address, RoCE v2) choose no GID, or another pod's GID. The variables apply to all rails.
 func (r *Rails) ncclGID(s Settings) []Var {
 	rails := r.roce()
 	if len(rails) == 0 {
@@ -146,10 +146,11 @@ func (r *Rails) ncclGID(s Settings) []Var {
 	return append(vars, r.ownGID(s, rails)...)
 }
 
-// ownGID returns the variable by which NCCL takes the pod's own GID where the port has those of
-// others, too: NCCL takes the first that its defaults match. A range of the own address stays right
-// when indexes change, but it is one for all rails; an index is right for several rails if it is
-// equal on all. The settings may ask for the index in any case.
+// ownGID returns the variable by which NCCL uses the pod's own GID if the port also has the GIDs of
+// others: NCCL uses the first GID that matches its defaults. A range with only the pod's own
+// address stays right when indexes change, but there is only one range for all rails. An index is
+// right for several rails if it is the same on all of them. The settings may require the index in
+// any case.
 func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
 	index, equal := equalIndex(rails)
 	shared := slices.ContainsFunc(rails, func(l Rail) bool { return l.SharedPort })
@@ -164,11 +165,11 @@ func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
 }
 
 // partition returns the P_Key index and the partition (without the membership bit) that all
-// InfiniBand rails share. NCCL and UCX each have one variable for all rails. By default NCCL takes
-// index 0, and UCX the first partition of which the port is a full member. index is 0 if the rails'
-// indexes differ, key is 0 if their partitions differ. Both are 0 if all ports are full members at
-// index 0, if a port is not in its partition, or if there are RoCE rails, which the variables would
-// hold for as well.
+// InfiniBand rails share. NCCL and UCX each have one variable for all rails. By default NCCL uses
+// index 0, and UCX uses the first partition of which the port is a full member. index is 0 if the
+// indexes of the rails differ, and key is 0 if their partitions differ. Both are 0 if all ports are
+// full members at index 0, if a port is not a member of its partition, or if there are RoCE rails,
+// to which the variables would apply as well.
 func (r *Rails) partition() (index int, key uint16) {
 	var keys []uint16
 	var indexes []int
@@ -196,7 +197,8 @@ func (r *Rails) partition() (index int, key uint16) {
 	return index, key
 }
 
-// equalIndex returns the index of the RoCE v2 GID that all rails have, if it is equal.
+// equalIndex returns the index of the rails' RoCE v2 GIDs, if all rails have such a GID at the same
+// index.
 func equalIndex(rails []Rail) (index int, equal bool) {
 	for i, l := range rails {
 		if l.GIDIndexV2 == nil || i > 0 && *l.GIDIndexV2 != index {
@@ -207,8 +209,8 @@ func equalIndex(rails []Rail) (index int, equal bool) {
 	return index, len(rails) > 0
 }
 
-// ownAddress returns the address whose RoCE v2 GID NCCL is to take: the first of IPv4, its
-// default family, or else of IPv6.
+// ownAddress returns the address whose RoCE v2 GID NCCL must use: the first IPv4 address, because
+// IPv4 is NCCL's default family, or the first IPv6 address if there is no IPv4 address.
 func (l *Rail) ownAddress() (own netip.Addr) {
 	for _, text := range l.Addresses {
 		ip, err := netip.ParseAddr(plain(text))
@@ -220,7 +222,7 @@ func (l *Rail) ownAddress() (own netip.Addr) {
 	return own
 }
 
-// hasGID reports whether an address of the rail, of IPv6 or of IPv4, has a GID.
+// hasGID reports whether an address of the rail has a GID. ipv6 selects the family of the address.
 func (l *Rail) hasGID(ipv6 bool) bool {
 	return slices.ContainsFunc(l.GIDs, func(g GID) bool { return strings.Contains(g.IP, ":") == ipv6 && l.has(g.IP) })
 }
@@ -229,9 +231,9 @@ func (l *Rail) hasType(t rdma.GIDType) bool {
 	return slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.Type == t })
 }
 
-// ucx returns the variables of UCX. UCX_NET_DEVICES also keeps UCX from TCP, so it is left out
-// where UCX could name no rail. As NCCL, UCX takes the first GID, and the index is one for all
-// devices.
+// ucx returns the variables of UCX. UCX_NET_DEVICES also keeps UCX from using TCP, so it is left
+// out if UCX can name none of the rails. Like NCCL, UCX uses the first GID, and has one index for
+// all devices.
 func (r *Rails) ucx(Settings) []Var {
 	ports := r.ucxPorts()
 	if len(ports) == 0 {
@@ -253,8 +255,9 @@ func (r *Rails) nvshmem(Settings) []Var {
 	return []Var{{"NVSHMEM_HCA_LIST", strings.Join(r.ports(), ",")}}
 }
 
-// vllm returns the variables by which vLLM selects the NIC of each worker's GPU: pairs of
-// PCI addresses, and the variables that it sets for a worker. It returns none without GPUs.
+// vllm returns the variables by which vLLM selects the NIC of each worker's GPU: pairs of PCI
+// addresses, and the names of the variables that vLLM sets for a worker. Without GPUs it returns
+// none.
 func (r *Rails) vllm(Settings) []Var {
 	nics, port := r.nicOfGPUs()
 	if len(nics) == 0 {
@@ -267,8 +270,9 @@ func (r *Rails) vllm(Settings) []Var {
 	return []Var{{"VLLM_GPU_NIC_PCIE_MAPPING", strings.Join(nics, ",")}, {"VLLM_NIC_SELECTION_VARS", selection}}
 }
 
-// nicOfGPUs returns "GPU=NIC" by PCI addresses for each GPU, sorted: of the nearest rails
-// the one that has the fewest GPUs yet. port is the number of the ports, 0 if they differ.
+// nicOfGPUs returns sorted pairs "GPU=NIC" of PCI addresses, one for each GPU. If several rails are
+// nearest to a GPU, it takes the rail that has the fewest GPUs so far. port is the port number of
+// the rails, or 0 if their ports differ.
 func (r *Rails) nicOfGPUs() (pairs []string, port uint32) {
 	var gpus []string
 	var ports []uint32
@@ -301,12 +305,12 @@ func (r *Rails) nicOfGPUs() (pairs []string, port uint32) {
 	return pairs, port
 }
 
-// forVLLM reports whether vLLM can select the rail for a GPU, by its PCI address, and hand its
-// device to UCX.
+// forVLLM reports whether vLLM can select the rail for a GPU by the rail's PCI address, and hand
+// the rail's device to UCX.
 func (l *Rail) forVLLM() bool { return l.RDMA != "" && l.PCI != "" && len(l.RDMA) <= maxUCX }
 
-// distance returns the distance of a GPU. It reports false if the rail has no RDMA, or does
-// not know the GPU.
+// distance returns the distance of a GPU from the rail. ok is false if the rail has no RDMA, or
+// does not have the GPU in its list.
 func (l *Rail) distance(gpu string) (pcie.Distance, bool) {
 	i := slices.IndexFunc(l.GPUs, func(g GPU) bool { return g.PCI == gpu })
 	if i < 0 || !l.forVLLM() {
@@ -315,8 +319,9 @@ func (l *Rail) distance(gpu string) (pcie.Distance, bool) {
 	return l.GPUs[i].Level, true
 }
 
-// NCCLConf returns the variables of NCCL as a file that NCCL_CONF_FILE may name: one
-// KEY=value a line. It has them also if the settings leave out the family.
+// NCCLConf returns the variables of NCCL in the form of a file that NCCL_CONF_FILE may name, with
+// one KEY=value a line. The result has the variables even if the settings leave out the family
+// NCCL.
 func (r *Rails) NCCLConf(s Settings) []byte {
 	s.Env = []Family{NCCL}
 	var b strings.Builder
@@ -339,8 +344,8 @@ func (r *Rails) EnvSh(s Settings) []byte {
 	return []byte(b.String())
 }
 
-// quote returns the value as one word of sh(1). In single quotes nothing but a single quote
-// is special, which a name of an RDMA device may have.
+// quote returns the value as one word of sh(1). In single quotes only a single quote is special,
+// and the name of an RDMA device may contain one.
 func quote(value string) string {
 	return "'" + strings.ReplaceAll(value, "'", `'\''`) + "'"
 }

@@ -18,21 +18,22 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
-// Containers mount the directory of a pod, also those of other users: nothing in it is
-// secret, and only root writes.
+// Containers mount the directory of a pod, even containers that run as other users. So nothing in
+// it is secret, and only root may write.
 const (
 	openDir  = 0o755
 	openFile = 0o644
 )
 
-// podsDir is the directory below the state directory that has those of the pods.
+// podsDir is the directory below the state directory that contains the directories of the pods.
 const podsDir = "pods"
 
-// dirName matches what may be the name of a pod's directory: a UID, or a container ID.
+// dirName matches a valid name of a pod's directory: a UID, or a container ID.
 var dirName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-// nameOf returns the name of the directory of the record's pod: the UID or, if the runtime
-// named none that can be a file's name, the container ID. It returns "" if that cannot either.
+// nameOf returns the name of the directory for the record's pod. That is the pod's UID. If the
+// runtime gave no UID that can be a file name, it is the container ID. If that cannot be a file
+// name either, nameOf returns "".
 func nameOf(r *ledger.Record) string {
 	if r.Pod != nil && dirName.MatchString(r.Pod.UID) {
 		return r.Pod.UID
@@ -43,13 +44,14 @@ func nameOf(r *ledger.Record) string {
 	return ""
 }
 
-// files are the directories of the pods.
+// files is the directory that contains the directories of the pods.
 type files struct {
 	root *os.Root
 	path string
 }
 
-// openFiles opens the directory of the pods' directories, and makes it if it is missing.
+// openFiles opens the directory that contains the directories of the pods. It makes the directory
+// if it is missing.
 func openFiles(stateDir string) (*files, error) {
 	path := filepath.Join(stateDir, podsDir)
 	if err := safepath.Check(stateDir); err != nil {
@@ -65,7 +67,7 @@ func openFiles(stateDir string) (*files, error) {
 	if err != nil {
 		return nil, failure.Wrap(err, failure.IO, "directory of rail information")
 	}
-	// The umask does not count: pods read it.
+	// The umask must not apply, because pods read the directory.
 	return &files{root: root, path: path}, root.Chmod(".", openDir)
 }
 
@@ -74,9 +76,9 @@ func (f *files) close() { _ = f.root.Close() }
 // dir returns the path of a pod's directory.
 func (f *files) dir(name string) string { return filepath.Join(f.path, name) }
 
-// write replaces the files of a pod that differ, each by a rename in the directory that
-// containers have mounted, rails.json last: a reader that has seen its generation finds the
-// others at least as new.
+// write replaces those files of a pod that differ. It replaces each file by a rename in the
+// directory that containers have mounted. It replaces rails.json last: a reader that has seen the
+// generation in rails.json finds the other files at least as new.
 func (f *files) write(name string, r *Rails, s Settings, m Machine) error {
 	if err := f.root.Mkdir(name, openDir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -100,7 +102,7 @@ func (f *files) write(name string, r *Rails, s Settings, m Machine) error {
 	return nil
 }
 
-// replace makes the file have the data; nil removes it.
+// replace writes data to the file if the file differs. If data is nil, replace removes the file.
 func replace(dir *os.Root, name string, data []byte) error {
 	if data == nil {
 		if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -127,13 +129,13 @@ func replace(dir *os.Root, name string, data []byte) error {
 	return err
 }
 
-// maxFile bounds a file that is read, in bytes.
+// maxFile bounds the size of a file that is read, in bytes.
 const maxFile = 1 << 20
 
-// read returns the document that a pod has, nil if it has none that can be read.
+// read returns the document in the pod's directory, or nil if there is none that can be read.
 func (f *files) read(name string) *Rails {
 	path := filepath.Join(name, railsFile)
-	// A privileged pod may have replaced it, by a FIFO for example.
+	// A privileged pod may have replaced the file, for example by a FIFO.
 	if info, err := f.root.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > maxFile {
 		return nil
 	}
@@ -148,12 +150,13 @@ func (f *files) read(name string) *Rails {
 	return r
 }
 
-// remove removes a pod's directory. A container that has it mounted still has the
-// directory, which is empty.
+// remove removes a pod's directory. A container that has mounted the directory still has it, but
+// the directory is empty.
 func (f *files) remove(name string) error { return f.root.RemoveAll(name) }
 
-// names returns the names of the pods' directories, which have files of a pod and nothing else, and
-// of links, which nobody else needs. Another directory is not the publisher's, and is not removed.
+// names returns the names of the pods' directories. These are the directories that contain only
+// files of a pod, and links, which nobody else needs. Any other directory does not belong to the
+// publisher, and is not removed.
 func (f *files) names() ([]string, error) {
 	entries, err := fs.ReadDir(f.root.FS(), ".")
 	var names []string
@@ -165,7 +168,7 @@ func (f *files) names() ([]string, error) {
 	return names, err
 }
 
-// isOwn reports whether the directory has files of a pod only. A writer that was killed may
+// isOwn reports whether the directory contains only files of a pod. A writer that was killed may
 // have left it without rails.json.
 func (f *files) isOwn(name string) bool {
 	inside, err := fs.ReadDir(f.root.FS(), name)

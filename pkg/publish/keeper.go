@@ -25,76 +25,77 @@ import (
 
 // Times of the keeper.
 const (
-	pollGIDs = 500 * time.Millisecond // between scans of the GID tables of rails
-	slow     = 30 * time.Second       // between scans of everything: no message reports a link's state
-	rest     = 500 * time.Millisecond // longest pause between two passes; else it is as long as the pass
+	pollGIDs = 500 * time.Millisecond // time between scans of the GID tables of rails
+	slow     = 30 * time.Second       // time between scans of everything: no message reports a link's state
+	rest     = 500 * time.Millisecond // longest pause between two passes, which otherwise is as long as the pass
 	minGap   = 5 * time.Millisecond   // least pause between two passes
-	factsFor = time.Minute            // the age of the NICs' facts at which they are read again
-	again    = 5 * time.Second        // after a failure, and after a panic
+	factsFor = time.Minute            // the age at which the NICs' facts are read again
+	again    = 5 * time.Second        // pause after a failure or a panic
 )
 
-// Options are those of a [Keeper].
+// Options configures a [Keeper].
 type Options struct {
-	StateDirs []string // of the plugins; the first one gets the directory "pods"
-	Node      string   // its name in the cluster
-	// Client writes annotations, if the node file asks for them. nil writes none.
+	StateDirs []string // state directories of the plugins; the first one gets the directory "pods"
+	Node      string   // the node's name in the cluster
+	// Client writes annotations, if the node file requires them. With nil no annotations are
+	// written.
 	Client *kube.Client
 	// NodeFile is the process's reader of the node file.
 	NodeFile *nodefile.Reader
-	Dirs     *notify.Dirs // the process's, which reports changes of records
+	Dirs     *notify.Dirs // the process's Dirs, which reports changes of records
 	Log      *slog.Logger
-	// Notify passes on notices, if it is not nil.
+	// Notify, if it is not nil, passes on notices.
 	Notify func(component.Notice)
 }
 
 // Keeper keeps the files of each pod that holds a rail. Its methods are safe for concurrent
 // use.
 //
-// A Lookup waits for no pod but its own: mu is held for the fields only, never while
-// something is read or written. One goroutine at a time builds a pod's files: it holds the
+// A Lookup waits for no other pod than its own: mu is held only while fields are used, never while
+// something is read or written. Only one goroutine at a time builds a pod's files, and it holds the
 // pod's token.
 type Keeper struct {
 	Options
 	annotator *annotator
 	reporter  *component.Reporter
 
-	// list is inventory.NICs, but for tests.
+	// list is inventory.NICs, except in tests.
 	list func() (*inventory.NICList, error)
 
 	opening sync.Mutex            // guards opened
 	opened  *opened               // nil until open has succeeded
-	facts   atomic.Pointer[facts] // nil until they were read
-	reading sync.Mutex            // of the facts
+	facts   atomic.Pointer[facts] // nil until the facts have been read
+	reading sync.Mutex            // held by the reader of the facts
 	started time.Time             // when NewKeeper was called
 
-	refreshing sync.Mutex    // of the settings
-	generation atomic.Uint64 // of the node file that the settings are of, 0 for none
+	refreshing sync.Mutex    // held by the reader of the settings
+	generation atomic.Uint64 // generation of the node file from which the settings come, 0 for none
 
 	mu       sync.Mutex
 	settings Settings
 	pods     map[string]*pod // by the names of their directories
-	scans    uint64          // number of the last scan of the ledgers that has begun, in Run or a Lookup
-	lastRead uint64          // number of the last scan of read
-	watches  watches         // only Run closes one
+	scans    uint64          // number of the last scan of the ledgers that Run or a Lookup has begun
+	lastRead uint64          // number of the last scan that read has begun
+	watches  watches         // only Run closes a watch
 	metrics  metrics
 
 	left bool // a directory was not removed, because its pod was being built; only Run uses it
 }
 
-// opened is what the keeper needs. It is not changed.
+// opened has what the keeper needs. It is not changed after it is made.
 type opened struct {
 	host    *netns.Netns
 	ledgers []*ledger.Ledger
-	caches  []*ledger.Cache // of the ledgers
+	caches  []*ledger.Cache // caches of the ledgers
 	files   *files
 }
 
-// facts are the node's NICs at a time.
+// facts are the node's NICs at one point in time.
 type facts struct {
 	list *inventory.NICList
 	time time.Time
 
-	generation uint64 // that of the node file, which has the rails, when the reading began
+	generation uint64 // generation of the node file (which has the rails) when the reading began
 }
 
 // pod is a pod that holds a rail. The keeper's mu guards it.
@@ -102,18 +103,18 @@ type pod struct {
 	token   chan struct{} // has one element while its files are built or removed
 	scans   uint64        // the last scan that began before its records were read
 	records []*ledger.Record
-	rails   *Rails // what its files say, nil until they are written
+	rails   *Rails // the content of its files, nil until they are written
 
-	// changes counts changes of records, GIDs and settings. built is the value of changes
-	// when the last build without errors began. due asks for a build without a change.
+	// changes counts changes of records, GIDs and settings. built is the value that changes had
+	// when the last build without errors began. due requests a build without a change.
 	changes, built uint64
 	due            bool
 	next           time.Time // when Run may build it again
 
-	counted bool // in the metrics: its first files are there
+	counted bool // the metrics have the pod: its first files are written
 }
 
-// work is what a pod was when its build began.
+// work is the state that a pod had when its build began.
 type work struct {
 	records  []*ledger.Record
 	settings Settings
@@ -123,16 +124,16 @@ type work struct {
 
 func newPod() *pod { return &pod{token: make(chan struct{}, 1)} }
 
-// changed asks for a build. mu is held.
+// changed requests a build. mu is held.
 func (p *pod) changed() {
 	p.changes++
 	p.next = time.Time{}
 }
 
-// current reports whether the files have all known changes. mu is held.
+// current reports whether the files contain all known changes. mu is held.
 func (p *pod) current() bool { return p.built == p.changes && p.rails != nil }
 
-// NewKeeper returns a Keeper that has done nothing yet. Run must be called once.
+// NewKeeper returns a Keeper that has done nothing yet. The caller must call Run once.
 func NewKeeper(o Options) *Keeper {
 	k := &Keeper{Options: o, reporter: component.NewReporter("publisher", o.Log, o.Notify), metrics: newMetrics(), started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
 	k.list = func() (*inventory.NICList, error) { return inventory.NICsBy(o.NodeFile, o.StateDirs...) }
@@ -143,19 +144,19 @@ func NewKeeper(o Options) *Keeper {
 // Publication is the rail information of a pod, and where its files are.
 type Publication struct {
 	Rails    *Rails
-	Settings Settings // the node's, before the pod's annotation
+	Settings Settings // settings of the node, without the pod's annotation
 	// Dir is the directory of the pod's files on the host.
 	Dir string
 }
 
-// Lookup returns the current rail information of the pod of a sandbox, nil if the pod holds no rail. It reads
-// the ledger, so that an ADD that has just ended counts, and it writes the files before it
-// returns. It may be called before Run, and after a panic in Run.
+// Lookup returns the current rail information of the pod of a sandbox, or nil if the pod holds no rail. It
+// reads the ledger, so that an ADD that has just ended counts. It writes the files before it returns. It may
+// be called before Run, and after a panic in Run.
 func (k *Keeper) Lookup(ctx context.Context, sandboxID string) (*Publication, error) {
 	return component.Value(k.reporter, func() (*Publication, error) { return k.find(ctx, sandboxID) })
 }
 
-// find is Lookup, and may panic.
+// find is Lookup without the recovery from a panic.
 func (k *Keeper) find(ctx context.Context, sandboxID string) (*Publication, error) {
 	o, err := k.open()
 	if err != nil {
@@ -170,7 +171,7 @@ func (k *Keeper) find(ctx context.Context, sandboxID string) (*Publication, erro
 		}
 		name := nameOf(records[0])
 		if name == "" {
-			return nil, fmt.Errorf("%s: neither its UID nor its ID can name a directory", records[0].Holder())
+			return nil, fmt.Errorf("%s: neither the pod's UID nor the container's ID can be the name of a directory", records[0].Holder())
 		}
 		if told, err := k.lookup(ctx, o, name, records, look); told != nil || err != nil {
 			return told, err
@@ -178,7 +179,7 @@ func (k *Keeper) find(ctx context.Context, sandboxID string) (*Publication, erro
 	}
 }
 
-// beginScan returns the number of a scan of the ledgers, which is to begin.
+// beginScan returns the number of a scan of the ledgers that is about to begin.
 func (k *Keeper) beginScan() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -186,8 +187,8 @@ func (k *Keeper) beginScan() uint64 {
 	return k.scans
 }
 
-// lookup is Lookup of the pod with these records, which were read after the scan began. It
-// returns nil without an error if they must be read again.
+// lookup is Lookup for the pod with these records, which were read after the scan began. It returns
+// nil without an error if the records must be read again.
 func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*ledger.Record, look uint64) (*Publication, error) {
 	p, told := k.holdCurrent(o, name, records, look)
 	if p == nil || told != nil {
@@ -210,8 +211,8 @@ func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*
 	return &Publication{Rails: rails, Settings: w.settings, Dir: o.files.dir(name)}, nil
 }
 
-// holdCurrent sets the records that a Lookup has read. It returns the pod, nil if they must
-// be read again, and what the pod is told if that is current.
+// holdCurrent sets the records that a Lookup has read. It returns the pod, or nil if the records
+// must be read again. It also returns the pod's publication, if that is current.
 func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, look uint64) (*pod, *Publication) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -225,8 +226,9 @@ func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, l
 	return p, k.publicationOf(o, name, p)
 }
 
-// takeHeld is holdCurrent for the holder of the token of p. It returns what the pod is told
-// if that is current, else what to build. It returns neither if the pod has been removed.
+// takeHeld is holdCurrent for a caller that holds the token of p. It returns the pod's publication
+// if that is current. Otherwise it returns what to build. It returns neither if the pod has been
+// removed.
 func (k *Keeper) takeHeld(o *opened, name string, p *pod, records []*ledger.Record, look uint64) (*Publication, *work) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -246,13 +248,13 @@ func (k *Keeper) take(p *pod) *work {
 	return &work{records: p.records, settings: k.settings, changes: p.changes, before: p.rails}
 }
 
-// publicationOf returns what the pod is told. mu is held.
+// publicationOf returns the pod's publication. mu is held.
 func (k *Keeper) publicationOf(o *opened, name string, p *pod) *Publication {
 	return &Publication{Rails: p.rails, Settings: k.settings, Dir: o.files.dir(name)}
 }
 
-// refreshSettings takes the settings from the node file if it has changed. A file that cannot be
-// read changes nothing: no NIC is lent then either.
+// refreshSettings reads the settings from the node file if the file has changed. If the file cannot
+// be read, the settings stay the same: no NIC is lent in that case either.
 func (k *Keeper) refreshSettings() {
 	k.refreshing.Lock()
 	defer k.refreshing.Unlock()
@@ -270,7 +272,7 @@ func (k *Keeper) refreshSettings() {
 	}
 }
 
-// open opens what the keeper needs, once.
+// open opens what the keeper needs, on the first call.
 func (k *Keeper) open() (*opened, error) {
 	k.opening.Lock()
 	defer k.opening.Unlock()
@@ -308,7 +310,8 @@ func (o *opened) close() {
 	o.host.Close()
 }
 
-// ofContainer returns the records of rails of a container, and why others could not be read.
+// ofContainer returns the records of rails of a container, and the errors of records that could not
+// be read.
 func (o *opened) ofContainer(id string) (records []*ledger.Record, errs []error) {
 	for _, cache := range o.caches {
 		found, unread := cache.HeldBy(id, o.host.ID, IsRail)
@@ -318,15 +321,14 @@ func (o *opened) ofContainer(id string) (records []*ledger.Record, errs []error)
 	return records, errs
 }
 
-// close is called at the end of Run. Files that a Lookup uses stay open until the process
-// ends.
+// close is called when Run ends. Files that a Lookup uses stay open until the process ends.
 func (k *Keeper) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.watches.close()
 }
 
-// hold sets the records of a pod. They were read after the scan with this number began. mu is
+// hold sets the records of a pod, which were read after the scan with the number look began. mu is
 // held.
 func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
 	p := k.pods[name]
@@ -334,7 +336,8 @@ func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
 		p = newPod()
 		k.pods[name] = p
 	}
-	// Those of a later scan are newer. But a Lookup tells no sandbox what another one has.
+	// The records of a later scan are newer. But a Lookup must not show a sandbox the records of
+	// another one.
 	if look < p.scans && p.records[0].ContainerID == records[0].ContainerID {
 		return p
 	}
@@ -348,8 +351,8 @@ func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
 	return p
 }
 
-// Run keeps the files until ctx ends. It starts again after a panic, which does not end the
-// process.
+// Run keeps the files up to date until ctx ends. It starts again after a panic, which does not end
+// the process.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.close()
 	var beside sync.WaitGroup
@@ -358,14 +361,14 @@ func (k *Keeper) Run(ctx context.Context) {
 	k.reporter.Run(ctx, k.run)
 }
 
-// run is one run until ctx ends, or it panics.
+// run is one run, which ends when ctx ends or something panics.
 func (k *Keeper) run(ctx context.Context) {
 	changed := component.NewTrigger()
 	records := k.Dirs.Subscribe(changed.Fire)
 	defer records.Close()
 	var full time.Time
 	polled := time.Now()
-	began := polled // of a pass, which begins with what woke it
+	began := polled // start of a pass, which begins with what woke Run
 	for ctx.Err() == nil {
 		for _, dir := range k.StateDirs {
 			records.Watch(filepath.Join(dir, "attachments"))
@@ -384,7 +387,7 @@ func (k *Keeper) run(ctx context.Context) {
 		if k.busy() {
 			pause = min(pause, pollGIDs)
 		}
-		if time.Since(polled) > 2*pollGIDs { // ADDs that follow each other closely must not keep it from looking
+		if time.Since(polled) > 2*pollGIDs { // ADDs that follow each other closely must not prevent a poll
 			polled = time.Now()
 			k.poll()
 		}
@@ -403,7 +406,7 @@ func (k *Keeper) run(ctx context.Context) {
 	}
 }
 
-// busy reports whether there are GIDs to look at, or pods to be built or removed.
+// busy reports whether there are GIDs to poll, or pods to be built or removed.
 func (k *Keeper) busy() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -415,7 +418,7 @@ func (k *Keeper) busy() bool {
 	return len(k.watches) > 0 || k.left
 }
 
-// allDue makes the next buildDue build all pods. Until then their files count as current.
+// allDue makes the next buildDue build all pods. Until then the files of the pods count as current.
 func (k *Keeper) allDue() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -451,8 +454,8 @@ func (k *Keeper) buildDue(ctx context.Context) {
 	}
 }
 
-// takeDue returns a pod that is due, with its token, and what to build. It returns nil if the
-// pod is not due, and while a Lookup builds it.
+// takeDue returns a pod that is due, with its token held, and what to build. It returns nil if the
+// pod is not due, or if a Lookup is building it.
 func (k *Keeper) takeDue(name string) (*pod, *work) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -468,7 +471,7 @@ func (k *Keeper) takeDue(name string) (*pod, *work) {
 	}
 }
 
-// read reads the ledgers, and removes the directories of pods that hold nothing.
+// read reads the ledgers, and removes the directories of pods that hold no rail.
 func (k *Keeper) read() error {
 	k.left = false
 	o, err := k.open()
@@ -481,14 +484,14 @@ func (k *Keeper) read() error {
 	names := k.holdNewest(newest, look)
 	var errs []error
 	if !unread {
-		before, err := o.files.names() // of an agent before this one
+		before, err := o.files.names() // directories of an earlier agent
 		names, errs = append(names, before...), append(errs, err)
 	}
 	slices.Sort(names)
 	names = slices.Compact(names)
 	for _, name := range names {
-		// An unreadable record may be of a pod that is there. It stays so until somebody
-		// repairs it, and other pods come and go.
+		// An unreadable record may belong to a pod that still exists. The record stays unreadable
+		// until somebody repairs it, while other pods come and go.
 		if newest[name] == nil && (!unread || k.without(o, name)) {
 			errs = append(errs, k.drop(o, name, look))
 		}
@@ -497,7 +500,7 @@ func (k *Keeper) read() error {
 	return errors.Join(errs...)
 }
 
-// beginRead is beginScan of read.
+// beginRead is beginScan for read.
 func (k *Keeper) beginRead() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -511,7 +514,7 @@ func (k *Keeper) holdNewest(newest map[string][]*ledger.Record, look uint64) []s
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, records := range newest {
-		if p := k.pods[name]; p == nil || p.scans < look { // else a Lookup has read them since
+		if p := k.pods[name]; p == nil || p.scans < look { // otherwise a Lookup has read them since
 			k.hold(name, records, look)
 		}
 	}
@@ -526,8 +529,9 @@ func (k *Keeper) forget() {
 	k.annotator.keep(slices.Collect(maps.Keys(k.pods)))
 }
 
-// newest returns the records of rails by the names of the pods' directories, of each pod those
-// of its newest container, and whether some records could not be read.
+// newest returns the records of rails, by the names of the pods' directories. For each pod it
+// returns only the records of the newest container. unread reports whether some records could not
+// be read.
 func (o *opened) newest() (newest map[string][]*ledger.Record, unread bool) {
 	newest = map[string][]*ledger.Record{}
 	for _, cache := range o.caches {
@@ -542,7 +546,7 @@ func (o *opened) newest() (newest map[string][]*ledger.Record, unread bool) {
 				if r.Created.Before(have[len(have)-1].Created) {
 					continue
 				}
-				newest[name] = nil // a sandbox that ends, and the one in its place
+				newest[name] = nil // a sandbox that ends, and the sandbox that replaces it
 			}
 			newest[name] = append(newest[name], r)
 		}
@@ -550,7 +554,7 @@ func (o *opened) newest() (newest map[string][]*ledger.Record, unread bool) {
 	return newest, unread
 }
 
-// without reports whether the ledgers certainly have no rail of the pod.
+// without reports whether it is certain that the ledgers have no rail of the pod.
 func (k *Keeper) without(o *opened, name string) bool {
 	k.mu.Lock()
 	p := k.pods[name]
@@ -568,8 +572,8 @@ func (k *Keeper) without(o *opened, name string) bool {
 	return true
 }
 
-// drop removes a pod and its directory, unless a later scan has found records. A Lookup of the
-// pod waits until that is done, and then builds the pod again.
+// drop removes a pod and its directory, unless a later scan has found records. A Lookup of the pod
+// waits until the pod is removed, and then builds it again.
 func (k *Keeper) drop(o *opened, name string, look uint64) error {
 	k.mu.Lock()
 	p := k.pods[name]
@@ -601,9 +605,9 @@ func (k *Keeper) drop(o *opened, name string, look uint64) error {
 	return err
 }
 
-// refreshFacts reads the NICs again if their facts are old and somebody holds one, and
-// reports whether it has. It reads the first ones in advance, because a pod waits for them.
-// It waits for no Lookup that reads them.
+// refreshFacts reads the NICs again if their facts are old and a pod holds a NIC. It reports
+// whether it has read them. It reads the first facts in advance, because a pod would have to wait
+// for them. It does not wait for a Lookup that is reading the facts.
 func (k *Keeper) refreshFacts() bool {
 	f := k.facts.Load()
 	k.mu.Lock()
@@ -631,8 +635,8 @@ func (k *Keeper) readFacts() (*inventory.NICList, error) {
 	return list, nil
 }
 
-// nics returns the NICs for these records. It reads them if there are none yet, if the node
-// file has changed, or if they lack one of the records'.
+// nics returns the NICs for these records. It reads them if they have not been read yet, if the
+// node file has changed, or if the NIC of a record is missing.
 func (k *Keeper) nics(records []*ledger.Record) (*inventory.NICList, error) {
 	if f := k.facts.Load(); k.suffice(f, records) {
 		return f.list, nil
@@ -645,8 +649,8 @@ func (k *Keeper) nics(records []*ledger.Record) (*inventory.NICList, error) {
 	return k.readFacts()
 }
 
-// suffice reports whether the facts are of this node file, and are new or have the NICs of
-// all records. f may be nil.
+// suffice reports whether the facts belong to the current node file, and are either new or have the
+// NICs of all records. f may be nil.
 func (k *Keeper) suffice(f *facts, records []*ledger.Record) bool {
 	if f == nil || f.generation != k.generation.Load() {
 		return false
@@ -661,27 +665,27 @@ func (k *Keeper) suffice(f *facts, records []*ledger.Record) bool {
 	return time.Since(f.time) < again || !slices.ContainsFunc(records, lacks)
 }
 
-// buildHeld calls build for the holder of the pod's token, and releases the token.
+// buildHeld calls build for a caller that holds the pod's token, and releases the token.
 func (k *Keeper) buildHeld(o *opened, name string, p *pod, w *work) error {
 	defer func() { <-p.token }()
 	_, err := k.build(o, name, p, w)
 	return err
 }
 
-// build writes the files of a pod, and returns what the pod is told. If some of it cannot be
-// read, it returns the rest and an error. If the NICs cannot be read, it returns nil and leaves
-// the files unchanged. The caller has the pod's token.
+// build writes the files of a pod, and returns the document that it has written. If some of it
+// cannot be read, build returns the rest and an error. If the NICs cannot be read, build returns
+// nil and leaves the files unchanged. The caller holds the pod's token.
 func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) {
 	before := w.before
 	if before == nil {
 		o.files.clean(name)
-		before = o.files.read(name) // of an agent before this one: its generation goes on
+		before = o.files.read(name) // the document of an earlier agent, whose generation continues
 	}
 	list, err := k.nics(w.records)
 	if err != nil {
 		k.mu.Lock()
 		defer k.mu.Unlock()
-		// The document may be of a sandbox before this one, whose devices others have now.
+		// The document may belong to an earlier sandbox, whose devices others have now.
 		p.rails, p.next = nil, time.Now().Add(again)
 		return nil, err
 	}
@@ -704,7 +708,7 @@ func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) 
 		k.metrics.fileFailures++
 	case !p.counted:
 		p.counted = true
-		if w.records[0].Created.After(k.started) { // else it waited for the agent
+		if w.records[0].Created.After(k.started) { // otherwise the pod waited for the agent
 			k.metrics.took.Observe(time.Since(firstOf(w.records)))
 		}
 	}
@@ -714,14 +718,14 @@ func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) 
 	return rails, err
 }
 
-// built records the result of a build that began after this number of changes. A failed build
-// counts as a change, so that another one follows.
+// built records the result of a build. changes is the number of changes when the build began. A
+// failed build counts as a change, so that another build follows.
 func (k *Keeper) built(p *pod, rails *Rails, changes uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p.rails = rails
 	switch {
-	case p.changes != changes: // since
+	case p.changes != changes: // something has changed since
 		p.built = changes
 		return
 	case err != nil:
@@ -730,7 +734,7 @@ func (k *Keeper) built(p *pod, rails *Rails, changes uint64, err error) {
 	p.built, p.next = changes, time.Now().Add(again)
 }
 
-// firstOf returns the earliest time at which one of the records was written.
+// firstOf returns the earliest time at which one of the records was last written.
 func firstOf(records []*ledger.Record) time.Time {
 	first := records[0].Updated
 	for _, r := range records {
@@ -741,7 +745,7 @@ func firstOf(records []*ledger.Record) time.Time {
 	return first
 }
 
-// readPod returns what the pod of the records is told.
+// readPod returns the document for the pod of the records.
 func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list *inventory.NICList) (*Rails, error) {
 	ref := PodRef{Node: k.Node}
 	if who := records[0].Pod; who != nil {
@@ -760,8 +764,8 @@ func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list 
 	return rails, err
 }
 
-// report reports a failure to tell a pod, or of what key names, unless the last one was the
-// same. A nil err ends it.
+// report reports a failure of what key names, such as a pod, unless the last report for key was the
+// same. A nil err ends the failure.
 func (k *Keeper) report(key string, err error) {
 	k.reporter.OnceErr(key, err, component.Notice{Reason: "NotPublished", Summary: "cannot publish the rail information", Warning: true})
 }

@@ -2,10 +2,11 @@ package publish
 
 import "github.com/rail-cni/rail-cni/pkg/component"
 
-// metrics are those of a keeper.
+// metrics are the metrics of a keeper.
 type metrics struct {
 	fileFailures uint64
-	// took has the time from when a pod's first rail was lent until its first files were written.
+	// took has the times from the moment when a pod's first rail was lent until the pod's first
+	// files were written.
 	took *component.Histogram
 }
 

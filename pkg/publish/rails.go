@@ -10,18 +10,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Schema is the version of the document [Rails]. Later versions of it only add keys.
+// Schema is the version of the document [Rails]. Later releases with the same Schema only add keys.
 const Schema = "rail-cni.io/rails/v1"
 
-// Rails is the rail information of a pod: about its attachments. Its JSON is the file rails.json
-// (docs/reference/rails-json.md).
+// Rails is the rail information of a pod, which describes the pod's attachments. Its JSON is the
+// file rails.json (docs/reference/rails-json.md).
 type Rails struct {
 	Schema string `json:"schema"`
 	Pod    PodRef `json:"pod"`
-	// Generation counts the changes of the file: of two documents of one pod, the one with
-	// the greater generation is the later one. [Describe] returns 0.
+	// Generation counts the changes of the file. Of two documents of the same pod, the document
+	// with the greater generation is later. [Describe] returns 0.
 	Generation uint64 `json:"generation"`
-	// Rails are sorted by the number of the rail, those without a number last, then by interface.
+	// Rails are sorted by the number of the rail, and then by interface. Rails without a number
+	// come last.
 	Rails []Rail `json:"rails"`
 }
 
@@ -33,45 +34,46 @@ type PodRef struct {
 	Node      string `json:"node,omitempty"`
 }
 
-// Rail is one attachment of the pod, with one RDMA device at most: an attachment with two,
-// such as a macvlan on a bond, is there twice.
+// Rail is one attachment of the pod, with at most one RDMA device. An attachment with two devices,
+// such as a macvlan on a bond, appears twice.
 type Rail struct {
 	Rail   *int   `json:"rail,omitempty"`   // nil if the NIC has no rail
-	IfName string `json:"ifName,omitempty"` // in the pod; empty if no interface was lent
+	IfName string `json:"ifName,omitempty"` // name in the pod, empty if no interface was lent
 	RDMA   string `json:"rdma,omitempty"`   // the RDMA device, by the name that the pod sees
 	Port   uint32 `json:"port,omitempty"`
 	// LinkLayer is "Ethernet" or "InfiniBand".
 	LinkLayer string `json:"linkLayer,omitempty"`
-	// State is that of the RDMA port, "ACTIVE" for example; without RDMA "up" or "down".
+	// State is the state of the RDMA port, for example "ACTIVE". Without RDMA it is "up" or "down".
 	State     string `json:"state,omitempty"`
 	SpeedMbps uint32 `json:"speedMbps,omitempty"` // megabit per second
-	MTU       int    `json:"mtu,omitempty"`       // of the interface, in bytes
-	ActiveMTU int    `json:"activeMtu,omitempty"` // of RDMA packets, in bytes
+	MTU       int    `json:"mtu,omitempty"`       // MTU of the interface, in bytes
+	ActiveMTU int    `json:"activeMtu,omitempty"` // MTU of RDMA packets, in bytes
 	MAC       string `json:"mac,omitempty"`
-	PCI       string `json:"pci,omitempty"` // the NIC's; of a macvlan, the parent's
+	PCI       string `json:"pci,omitempty"` // PCI address of the NIC, which for a macvlan is the parent
 	NUMA      *int   `json:"numa,omitempty"`
 	// PCIeSwitch is the upstream port of the PCIe switch above the NIC.
 	PCIeSwitch string `json:"pcieSwitch,omitempty"`
-	// SysImageGUID is that of the RDMA device. The functions of one card have the same.
+	// SysImageGUID is the system image GUID of the RDMA device. The functions of one card have the
+	// same.
 	SysImageGUID string `json:"sysImageGUID,omitempty"`
 	GIDs         []GID  `json:"gids,omitempty"` // by index
-	// LID, GUID, PKey, PKeyIndex and Mode are those of an InfiniBand port and its interface. The
-	// index of a P_Key depends on the history of the port: it differs between nodes, and is read
-	// each time. PKeyIndex is nil if the port is not in the interface's partition.
+	// LID, GUID, PKey, PKeyIndex and Mode belong to an InfiniBand port and its interface. The index
+	// of a P_Key depends on the history of the port, so it differs between nodes, and is read each
+	// time. PKeyIndex is nil if the port is not a member of the interface's partition.
 	LID       uint32 `json:"lid,omitempty"`
-	GUID      string `json:"guid,omitempty"` // of the port
-	PKey      string `json:"pkey,omitempty"` // of the interface's partition: "0x8001", "0x0001" for a limited member
+	GUID      string `json:"guid,omitempty"` // GUID of the port
+	PKey      string `json:"pkey,omitempty"` // key of the interface's partition: "0x8001", or "0x0001" for a limited member
 	PKeyIndex *int   `json:"pkeyIndex,omitempty"`
 	Mode      string `json:"mode,omitempty"` // datagram or connected
-	// SharedPort is true if the GID table of the port has the GIDs of the host and of other pods, too, as
-	// with a macvlan. A program that takes the first GID may take another's.
+	// SharedPort is true if the GID table of the port also has GIDs of the host and of other pods, as
+	// with a macvlan. A program that takes the first GID may take a GID of somebody else.
 	SharedPort bool `json:"sharedPort,omitempty"`
-	// GIDIndexV2 is the index of the RoCE v2 GID of the first address that has one, nil if
-	// none has, and on InfiniBand.
+	// GIDIndexV2 is the index of the RoCE v2 GID of the first address that has such a GID. It is
+	// nil if no address has one, and on InfiniBand.
 	GIDIndexV2  *int     `json:"gidIndexV2,omitempty"`
 	Addresses   []string `json:"addresses,omitempty"` // CIDR
-	Gateway     string   `json:"gateway,omitempty"`   // of the first address
-	GPUs        []GPU    `json:"gpus,omitempty"`      // of the node, the nearest first
+	Gateway     string   `json:"gateway,omitempty"`   // gateway of the first address
+	GPUs        []GPU    `json:"gpus,omitempty"`      // GPUs of the node, with the nearest first
 	CharDevices []string `json:"charDevices,omitempty"`
 }
 
@@ -80,7 +82,7 @@ type GID struct {
 	Index int          `json:"index"`
 	Type  rdma.GIDType `json:"type"`          // as the kernel names it
 	GID   string       `json:"gid,omitempty"` // eight groups of four digits
-	IP    string       `json:"ip,omitempty"`  // the address that it stands for; empty on InfiniBand
+	IP    string       `json:"ip,omitempty"`  // the address of the GID, empty on InfiniBand
 }
 
 // GPU is a GPU of the node and its distance from the NIC.
@@ -90,7 +92,7 @@ type GPU struct {
 	Level pcie.Distance `json:"level"`
 }
 
-// sort puts the rails into their order.
+// sort sorts the rails.
 func (r *Rails) sort() {
 	slices.SortStableFunc(r.Rails, func(a, b Rail) int {
 		switch {
@@ -110,8 +112,8 @@ func (r *Rails) HasRDMA() bool {
 	return slices.ContainsFunc(r.Rails, func(l Rail) bool { return l.RDMA != "" })
 }
 
-// CharDevices returns the paths of the char devices of all rails, sorted, below
-// /dev/infiniband. rdma_cm, which belongs to no rail, is not among them.
+// CharDevices returns the sorted paths, below /dev/infiniband, of the char devices of all rails.
+// rdma_cm is not among them, because it belongs to no rail.
 func (r *Rails) CharDevices() []string {
 	var paths []string
 	for _, l := range r.Rails {
@@ -121,16 +123,16 @@ func (r *Rails) CharDevices() []string {
 	return slices.Compact(paths)
 }
 
-// JSON returns the file rails.json.
+// JSON returns the content of the file rails.json.
 func (r *Rails) JSON() []byte {
 	data, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
-		panic(err) // all its types have a form in JSON
+		panic(err) // cannot happen: all types have a form in JSON
 	}
 	return append(data, '\n')
 }
 
-// same reports whether both documents say the same, whatever their generation.
+// same reports whether both documents have the same content, apart from their generations.
 func (r *Rails) same(other *Rails) bool {
 	if r == nil || other == nil {
 		return r == other
@@ -140,15 +142,15 @@ func (r *Rails) same(other *Rails) bool {
 	return bytes.Equal(a.line(), b.line())
 }
 
-// maxAnnotation is the length in bytes that [Rails.Compact] keeps to: all annotations of an
-// object may have 256 KiB together, and each client of pods receives them.
+// maxAnnotation bounds the length in bytes of the result of [Rails.Compact]: all annotations of an
+// object together may have 256 KiB, and each client that reads pods receives them.
 const maxAnnotation = 8 << 10
 
-// Compact returns the document as [RailsAnnotation] has it: only with the RoCE v2 GIDs of
-// the rail's addresses, without their text, with the PCI addresses of the nearest
-// GPUs, and without what changes while the pod works (state, generation) or what only a
-// program in the pod needs (char devices, GUIDs). It has less than 8 KiB: if there are too
-// many rails for that, it leaves out the GPUs, then the GIDs, then all but the names.
+// Compact returns the document in the form for [RailsAnnotation]. This form has only the RoCE v2
+// GIDs of the rail's addresses, without their text, and only the PCI addresses of the nearest GPUs.
+// It leaves out what changes while the pod works (state, generation) and what only a program in the
+// pod needs (char devices, GUIDs). The result has less than 8 KiB. If there are too many rails for
+// that, Compact leaves out the GPUs, then the GIDs, then everything except the names.
 func (r *Rails) Compact() []byte {
 	c := Rails{Schema: r.Schema, Pod: r.Pod, Rails: slices.Clone(r.Rails)}
 	for i := range c.Rails {
@@ -174,7 +176,7 @@ func (r *Rails) Compact() []byte {
 func (r *Rails) line() []byte {
 	data, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // all its types have a form in JSON
+		panic(err) // cannot happen: all types have a form in JSON
 	}
 	return data
 }

@@ -8,10 +8,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// Family is a family of environment variables, of those in [nodefile.EnvFamilies].
+// Family names one of the families of environment variables listed in [nodefile.EnvFamilies].
 type Family string
 
-// The families.
+// The families of environment variables.
 const (
 	NCCL    Family = nodefile.EnvNCCL
 	UCX     Family = nodefile.EnvUCX
@@ -25,28 +25,28 @@ const (
 	RailsAnnotation = "rail-cni.io/rails"
 	// PublishAnnotation is the pod's choice: "none", or a list of families.
 	PublishAnnotation = "rail-cni.io/publish"
-	// RequireAnnotation makes the pod wait for the agent, if it is "true".
+	// RequireAnnotation makes the pod wait for the agent if its value is "true".
 	RequireAnnotation = "rail-cni.io/require"
 )
 
-// nothing is the value of [PublishAnnotation] that turns all off.
+// nothing is the value of [PublishAnnotation] that turns everything off.
 const nothing = "none"
 
-// MountPoint is the path of the directory of files in containers.
+// MountPoint is the path at which containers have the directory of files.
 const MountPoint = "/run/rail-cni/pod"
 
-// Settings are which rail information the pods of a node get, and how.
+// Settings decide which rail information the pods of a node get, and how they get it.
 type Settings struct {
 	Env           []Family
 	Mount         bool // containers get the directory of files, at [MountPoint]
-	Memlock       bool // containers may lock memory without limit
+	Memlock       bool // containers may lock unlimited memory
 	Devices       bool // containers get the char devices of their rails
 	Annotation    bool // the pod gets [RailsAnnotation]
-	FixedGIDIndex bool // NCCL_IB_GID_INDEX is set where the index is equal on all rails
+	FixedGIDIndex bool // NCCL_IB_GID_INDEX is set if the index is the same on all rails
 	Isolated      bool // rails do not reach each other
 }
 
-// SettingsOf returns the settings of a node file, the defaults for nil.
+// SettingsOf returns the settings in a node file. If file is nil, it returns the defaults.
 func SettingsOf(file *nodefile.File) Settings {
 	s := Settings{Env: []Family{NCCL, UCX, NVSHMEM}, Mount: true, Memlock: true, Devices: true}
 	if file == nil {
@@ -79,9 +79,9 @@ func families(names []string) []Family {
 	return list
 }
 
-// For returns the settings for a pod with this value of [PublishAnnotation], "" for none.
-// "none" turns off what containers get: Env, Mount, Memlock and Devices. If the
-// value has an unknown family, it returns s and an error.
+// For returns the settings for a pod with this value of [PublishAnnotation], or "" if the pod does
+// not have the annotation. "none" turns off what containers get: Env, Mount, Memlock and Devices.
+// If the value has an unknown family, For returns s and an error.
 func (s Settings) For(annotation string) (Settings, error) {
 	value := strings.TrimSpace(annotation)
 	switch value {

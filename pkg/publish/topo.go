@@ -17,10 +17,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Machine has the paths of the files about the PCI tree and the CPUs.
+// Machine has the PCI tree, and the paths of the files about the PCI devices and the CPUs.
 type Machine struct {
 	Tree *pcie.Tree
-	Root string // the directory with sys and proc: "/" but for tests
+	Root string // the directory that contains sys and proc: "/" except in tests
 }
 
 // node is an element of NCCL's XML.
@@ -32,7 +32,7 @@ type node struct {
 
 type attr struct{ key, value string }
 
-// add adds an attribute, unless its value is not known.
+// add adds an attribute, unless its value is unknown.
 func (n *node) add(key, value string) {
 	if value != "" {
 		n.attrs = append(n.attrs, attr{key, value})
@@ -48,7 +48,7 @@ func (n *node) get(key string) string {
 	return ""
 }
 
-// topology builds the tree.
+// topology is the tree of elements while it is built.
 type topology struct {
 	Machine
 	system *node
@@ -56,11 +56,11 @@ type topology struct {
 	cpus   map[int]*node
 }
 
-// TopoXML returns the topology of the rails with RDMA, and of the node's GPUs, in NCCL's
-// XML of version 1 (src/graph/xml.cc, for NCCL_TOPO_FILE); nil if no such rail has a PCI
-// function. NCCL removes what it does not find in the container, and completes what is
-// missing: the indexes of GPUs and networks, NVLink, and whether a NIC reaches the memory of
-// GPUs by DMA-BUF. NCCL does not check what the file has.
+// TopoXML returns the topology of the rails with RDMA and of the node's GPUs, in NCCL's XML of
+// version 1 (src/graph/xml.cc, for NCCL_TOPO_FILE). It returns nil if no such rail has a PCI
+// function. NCCL removes what it does not find in the container, and adds what is missing: the
+// indexes of GPUs and networks, NVLink, and whether a NIC reaches the memory of GPUs by DMA-BUF.
+// NCCL does not check the values in the file.
 func (r *Rails) TopoXML(m Machine) []byte {
 	t := &topology{Machine: m, system: &node{name: "system"}, byPCI: map[string]*node{}, cpus: map[int]*node{}}
 	t.system.add("version", "1")
@@ -86,9 +86,9 @@ func (r *Rails) TopoXML(m Machine) []byte {
 	return b.Bytes()
 }
 
-// pci returns the element of a function. It makes the elements above it as NCCL does
+// pci returns the element of a PCI function. It makes the elements above the function as NCCL does
 // (ncclTopoGetXmlFromSys): the parent of a function is the second bridge above it, such as the
-// upstream port of a switch, and without a second bridge the CPU.
+// upstream port of a switch. Without a second bridge the parent is the CPU.
 func (t *topology) pci(address string) *node {
 	if n := t.byPCI[address]; n != nil {
 		return n
@@ -97,7 +97,7 @@ func (t *topology) pci(address string) *node {
 	n.add("busid", address)
 	t.byPCI[address] = n
 	d := t.Tree.ByAddress(address)
-	if d == nil { // not possible but for a tree that changed
+	if d == nil { // possible only if the tree has changed
 		t.cpu(-1).children = append(t.cpu(-1).children, n)
 		return n
 	}
@@ -118,8 +118,8 @@ func (t *topology) pci(address string) *node {
 	return n
 }
 
-// slowest returns the speed and width of the function's link: the lesser of its own and of
-// the bridge above it.
+// slowest returns the speed and width of the function's link. Each is the smaller of the function's
+// own value and the value of the bridge above it.
 func (t *topology) slowest(address string, bridges []string) (speed, width string) {
 	read := func(address, file string) string {
 		text, err := os.ReadFile(filepath.Join(t.Root, "sys/bus/pci/devices", address, file))
@@ -155,11 +155,11 @@ func leading(text string) float64 {
 	return f
 }
 
-// maxValue is the length from which on NCCL refuses a value (MAX_STR_LEN).
+// maxValue is the length from which NCCL refuses a value (MAX_STR_LEN).
 const maxValue = 254
 
-// cpu returns the element of the CPU of a NUMA node, -1 if that is not known. NCCL cannot
-// do without its architecture.
+// cpu returns the element of the CPU of a NUMA node. numa is -1 if the node is unknown. NCCL always
+// needs the CPU's architecture.
 func (t *topology) cpu(numa int) *node {
 	if n := t.cpus[numa]; n != nil {
 		return n
@@ -205,8 +205,8 @@ func number(text string) int {
 	return n
 }
 
-// ncclFamily returns NCCL's number of a CPU family. Of the two parts that CPUID has, the
-// kernel adds the extended one to the base, 15, and NCCL puts it sixteen times higher.
+// ncclFamily returns NCCL's number for a CPU family. CPUID has two parts of the family. The kernel
+// adds the extended part to the base part, 15. NCCL multiplies the extended part by sixteen.
 func ncclFamily(family int) int {
 	const base = 15
 	if family < base {
@@ -226,7 +226,7 @@ func (t *topology) net(pci *node, l *Rail) {
 	}
 	port := strconv.FormatUint(uint64(l.Port), 10)
 	if slices.ContainsFunc(nic.children, func(n *node) bool { return n.get("name") == l.RDMA && n.get("port") == port }) {
-		return // two macvlans on one NIC
+		return // the element exists: there are two macvlans on one NIC
 	}
 	n := &node{name: "net"}
 	n.add("name", l.RDMA)
@@ -244,8 +244,8 @@ func (t *topology) net(pci *node, l *Rail) {
 	nic.children = append(nic.children, n)
 }
 
-// ncclGUID returns the GUID as NCCL writes it: libibverbs' number is in network byte order,
-// and NCCL reads it in the machine's. It returns "" for none.
+// ncclGUID returns the GUID as NCCL writes it: libibverbs has the number in network byte order, and
+// NCCL reads it in the byte order of the machine. If there is no GUID, ncclGUID returns "".
 func ncclGUID(text string) string {
 	var g rdma.GUID
 	if g.UnmarshalText([]byte(text)) != nil || g == 0 {
@@ -254,8 +254,9 @@ func ncclGUID(text string) string {
 	return fmt.Sprintf("%#x", bits.ReverseBytes64(uint64(g)))
 }
 
-// hasPeerMemory reports whether NICs reach the memory of NVIDIA's GPUs by the module
-// nvidia_peermem or its predecessors: the files that NCCL looks for (ncclIbGdrSupport).
+// hasPeerMemory reports whether NICs can reach the memory of NVIDIA's GPUs by the module
+// nvidia_peermem or one of its predecessors. It looks for the same files as NCCL
+// (ncclIbGdrSupport).
 func (t *topology) hasPeerMemory() bool {
 	return slices.ContainsFunc([]string{
 		"sys/kernel/mm/memory_peers/nv_mem/version", "sys/kernel/mm/memory_peers/nv_mem_nc/version", "sys/module/nvidia_peermem/version",
@@ -265,7 +266,7 @@ func (t *topology) hasPeerMemory() bool {
 	})
 }
 
-// sort puts CPUs and functions into the order of their numbers and addresses.
+// sort sorts CPUs by their numbers and functions by their addresses.
 func (n *node) sort() {
 	slices.SortStableFunc(n.children, func(a, b *node) int {
 		return cmp.Or(cmp.Compare(number(a.get("numaid")), number(b.get("numaid"))), cmp.Compare(a.get("busid"), b.get("busid")))
@@ -275,13 +276,13 @@ func (n *node) sort() {
 	}
 }
 
-// write writes the element in the form that NCCL itself dumps. Its parser takes no
-// declaration, no tabulator, and one space between attributes.
+// write writes the element in the form that NCCL itself dumps. NCCL's parser accepts no declaration
+// and no tabs, and exactly one space between attributes.
 func (n *node) write(b *bytes.Buffer, indent string) {
 	b.WriteString(indent + "<" + n.name)
 	for _, a := range n.attrs {
 		b.WriteString(" " + a.key + `="`)
-		_ = xml.EscapeText(b, []byte(a.value)) // a buffer takes all
+		_ = xml.EscapeText(b, []byte(a.value)) // a write to a buffer does not fail
 		b.WriteString(`"`)
 	}
 	if len(n.children) == 0 {

@@ -8,16 +8,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// watches are the GID tables of the ports that pods have, by port. A shared port, with the
-// GIDs of all pods on it, has one watch.
+// watches are the watches of the GID tables of the pods' ports, by port. A shared port, whose table
+// has the GIDs of all pods on it, has only one watch.
 type watches map[string]*watched
 
 type watched struct {
 	watch *rdma.GIDWatch
 	lent  bool            // only one pod has the port
-	pods  map[string]bool // the names of their directories
-	// unowned are changed GIDs of a shared port that no pod had at the last poll: mostly of
-	// an ADD that has not ended, else of a new address of one of the pods.
+	pods  map[string]bool // the names of the pods' directories
+	// unowned are changed GIDs of a shared port that no pod had at the last poll. Usually they
+	// belong to an ADD that has not ended. Otherwise they belong to a new address of one of the
+	// pods.
 	unowned []rdma.GID
 }
 
@@ -33,14 +34,14 @@ func (k *Keeper) watch(seen map[string]bool, pod string, core *rdma.Core, d rdma
 	}
 	watch, err := core.WatchGIDs(d, port)
 	if err != nil {
-		return // reading the table fails as well, and is reported
+		return // no report here: reading the table fails as well, and that is reported
 	}
 	if !k.add(key, pod, &watched{watch: watch, lent: lent, pods: map[string]bool{}}) {
-		watch.Close() // another build has made one
+		watch.Close() // another build has made a watch
 	}
 }
 
-// join adds the pod to the watch with the key, and reports whether there is one.
+// join adds the pod to the watch with the key. It reports whether there is such a watch.
 func (k *Keeper) join(key, pod string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -51,8 +52,8 @@ func (k *Keeper) join(key, pod string) bool {
 	return w != nil
 }
 
-// add makes fresh the watch with the key, unless there is one, and adds the pod to it. It
-// reports whether the watch is fresh.
+// add stores fresh as the watch with the key, unless there is one already, and adds the pod to the
+// watch. It reports whether the watch is fresh.
 func (k *Keeper) add(key, pod string, fresh *watched) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -64,7 +65,7 @@ func (k *Keeper) add(key, pod string, fresh *watched) bool {
 	return w == fresh
 }
 
-// only ends the watches of a pod but those in seen.
+// only ends the watches of a pod, except those in seen.
 func (w watches) only(pod string, seen map[string]bool) {
 	for key, watched := range w {
 		if !seen[key] {
@@ -73,7 +74,7 @@ func (w watches) only(pod string, seen map[string]bool) {
 	}
 }
 
-// keep ends the watches of pods for which is returns false.
+// keep ends the watches of the pods for which is returns false.
 func (w watches) keep(is func(pod string) bool) {
 	for _, watched := range w {
 		for pod := range watched.pods {
@@ -91,8 +92,8 @@ func (w watches) close() {
 	}
 }
 
-// poll looks at the GID tables, and marks the pods whose GIDs have changed. It closes the
-// watches that no pod needs.
+// poll checks the GID tables, and marks the pods whose GIDs have changed. It closes the watches
+// that no pod needs.
 func (k *Keeper) poll() {
 	k.mu.Lock()
 	all := maps.Clone(k.watches)
@@ -103,13 +104,13 @@ func (k *Keeper) poll() {
 	}
 }
 
-// polled notes the result of a scan of a GID table.
+// polled records the result of a poll of one GID table.
 func (k *Keeper) polled(key string, w *watched, changed []rdma.GID, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var pods []string
 	switch {
-	case err != nil: // the device is gone, or was moved or made again
+	case err != nil: // the device is gone, was moved, or was made again
 		pods = w.all()
 	case w.lent && len(changed) > 0:
 		pods = w.all()
@@ -135,9 +136,9 @@ func (w *watched) all() []string {
 	return pods
 }
 
-// withGIDs returns the pods on a shared port that have one of the changed GIDs, or its
-// address. It returns all pods if a GID has belonged to none of them for two polls. The table
-// does not tell pods apart: each calls its interface net1.
+// withGIDs returns the pods on a shared port that have one of the changed GIDs, or the GID's
+// address. If a GID has belonged to no pod for two polls, withGIDs returns all pods. The table does
+// not tell the pods apart, because each pod calls its interface net1.
 func (k *Keeper) withGIDs(w *watched, changed []rdma.GID) []string {
 	var found []string
 	var strange []rdma.GID
@@ -161,7 +162,7 @@ func (k *Keeper) withGIDs(w *watched, changed []rdma.GID) []string {
 	return found
 }
 
-// ownersOf returns the pods on a shared port that have the GID or its address.
+// ownersOf returns the pods on a shared port that have the GID, or the GID's address.
 func (k *Keeper) ownersOf(w *watched, gid rdma.GID) []string {
 	text, ip := gid.String(), gid.Addr().String()
 	var owners []string
