@@ -21,7 +21,7 @@ func TestSRIOVRefusesSettingsThatNoDriverTakes(t *testing.T) {
 		`"vlan" is missing`:        {"vlanQoS": 3},
 		`"vlanQoS" is 8`:           {"vlan": 5, "vlanQoS": 8},
 		`"vlanProto" is "802.1x"`:  {"vlan": 5, "vlanProto": "802.1x"},
-		`and "vlan" is 0`:          {"vlan": 0, "vlanProto": "802.1ad"},
+		`but "vlan" is 0`:          {"vlan": 0, "vlanProto": "802.1ad"},
 		`"spoofchk" is "yes"`:      {"spoofchk": "yes"},
 		`"trust" is "true"`:        {"trust": "true"},
 		`"link_state" is "up"`:     {"link_state": "up"},

@@ -139,7 +139,7 @@ func TestNexthopObjectThatCannotReturnIsReported(t *testing.T) {
 	if routes := b.node.IP("-6", "route", "show", "fd00:77::/48"); strings.Count(routes, "fd00:77::/48") != 1 || strings.Contains(routes, nicName) {
 		t.Errorf("the route is there twice, or by the NIC:\n%s", routes)
 	}
-	if note := b.returned(); !strings.Contains(note, "nexthop object 1 via fd00::1 of "+nicName+": another nexthop object has its ID") || strings.Contains(note, "route") {
+	if note := b.returned(); !strings.Contains(note, "nexthop object 1 via fd00::1 of "+nicName+": another nexthop object now has this object's ID") || strings.Contains(note, "route") {
 		t.Errorf("the note is %q", note)
 	}
 }
