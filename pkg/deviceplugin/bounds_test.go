@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// full makes a socket at which a process listens that is too busy to accept anybody.
+// full makes a socket at which a process listens that is too busy to accept a connection.
 func full(t *testing.T, path string) {
 	t.Helper()
 	address := &unix.SockaddrUnix{Name: path}
@@ -72,7 +72,7 @@ func TestLargeListsOfPodsAreRead(t *testing.T) {
 	p := New(n.options)
 	defer p.disconnect()
 	list, err := p.containers(t.Context())
-	// On a busy machine the fake takes longer to make the answer than a kubelet may.
+	// On a busy machine the fake kubelet takes longer to answer than a kubelet may take.
 	for end := time.Now().Add(time.Minute); status.Code(err) == codes.DeadlineExceeded && time.Now().Before(end); {
 		list, err = p.containers(t.Context())
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 )
 
-// eight returns the NICs of a server with two NUMA nodes, each with two switches, each
-// with two NICs and two GPUs.
+// eight returns the NICs of a server with two NUMA nodes. Each node has two switches, and each
+// switch has two NICs and two GPUs.
 func eight(gpus ...int) []candidate {
 	var list []candidate
 	for i := range 8 {
@@ -31,7 +31,7 @@ func eight(gpus ...int) []candidate {
 	return list
 }
 
-// without returns the candidates but those with the IDs.
+// without returns the candidates except those with these IDs.
 func without(list []candidate, ids ...string) []candidate {
 	return slices.DeleteFunc(slices.Clone(list), func(c candidate) bool { return slices.Contains(ids, c.id) })
 }
@@ -103,8 +103,8 @@ func TestLevelIsThatOfTheFarthestPair(t *testing.T) {
 	}
 }
 
-// least returns the least sum of distances of all assignments of size NICs, those of must
-// among them, to GPUs of which each has at most each NICs. It tries all.
+// least returns the smallest sum of distances of all assignments of size NICs to GPUs. The NICs
+// include must, and each GPU has at most each NICs. least tries all assignments.
 func least(list []candidate, must []string, size int, each []int) int {
 	best := 1 << 30
 	if size == 0 {

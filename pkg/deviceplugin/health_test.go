@@ -7,8 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// TestDifferenceThatIsOverDoesNotCount has a carrier that goes and comes: each loss, and each
-// recovery, counts from its own beginning.
+// TestDifferenceThatIsOverDoesNotCount has a carrier that goes and comes: each loss and each
+// recovery counts only from the moment when it began.
 func TestDifferenceThatIsOverDoesNotCount(t *testing.T) {
 	t.Parallel()
 	limits := resource.Health{Down: 10 * time.Second, Up: 30 * time.Second}
@@ -44,8 +44,8 @@ func TestDifferenceThatIsOverDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestEachPodOutsideHasItsOwnTime has pods without a device from the kubelet that follow each
-// other on a NIC, without a scan in between: the NIC is not unhealthy because the first one was
+// TestEachPodOutsideHasItsOwnTime has pods without a device from the kubelet that follow each other
+// on a NIC, without a scan in between. The NIC must not be unhealthy because the first pod was
 // there for long.
 func TestEachPodOutsideHasItsOwnTime(t *testing.T) {
 	t.Parallel()

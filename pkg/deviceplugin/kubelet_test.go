@@ -90,7 +90,7 @@ func (k *peer) serve(name string, register func(*grpc.Server)) {
 	go func() { _ = g.Serve(l) }()
 }
 
-// stop ends the kubelet as SIGKILL does: sockets are left.
+// stop ends the kubelet as SIGKILL does: its sockets remain.
 func (k *peer) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -166,7 +166,7 @@ func (k *peer) List(context.Context, *podresources.ListPodResourcesRequest) (*po
 	return &podresources.ListPodResourcesResponse{PodResources: k.pods}, nil
 }
 
-// give sets what a pod of the namespace default has: IDs by resource.
+// give sets the devices of a pod in the namespace default: IDs by resource.
 func (k *peer) give(pod string, devices map[string][]string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -178,7 +178,7 @@ func (k *peer) give(pod string, devices map[string][]string) {
 	k.pods = append(k.pods, &podresources.PodResources{Namespace: "default", Name: pod, Containers: []*podresources.ContainerResources{c}})
 }
 
-// save writes the checkpoint: what pods have, and the registered devices.
+// save writes the checkpoint, with the devices of the pods and the registered devices.
 func (k *peer) save(pods map[string]map[string][]string, registered map[string][]string) {
 	k.t.Helper()
 	var entries []map[string]any
@@ -198,7 +198,8 @@ func (k *peer) save(pods map[string]map[string][]string, registered map[string][
 	}
 }
 
-// health returns the health of a resource's devices by ID, nil if it is not registered.
+// health returns the health of a resource's devices by ID, or nil if the resource is not
+// registered.
 func (k *peer) health(resource string) map[string]string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -245,7 +246,7 @@ func (k *peer) prefer(resource string, available []string, size int, must ...str
 type another struct {
 	api.UnimplementedDevicePluginServer
 	registration.UnimplementedRegistrationServer
-	resource string // that it tells the registry; "" if it tells nothing
+	resource string // resource that it names to the registry; "" if it names none
 	ids      []string
 }
 
@@ -269,8 +270,8 @@ func (a *another) GetInfo(context.Context, *registration.InfoRequest) (*registra
 	return &registration.PluginInfo{Type: registration.DevicePlugin, Name: a.resource, SupportedVersions: []string{api.Version}}, nil
 }
 
-// serveOther serves another device plugin at a socket, until the returned function runs. That also
-// removes the socket, as a device plugin that is stopped does.
+// serveOther serves another device plugin at a socket, until the returned function runs. That
+// function also removes the socket, as a device plugin does when it is stopped.
 func (k *peer) serveOther(socket, resource string, ids ...string) (end func()) {
 	k.t.Helper()
 	path := filepath.Join(k.dir, socket)

@@ -24,8 +24,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// node is a node with a kubelet and a device plugin. Its NICs are a fixture: the tests of
-// the inventory have real ones.
+// node is a node with a kubelet and a device plugin. Its NICs are a fixture, because the tests of
+// the inventory have real NICs.
 type node struct {
 	*peer
 	options Options
@@ -38,7 +38,7 @@ type node struct {
 	failed    error // what Inventory returns
 	panics    int   // how often Inventory panics
 	told      []component.Notice
-	late      time.Duration // of the clock
+	late      time.Duration // guards the clock
 	scans     int
 	running   int
 }
@@ -146,7 +146,7 @@ func (n *node) change(f func()) {
 // later moves the clock.
 func (n *node) later(d time.Duration) { n.change(func() { n.late += d }) }
 
-// run runs a device plugin until the returned function.
+// run runs a device plugin until the returned function is called.
 func (n *node) run() (p *Plugin, end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p = New(n.options)
@@ -169,14 +169,14 @@ func (n *node) run() (p *Plugin, end func()) {
 	return p, end
 }
 
-// saw reports whether a notice with the reason and the text was told.
+// saw reports whether there was a notice with the reason and the text.
 func (n *node) saw(reason, text string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.ContainsFunc(n.told, func(t component.Notice) bool { return t.Reason == reason && strings.Contains(t.Message, text) })
 }
 
-// healthy returns the number of healthy devices, -1 if the resource is not registered.
+// healthy returns the number of healthy devices, or -1 if the resource is not registered.
 func (n *node) healthy(resource string) int {
 	devices := n.health(resource)
 	if devices == nil {
@@ -306,7 +306,7 @@ func TestResourceIsRegisteredAgainAfterTheKubeletsRestart(t *testing.T) {
 			}
 			n.start()
 			n.awaitHealthy("rdma/hca_gpu", 8)
-			// The kubelet may let go of one of them only.
+			// The kubelet may drop only one of the two.
 			n.mu.Lock()
 			_ = n.plugins["rdma/hca_gpu"].conn.Close()
 			n.mu.Unlock()
@@ -316,7 +316,7 @@ func TestResourceIsRegisteredAgainAfterTheKubeletsRestart(t *testing.T) {
 	}
 }
 
-// modified returns when the file was made or changed, 0 if there is none.
+// modified returns when the file was made or changed, or 0 if the file does not exist.
 func modified(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -335,7 +335,7 @@ func TestKilledInstancesSocketsAreRemovedAndThoseOfALivingOneAreNot(t *testing.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = l.Close() // the file stays
+	_ = l.Close() // the file must stay
 	living := n.sockets()
 	n.run()
 	await(t, "the stale socket's end", func() bool { return inodeOf(stale) == inode{} })
@@ -463,8 +463,8 @@ func TestNICThatIsGoneStaysInThePool(t *testing.T) {
 	n.awaitHealthy(hca, 8)
 }
 
-// The node file also protects NICs: while it has a mistake the inventory does not know
-// which.
+// The node file also protects NICs. While the file has a mistake, the inventory does not know which
+// NICs are protected.
 func TestNodeFileWithAMistakeOpensNoNIC(t *testing.T) {
 	n := newNode(t, exclusivePool)
 	n.inventory.NICs[7].Protected = "the node file does not permit it"
@@ -492,8 +492,8 @@ func TestNodeFileWithAMistakeOpensNoNIC(t *testing.T) {
 	n.awaitHealthy(hca, 8)
 }
 
-// Another CNI plugin, such as upstream's host-device, moves the NIC, and no ledger has it:
-// the inventory protects it then.
+// Another CNI plugin, such as upstream's host-device, moves the NIC, and no ledger has the NIC. In
+// that case the inventory protects the NIC.
 func TestNICThatAnotherCNIPluginHasStaysInThePool(t *testing.T) {
 	n := newNode(t, exclusivePool)
 	n.give("granted", map[string][]string{hca: {pciOf(0)}})
@@ -513,8 +513,8 @@ func TestNICThatAnotherCNIPluginHasStaysInThePool(t *testing.T) {
 	n.awaitHealthy(hca, 6)
 }
 
-// The kubelet does not answer: whether a container has the NIC is not known. Without it in the
-// list the scheduler would count a device as given that is not there.
+// The kubelet does not answer, so it is not known whether a container has the NIC. Without the NIC
+// in the list the scheduler would count a device as allocated that is not there.
 func TestNICThatAnotherCNIPluginHasStaysWhileTheKubeletDoesNotAnswer(t *testing.T) {
 	n := newNode(t, exclusivePool)
 	n.inventory.NICs[1].Protected = "the node file does not permit it"
@@ -651,7 +651,7 @@ func TestDeviceThatCannotBeGivenIsNamed(t *testing.T) {
 	n.change(func() { n.inventory.NICs[3].Ports = []string{"DOWN"} })
 	n.start()
 	n.run()
-	n.awaitHealthy(hca, 7) // what is ill at the start is unhealthy at once
+	n.awaitHealthy(hca, 7) // a NIC with a defect at the start is unhealthy at once
 	for id, want := range map[string]string{
 		"0000:ff:00.0": "no device 0000:ff:00.0",
 		pciOf(3):       pciOf(3) + " is unhealthy: its RDMA port is DOWN",
@@ -661,7 +661,7 @@ func TestDeviceThatCannotBeGivenIsNamed(t *testing.T) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	// The NIC of a pod that has just ended is on its way.
+	// The NIC of a pod that has just ended is about to return.
 	go func() {
 		time.Sleep(300 * time.Millisecond)
 		n.bringBack(2)
@@ -698,7 +698,7 @@ func TestDeviceInformationIsKeptWhileNeeded(t *testing.T) {
 	if len(files()) != 5 {
 		t.Errorf("fresh files are removed: %v", files())
 	}
-	end() // as killed: the next one removes what is left
+	end() // as if killed: the next device plugin removes what is left
 	n.run()
 	n.later(2 * freshInfo)
 	await(t, "the end of one file", func() bool { return len(files()) == 4 })
@@ -737,8 +737,8 @@ func TestCDIDevicesReplaceCharDevices(t *testing.T) {
 	if s := spec(); s.Kind != "rail-cni.io/nic" || len(s.Devices) != 8 || len(s.Devices[4].ContainerEdits.DeviceNodes) != 3 {
 		t.Errorf("%+v", s)
 	}
-	// With numbers a runtime would not look at the node: a file that is stale would give a
-	// container the device that has the numbers by then.
+	// With numbers a runtime would not look at the node. Then a stale file would give a container
+	// the device that has the numbers by that time.
 	if text, err := os.ReadFile(file); err != nil || bytes.Contains(text, []byte(`"major"`)) || bytes.Contains(text, []byte(`"minor"`)) {
 		t.Errorf("%v, %s", err, text)
 	}
@@ -784,7 +784,7 @@ func TestCDIDevicesStayWhileTheirNICsAreLent(t *testing.T) {
 	n.give("a", map[string][]string{hca: {pciOf(3)}})
 	n.lend("a", 3)
 	chars := filepath.Join(n.options.Root, rdmaDir)
-	for _, name := range []string{"uverbs3", "umad3"} { // its RDMA device moves
+	for _, name := range []string{"uverbs3", "umad3"} { // the NIC's RDMA device is moving
 		if err := os.Remove(filepath.Join(chars, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -1007,7 +1007,7 @@ func TestDevicePluginThatRegistersLaterIsFound(t *testing.T) {
 			if n.healthy("rdma/hca_gpu") != 8 {
 				t.Error("our end would end the other one's registration as well")
 			}
-			// The kubelet's checkpoint still has its devices.
+			// The kubelet's checkpoint still has the devices of the other plugin.
 			n.peer.mu.Lock()
 			before := n.registers
 			n.peer.mu.Unlock()
@@ -1061,8 +1061,8 @@ func TestNamesOfVariablesAndSockets(t *testing.T) {
 	}
 }
 
-// TestInfiniBandContainersCannotManageTheFabric also has a NIC in two pools, of which one has umad:
-// its CDI device is one.
+// TestInfiniBandContainersCannotManageTheFabric also has a NIC in two pools, and only one of the
+// pools has umad. The NIC has only one CDI device.
 func TestInfiniBandContainersCannotManageTheFabric(t *testing.T) {
 	const (
 		two = "resources: {cdi: %s, allowOverlap: true, pools: [{name: rail.io/hca, mode: exclusive, umad: %s, select: {rdma: true}}, {name: rail.io/other, mode: exclusive, select: {ifNames: [ens2]}}]}"

@@ -163,7 +163,7 @@ func TestAddRouteBesideOneToTheSameDestination(t *testing.T) {
 					t.Errorf("by ens%d: %v, %v", i, ok, err)
 				}
 			}
-			// The others stay if one is removed.
+			// If one route is removed, the others stay.
 			r.Host.IP("link", "del", "ens2")
 			for i := 1; i <= 3; i += 2 {
 				index, route := way(i)
@@ -211,7 +211,7 @@ func TestAwaitDAD(t *testing.T) {
 		{
 			"no cable", func(r *testnet.Rail) {
 				r.Wire.IP("link", "set", "ens1-sw", "down")
-				// IPv6 is notified by linkwatch, up to a second later.
+				// linkwatch notifies IPv6 up to a second later.
 				for !strings.Contains(r.Host.IP("link", "show", "ens1"), "state DOWN") {
 					time.Sleep(10 * time.Millisecond)
 				}

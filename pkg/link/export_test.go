@@ -12,8 +12,8 @@ func LinksOneByOne(n *netns.Netns) (links []*Link, err error) {
 	return links, err
 }
 
-// ParentsInSysfs makes all reads take the parents of links from sysfs, as on a
-// kernel that does not report them, until t ends.
+// ParentsInSysfs makes all reads take the parents of links from sysfs until t ends, as on a kernel
+// that does not report parents.
 func ParentsInSysfs(t testing.TB) {
 	parents.Lock()
 	defer parents.Unlock()
@@ -26,7 +26,7 @@ func ParentsInSysfs(t testing.TB) {
 	})
 }
 
-// AddParents forgets the parents of these links, and sets them anew.
+// AddParents forgets the parents of these links, and reads them again.
 func AddParents(n *netns.Netns, links ...*Link) error {
 	for _, l := range links {
 		l.ParentDev, l.ParentBus = "", ""
@@ -37,7 +37,7 @@ func AddParents(n *netns.Netns, links ...*Link) error {
 // ReportsParents reports whether the kernel reports the parents of links.
 var ReportsParents = reportsParents
 
-// PermanentMACs is a part of [CheckKernel].
+// PermanentMACs calls permanentMACs, which is a part of [CheckKernel].
 var PermanentMACs = permanentMACs
 
 // Release returns the name and release of the running kernel.

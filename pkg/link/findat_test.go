@@ -48,7 +48,7 @@ func TestIndexAloneDoesNotIdentifyTheNIC(t *testing.T) {
 func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
 	r := testnet.NewRail(t, "ens1")
 	hidden := testnet.NewNetns(t, "hidden")
-	r.Pod.IP("link", "add", "filler", "type", "ifb") // has the index that the NIC had on the host
+	r.Pod.IP("link", "add", "filler", "type", "ifb") // this link has the index that the NIC had on the host
 	lent := r.Host.Link("ens1")
 	if err := link.Move(r.Host.Netns, lent.Index, r.Pod.Netns, "net1", "ens1"); err != nil {
 		t.Fatal(err)
@@ -72,11 +72,11 @@ func TestLinkWithANICsMACAndNameIsNotTheNIC(t *testing.T) {
 	}
 
 	id := lent.Identity()
-	id.Lower = r.Pod.Link("other").Index // the pod can give a peer of its own the index of the NIC's
+	id.Lower = r.Pod.Link("other").Index // the pod can make a peer that has the index of the NIC's peer
 	if found, err := link.FindAt(r.Pod.Netns, index, id, "net1", "ens1"); err != nil || found != nil {
 		t.Errorf("a peer in the pod that has the index of the NIC's: found %+v, %v", found, err)
 	}
-	id.Lower = 0 // it had none
+	id.Lower = 0 // the link had no peer
 	if found, err := link.FindAt(r.Pod.Netns, index, id, "net1", "ens1"); err != nil || found == nil {
 		t.Errorf("without the index of the peer: %+v, %v", found, err)
 	}

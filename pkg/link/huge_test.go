@@ -17,9 +17,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
-// manyAltnames returns as many of the longest altnames as the kernel accepts
-// (rtnl_alt_ifname: their list must fit 64 KiB): with them the description of a
-// link is longer than the usual receive buffer of 64 KiB.
+// manyAltnames returns as many of the longest altnames as the kernel accepts (rtnl_alt_ifname:
+// their list must fit into 64 KiB). With these altnames the description of a link is longer than
+// the usual receive buffer of 64 KiB.
 func manyAltnames(count int) (names []string) {
 	for i := range count {
 		names = append(names, fmt.Sprintf("a%04d%s", i, strings.Repeat("x", 122)))
@@ -84,12 +84,10 @@ func TestLinksAreReadWhateverTheirSize(t *testing.T) {
 	}
 }
 
-// The kernel's own description of a link may be malformed, and a pod can cause
-// that for its macvlans: all other links are read, and the intact part of the
-// damaged one.
+// The kernel's own description of a link may be malformed, and a pod can cause that for its
+// macvlans. All other links must be read, and also the intact part of the damaged description.
 func TestADamagedLinkHidesNoOther(t *testing.T) {
-	// With each overflow of the 16 bits the reader continues at another part of
-	// an address.
+	// With each overflow of the 16 bits the reader continues at a different part of an address.
 	for _, addresses := range []int{6000, 11500, 17000} {
 		t.Run(fmt.Sprint(addresses), func(t *testing.T) {
 			t.Parallel()
@@ -160,7 +158,7 @@ func TestLinksOneByOneAreTheSame(t *testing.T) {
 	}
 }
 
-// This package and the library must read every kind of link equally.
+// This package and the library must read every kind of link in the same way.
 func TestLinksAreReadAsTheLibraryDoes(t *testing.T) {
 	n := testnet.NewNetns(t, "n")
 	away := testnet.NewNetns(t, "away")

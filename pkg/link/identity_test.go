@@ -10,8 +10,7 @@ func IPoIBAddressOf(queuePair, guid byte) net.HardwareAddr {
 	return net.HardwareAddr{0x80, 0, 0, queuePair, 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0xb8, 0xce, 0xf6, 0xff, 0xfe, 0, 0, guid}
 }
 
-// Devices with a parent need real hardware; the comparison of identities does
-// not.
+// Devices with a parent need real hardware, but the comparison of identities does not.
 func TestInfiniBandInterfaceIsKnownByItsGUID(t *testing.T) {
 	at := func(kind, parent string, queuePair, guid byte) *Link {
 		mac := IPoIBAddressOf(queuePair, guid)

@@ -30,7 +30,7 @@ func TestKernelIsJudgedByItsFeatures(t *testing.T) {
 	}
 }
 
-// A kernel ignores an attribute that it does not know: so does this one, with an
+// A kernel ignores an attribute that it does not know. The running kernel does the same with an
 // attribute that no kernel has.
 func TestKernelWithoutAnAttributeIsToldFromOneThatHasIt(t *testing.T) {
 	n := testnet.NewNetns(t, "node")

@@ -114,7 +114,7 @@ func byNameOr(n *testnet.Netns, name string) int {
 	return l.Index
 }
 
-// twoMacvlans makes a NIC with a macvlan in each of two pods; the first is up.
+// twoMacvlans makes a NIC with a macvlan in each of two pods. Only the first macvlan is up.
 func twoMacvlans(t *testing.T) (host *testnet.Netns, index int, pods [2]*testnet.Netns) {
 	t.Helper()
 	r := testnet.NewRail(t, "ens1")
@@ -143,8 +143,8 @@ func macvlanIsUp(t *testing.T, probe *link.Probe, host *testnet.Netns, index int
 	return up
 }
 
-// A pod may write any address into the filter lists of its macvlan, and so of the NIC
-// below it, but no macvlan has that address thereby.
+// A pod may write any address into the filter lists of its macvlan, and so into the lists of the
+// NIC below it. That does not mean that a macvlan has the address.
 func TestOnlyAMacvlanThatIsUpCounts(t *testing.T) {
 	host, index, pods := twoMacvlans(t)
 	var probe link.Probe
@@ -172,7 +172,7 @@ func TestOnlyAMacvlanThatIsUpCounts(t *testing.T) {
 	}
 }
 
-// packetUnicast has a packet socket of the pod receive the frames for mac.
+// packetUnicast makes a packet socket of the pod receive the frames for mac.
 func packetUnicast(t *testing.T, pod *testnet.Netns, mac string) (fd int) {
 	t.Helper()
 	hw, err := net.ParseMAC(mac)
@@ -198,7 +198,7 @@ func packetUnicast(t *testing.T, pod *testnet.Netns, mac string) (fd int) {
 	return fd
 }
 
-// A pod that changes its filter lists all the time makes no macvlan of another invisible.
+// A pod that changes its filter lists all the time must not hide another pod's macvlan.
 func TestMacvlanIsUpWhateverAnotherPodDoesToTheFilterLists(t *testing.T) {
 	host, index, pods := twoMacvlans(t)
 	pods[1].IP("link", "set", "net1", "address", hiddenMAC, "up")

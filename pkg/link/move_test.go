@@ -66,9 +66,9 @@ func sameLink(a, b *link.Link) bool {
 		slices.Equal(a.MAC, b.MAC) && a.Flags == b.Flags && a.Master == b.Master && a.OperUp == b.OperUp
 }
 
-// TestRefusedMove pins the kernel's behavior if a name is taken in the target.
-// Observed on Linux 6.18: a taken name is noticed after the move, unless it is
-// the link's own, and a taken altname before it.
+// TestRefusedMove checks the kernel's behavior if a name is taken in the target. Observed on Linux
+// 6.18: the kernel notices a taken name after the move, unless the name is the link's own. It
+// notices a taken altname before the move.
 func TestRefusedMove(t *testing.T) {
 	taken := func(r *testnet.Rail) { r.Pod.IP("link", "add", "net1", "type", "ifb") }
 	takenAlt := func(r *testnet.Rail) {
@@ -134,8 +134,8 @@ func TestMoveAsShowsTheTargetOnlyTheNewName(t *testing.T) {
 	}
 }
 
-// listen records the link names that the kernel announces in the namespace from
-// now on; heard returns those until its call.
+// listen records the link names that the kernel announces in the namespace from now on. heard
+// returns the names up to its call.
 func listen(t *testing.T, n *testnet.Netns) (heard func() []string) {
 	t.Helper()
 	ns, err := vnetns.GetFromPath("/run/netns/" + n.Name)
@@ -299,7 +299,8 @@ func TestLinksAreDeletedTogether(t *testing.T) {
 		}
 		return links
 	}
-	// The kernel refuses the loopback, like a NIC, and deletes none.
+	// The kernel refuses to delete the loopback, as it does for a NIC, and deletes none of the
+	// links.
 	if left, err := link.DeleteTogether(n.Netns, named("i0", "i1", "lo"), time.Minute); len(left) != 3 || err != nil {
 		t.Errorf("%d of 3 are left (%v)", len(left), err)
 	}

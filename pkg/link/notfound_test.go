@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
 )
 
-// A driver that resets its NIC answers ENODEV for a link that is there, and the kernel says
-// so of another link that a request names.
+// A driver that resets its NIC answers ENODEV although the link is there. The kernel also answers
+// ENODEV if the missing link is another one that the request names.
 func TestLinkThatIsThereIsFound(t *testing.T) {
 	r := testnet.NewRail(t, "ens1")
 	l := r.Host.Link("ens1")

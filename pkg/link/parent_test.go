@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// The links of the machine itself include NICs, on most machines.
+// On most machines the links of the machine itself include NICs.
 func TestParentsInSysfsAreThoseOfRtnetlink(t *testing.T) {
 	n := testnet.Current(t)
 	links, err := link.Links(n.Netns)
@@ -36,7 +36,7 @@ func TestParentsInSysfsAreThoseOfRtnetlink(t *testing.T) {
 	}
 }
 
-// Sysfs is read for none of them, or, if they looked like NICs, for each.
+// Sysfs is read for none of these links. If they looked like NICs, it would be read for each.
 func TestLinksOfAPodHaveNoParent(t *testing.T) {
 	n := testnet.NewNetns(t, "pod")
 	const pairs = 200
@@ -70,8 +70,7 @@ func TestLinksOfAPodHaveNoParent(t *testing.T) {
 	}
 }
 
-// likeNIC returns a pod's end of a veth that looks like a NIC, where parents come from
-// sysfs.
+// likeNIC returns a pod's end of a veth that looks like a NIC if the parents come from sysfs.
 func likeNIC(t *testing.T) (*testnet.Netns, *link.Link) {
 	t.Helper()
 	n := testnet.NewNetns(t, "pod")
@@ -85,7 +84,7 @@ func likeNIC(t *testing.T) (*testnet.Netns, *link.Link) {
 	return n, a
 }
 
-// To the code, a link without a kind may be a NIC, whatever a pod has named it.
+// To the code, a link without a kind may be a NIC, whatever name a pod has given it.
 func TestParentIsThatOfTheLinkWithTheIndex(t *testing.T) {
 	n, a := likeNIC(t)
 	for _, name := range []string{"b", "x", "", ".", "..", "../../devices", "a/..", "bonding_masters", strings.Repeat("x", 5000), "lo"} {
@@ -102,7 +101,7 @@ func TestParentIsThatOfTheLinkWithTheIndex(t *testing.T) {
 	}
 }
 
-// On such a kernel nothing is lent, but what an earlier version lent must end.
+// With such a kernel nothing is lent, but the loans of an earlier version must still end.
 func TestLinksAreReadWhereNoSysfsCanBeMounted(t *testing.T) {
 	n, a := likeNIC(t)
 	var err error

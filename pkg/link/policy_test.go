@@ -74,7 +74,7 @@ func TestRulesAreAddedFoundAndDeleted(t *testing.T) {
 			t.Errorf("HasRuleFor(%v) = %v, %v", c.tables, got, err)
 		}
 	}
-	r.Host.IP("link", "del", "ens1") // a rule of the interface outlives it
+	r.Host.IP("link", "del", "ens1") // a rule of the interface exists longer than the interface
 	missing(0)
 	for range 2 { // a missing one is not an error
 		if err := link.DeleteRules(r.Host.Netns, rules); err != nil {
@@ -114,7 +114,7 @@ func TestTableIsUsedIfItHasARoute(t *testing.T) {
 	}
 }
 
-// An address with a peer keeps it, and does not come a second time.
+// An address with a peer keeps its peer, and is not added a second time.
 func TestAddressMetricOfAPeer(t *testing.T) {
 	r := testnet.NewRail(t, "ens1")
 	index := r.Host.Link("ens1").Index
@@ -137,7 +137,7 @@ func TestAddressMetricOfAPeer(t *testing.T) {
 	}
 }
 
-// The kernel's route of the address has the metric, also when the link was down.
+// The kernel's route for the address has the metric, even after the link was down.
 func TestAddressMetric(t *testing.T) {
 	r := testnet.NewRail(t, "ens1")
 	index := r.Host.Link("ens1").Index

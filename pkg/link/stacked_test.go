@@ -22,7 +22,7 @@ func TestLinksByWhichPacketsLeave(t *testing.T) {
 		{Index: 12, Name: "away", Kind: "vlan", Lower: 7, LowerInOtherNetns: true},
 		{Index: 13, Name: "eth0", Kind: "device", ParentBus: "vmbus", ParentDev: "f8615163"},
 		{Index: 14, Name: "enP1s1", Kind: "device", Master: 13, ParentDev: "0001:00:02.0"},
-		{Index: 15, Name: "loop1", Kind: "vlan", Lower: 16}, // the kernel allows no circle
+		{Index: 15, Name: "loop1", Kind: "vlan", Lower: 16}, // the kernel allows no cycle
 		{Index: 16, Name: "loop2", Kind: "vlan", Lower: 15},
 	}
 	for name, want := range map[string][]string{

@@ -95,7 +95,7 @@ func leavesByOne(attrs nlattr.Attrs, views map[int]*View) bool {
 	return leaves
 }
 
-// ByIndex returns the link of the namespace with this index, nil if there is none.
+// ByIndex returns the link of the namespace with this index, or nil if there is none.
 func (v *View) ByIndex(index int) *Link {
 	if i := slices.IndexFunc(v.Links, func(l *Link) bool { return l.Index == index }); i >= 0 {
 		return v.Links[i]

@@ -15,8 +15,8 @@ import (
 // volume is a path that a pod can write to.
 const volume = "/var/lib/kubelet/pods/0b3c/volumes/kubernetes.io~empty-dir/v"
 
-// Networks that users have applied keep working, without a node file and with
-// one that has no list of paths.
+// Networks that users have applied keep working, both without a node file and with a node file that
+// has no list of paths.
 func TestUsersNetworksAreOpenWithoutAListOfPaths(t *testing.T) {
 	flat := filepath.Join(t.TempDir(), "whereabouts.conf")
 	for _, node := range []*nodefile.File{nil, {NICs: []nodefile.NICPattern{{Name: "ens*"}}}} {
@@ -46,7 +46,7 @@ func TestUsersNetworksAreOpenWithoutAListOfPaths(t *testing.T) {
 	}
 }
 
-// Without a list of paths a log elsewhere is not written, but the pod gets its
+// Without a list of paths, a log in another place is not written, but the pod still gets its
 // network.
 func TestALogThatIsNotOpenByDefaultIsNotWritten(t *testing.T) {
 	config := []byte(`{"ipam":{"range":"10.0.0.0/24","log_file":"/root/.ssh/authorized_keys"}}`)

@@ -14,9 +14,8 @@ import (
 
 const keysPage = "docs/reference/keys.md"
 
-// TestKeysPageHasEveryKey compares the tables of the page with the fields that
-// configurations are decoded into: a key that the code reads must be
-// documented, and a documented one must exist.
+// TestKeysPageHasEveryKey compares the tables of the page with the fields that configurations are
+// decoded into. A key that the code reads must be documented, and a documented key must exist.
 func TestKeysPageHasEveryKey(t *testing.T) {
 	common := keysOf(Common{})
 	for key := range keysOf(whereaboutsNet{}) {

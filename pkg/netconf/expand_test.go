@@ -87,7 +87,6 @@ func TestVariablesAreReplacedInEveryStringOfIPAM(t *testing.T) {
 	}
 }
 
-// A configuration of today is the same, byte for byte.
 // The author of a network decides how deep values are nested, and how long their keys are.
 func TestDeepIPAMNeedsLittleMemory(t *testing.T) {
 	const depth = 3000
@@ -104,6 +103,7 @@ func TestDeepIPAMNeedsLittleMemory(t *testing.T) {
 	}
 }
 
+// A configuration without variables stays the same, byte for byte.
 func TestConfigurationWithoutVariablesIsUnchanged(t *testing.T) {
 	for _, ipam := range []string{``, `, "range": "10.0.0.0/16"`, `, "sameHost": false`, `, "sameHost": null, "prefix": ""`, `, "x": "$", "y": "{rail}"`} {
 		c := networkOf(t, ipam)
@@ -196,8 +196,8 @@ func TestNetworksOfALocalPrefix(t *testing.T) {
 	}
 }
 
-// The plugin of another project needs nothing but the variables: here the name of a pool for
-// each rail.
+// An IPAM plugin of another project needs only the variables. In this test each rail has the name
+// of a pool.
 func TestVariablesInTheNameOfAPool(t *testing.T) {
 	for pool, want := range map[string]string{"rail-${rail}": "rail-3", "node-${node}-rail-${rail},all": "node-12-rail-3,all"} {
 		for kind, parse := range map[string]func(config []byte) (*Common, error){
@@ -267,7 +267,8 @@ func TestImpossibleVariablesAreRefused(t *testing.T) {
 	}
 }
 
-// These are refused whatever the rail is, and so when the configuration is read.
+// These configurations are refused whichever rail the NIC has, so they are refused when the
+// configuration is read.
 func TestImpossibleKeysOfIPAMAreRefused(t *testing.T) {
 	for ipam, text := range map[string]string{
 		`{"type": "whereabouts", "range": "10.${plane}.0.0/16"}`:                          `"ipam.range": "10.${plane}.0.0/16": there is no variable ${plane}; use ${rail} or ${node}`,
@@ -301,17 +302,17 @@ func TestImpossibleKeysOfIPAMAreRefused(t *testing.T) {
 	}
 }
 
-// Addresses that differ by rail within one prefix, and equal addresses in separate address
-// spaces, are no overlap.
+// Addresses that differ by rail within one prefix do not overlap. Equal addresses in separate
+// address spaces do not overlap either.
 func TestRangesThatDoNotOverlap(t *testing.T) {
 	for _, ipam := range []string{
 		`, "range": "10.0.${rail}.1-10.0.${rail}.254/16", "gateway": "10.0.255.1"`,
 		`, "range": "10.0.0.0/16", "range_start": "10.0.${rail}.1", "range_end": "10.0.${rail}.99"`,
 		`, "range": "10.0.0.0/16", "network_name": "rail-${rail}"`,
 		`, "range": "10.${rail}.0.0/16", "gateway": "fd00::1"`,
-		`, "range": "10.${rail}.0.0/16", "gateway": "no address"`, // whereabouts says so
-		`, "range": "10.25${rail}.0.0/16"`,                        // of this rail it can be read
-		`, "range": "10.${rail}.0.0/99"`,                          // whereabouts says so
+		`, "range": "10.${rail}.0.0/16", "gateway": "no address"`, // whereabouts reports this error
+		`, "range": "10.25${rail}.0.0/16"`,                        // the range of this rail can be read
+		`, "range": "10.${rail}.0.0/99"`,                          // whereabouts reports this error
 		`, "range": 7, "x": "${rail}"`,                            // likewise
 		`, "range": "10.${rail}.0.${rail}/16", "sameHost": true`,  // host bits do not count
 		`, "range": "fd00:${rail}::/64", "sameHost": true`,
@@ -355,7 +356,7 @@ func TestRailsThatANetworkCanHave(t *testing.T) {
 	}
 }
 
-// CHECK has the addresses of ADD, also if the node has another number since.
+// CHECK has the addresses of ADD, even if the node has got another number since.
 func TestExpandedAsBefore(t *testing.T) {
 	c := networkOf(t, `, "range": "10.${rail}.${node}.0/24"`)
 	added, err := c.Expanded(ofNode(3))
@@ -381,7 +382,7 @@ func TestExpandedAsBefore(t *testing.T) {
 	}
 }
 
-// The reference plugins, and those of chains, call whereabouts with what the author wrote.
+// The reference plugins, and the plugins of chains, call whereabouts with the author's own text.
 func TestWhereaboutsRefusesVariables(t *testing.T) {
 	for ipam, text := range map[string]string{
 		`{"type": "whereabouts", "range": "10.${rail}.0.0/16"}`:                            "${rail}",
@@ -397,15 +398,15 @@ func TestWhereaboutsRefusesVariables(t *testing.T) {
 	}
 }
 
-// Otherwise the local store, which chooses the lowest free host part, would choose one again
-// and again that another rail excludes.
+// Without the exclusion the local store, which chooses the lowest free host part, would again and
+// again choose one that another rail excludes.
 func TestSameHostExcludesWhatAnyRailExcludes(t *testing.T) {
 	v := ofNode(3)
 	v.Rails = []int{0, 3, 10}
 	for ipam, want := range map[string][]any{
 		`, "gateway": "10.${rail}.0.1"`:                          nil,
 		`, "gateway": "10.${rail}.0.1${rail}"`:                   {"10.0.0.10", "10.10.0.110"},
-		`, "gateway": "10.${rail}.0.10${rail}"`:                  {"10.0.0.100"}, // of rail 10 it is no address
+		`, "gateway": "10.${rail}.0.10${rail}"`:                  {"10.0.0.100"}, // for rail 10 the text is not an address
 		`, "exclude": ["10.${rail}.${rail}.0/24"]`:               {"10.3.3.0/24", "10.0.0.0/24", "10.10.10.0/24"},
 		`, "exclude": ["10.0.0.7"], "gateway": "10.${rail}.0.1"`: {"10.0.0.7"},
 	} {
@@ -423,8 +424,8 @@ func TestSameHostExcludesWhatAnyRailExcludes(t *testing.T) {
 	}
 }
 
-// FuzzExpanded: nothing but "ipam" changes, nothing that can be expanded is left, and the
-// size is bounded.
+// FuzzExpanded checks that only "ipam" changes, that no variable that can be replaced is left, and
+// that the size is bounded.
 func FuzzExpanded(f *testing.F) {
 	for _, ipam := range []string{
 		`{"type": "whereabouts", "range": "10.${rail}.0.0/16", "gateway": "10.${rail}.0.1"}`,

@@ -18,8 +18,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// users are configurations of users, as they arrive on stdin: from a NAD
-// unchanged, with Multus' injected keys, from the network operator.
+// users are configurations of users, as they arrive on stdin: unchanged from a NAD, with the keys
+// that Multus injects, and from the network operator.
 var users = []string{
 	`{"cniVersion":"0.3.1","name":"roce-net1","type":"host-device","device":"ens12np0","ipam":{"type":"whereabouts","range":"172.31.1.0/24","gateway":"172.31.1.1"}}`,
 	`{"cniVersion":"0.3.1","name":"rdma-net-ipam","type":"macvlan","master":"ens2f0","mode":"bridge","mtu":9000,"ipam":{"type":"whereabouts","range":"192.168.111.0/24"}}`,
@@ -401,7 +401,7 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-// checkCommon holds for every accepted configuration.
+// checkCommon makes the checks that hold for every accepted configuration.
 func checkCommon(t *testing.T, c *Common) {
 	t.Helper()
 	if !filepath.IsAbs(c.StateDir) || c.StateDir != filepath.Clean(c.StateDir) || c.CNIVersion == "" {
@@ -484,7 +484,7 @@ func FuzzLenient(f *testing.F) {
 	f.Fuzz(func(t *testing.T, config []byte) {
 		lenient := Lenient(config)
 		checkCommon(t, lenient)
-		// It must read a valid configuration like the strict parsers.
+		// Lenient must read a valid configuration like the strict parsers.
 		strict, err := ParseHostDevice(config)
 		if err != nil {
 			return
@@ -522,7 +522,7 @@ func TestLinkTimeout(t *testing.T) {
 		}
 	}
 	for keys, want := range map[string]LinkWait{
-		``:                                      {}, // as rdma-cni, which does not look at the link
+		``:                                      {}, // like rdma-cni, which does not look at the link
 		`,"rdma":"auto"`:                        {},
 		`,"rdma":"required"`:                    {20 * second, true},
 		`,"linkTimeout":"5s"`:                   {5 * second, true},
@@ -546,7 +546,7 @@ func TestLinkTimeout(t *testing.T) {
 	}
 }
 
-// Two keys that give addresses would leave open which ones the interface has.
+// With two keys that set addresses it would be unclear which addresses the interface has.
 func TestTheKeptAddressIsTheOnlyOne(t *testing.T) {
 	for keys, want := range map[string]string{
 		``: "", `, "ipam": {}`: "", `, "useInterfaceNetwork": false`: "",
@@ -560,7 +560,8 @@ func TestTheKeptAddressIsTheOnlyOne(t *testing.T) {
 	}
 }
 
-// The cure "give a table" would leave a network without a rail that needs one for more.
+// The cure "set a table" is not enough for a network that needs the rail for something else as
+// well.
 func TestCureOfAMissingRail(t *testing.T) {
 	for keys, want := range map[string]bool{
 		`, "rail": "auto"`: false,

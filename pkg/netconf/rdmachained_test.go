@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// In the form of rdma-cni's users, and as Multus passes it on.
+// A configuration in the form of rdma-cni's users, and in the form in which Multus passes it on.
 var chainedConfigs = []string{
 	`{"cniVersion":"0.3.1","type":"rdma","name":"sriov-rdma-net"}`,
 	`{"cniVersion":"0.3.1","type":"rdma","name":"n","args":{"cni":{"debug":true}},"deviceID":"0000:3b:00.2","pciBusID":"0000:3b:00.2","prevResult":{"cniVersion":"0.3.1"}}`,

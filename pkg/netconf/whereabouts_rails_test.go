@@ -65,7 +65,7 @@ func TestPrefixOfTheNode(t *testing.T) {
 	}
 }
 
-// What the plugin in front writes is what whereabouts reads.
+// The keys that the calling plugin writes are the keys that whereabouts reads.
 func TestWhereaboutsReadsWhatIsExpanded(t *testing.T) {
 	rail, prefix := 3, nodefile.Prefix{Rail: 3, Prefix: "10.3.4.8/31", Gateway: "10.3.4.8"}
 	for ipam, want := range map[string]string{

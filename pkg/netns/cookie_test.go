@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// A kernel without cookies is not the same as a failed read of the cookie: by
-// its inode number alone a namespace could be mistaken for a dead one.
+// A kernel without cookies must be distinguished from a failed read of the cookie: by its inode
+// number alone a namespace could be mistaken for a dead one.
 func TestCookieIsOnlyMissingWhereTheKernelHasNone(t *testing.T) {
 	n := testnet.NewNetns(t, "pod")
 	for answer, fails := range map[unix.Errno]bool{unix.ENOPROTOOPT: false, unix.ENOMEM: true, unix.EPERM: true} {
@@ -35,8 +35,8 @@ func TestCookieIsOnlyMissingWhereTheKernelHasNone(t *testing.T) {
 	}
 }
 
-// answeringCookies runs f on a thread of its own, for which the kernel answers
-// SO_NETNS_COOKIE with an error (seccomp(2), a filter of struct seccomp_data).
+// answeringCookies runs f on a separate thread, for which the kernel answers SO_NETNS_COOKIE with
+// an error (seccomp(2), a filter of struct seccomp_data).
 func answeringCookies(t *testing.T, answer unix.Errno, f func()) {
 	t.Helper()
 	const load, equal, give = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, unix.BPF_RET | unix.BPF_K
@@ -51,7 +51,7 @@ func answeringCookies(t *testing.T, answer unix.Errno, f func()) {
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for good: the thread ends with its filter
+		runtime.LockOSThread() // never unlocked: the thread ends together with its filter
 		err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 		if err == nil {
 			f()

@@ -4,8 +4,7 @@ import (
 	"testing"
 )
 
-// For tests of the ways to a namespace that Find tries only if a quicker
-// one fails.
+// For tests of the ways to a namespace that Find tries only if a quicker way fails.
 var (
 	Scan         = scan
 	ScanUntil    = scanUntil
@@ -13,8 +12,7 @@ var (
 	MountsOf     = mountsOf
 )
 
-// UseHandles makes Exists use file handles of namespaces first, or never,
-// until t ends.
+// UseHandles makes Exists use file handles of namespaces first, or never. The choice ends with t.
 func UseHandles(t testing.TB, yes bool) {
 	before := noHandles.Swap(!yes)
 	t.Cleanup(func() { noHandles.Store(before) })

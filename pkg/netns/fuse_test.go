@@ -26,12 +26,12 @@ const (
 	fuseInit    = 26
 )
 
-// fuseFile is a file system with one file, as a pod can mount one, whose server
-// can be made to stop answering. It uses no os.File: the runtime would query
-// the file system itself, whether it can be polled.
+// fuseFile is a file system with one file, of the kind that a pod can mount. Its server can be made
+// to stop answering. fuseFile uses no os.File, because the runtime would ask the file system itself
+// whether the file can be polled.
 type fuseFile struct {
 	dir    string
-	inode  uint64 // of the file
+	inode  uint64 // attributes of the file
 	device int
 	held   int // the file, open
 	silent atomic.Bool
@@ -40,7 +40,7 @@ type fuseFile struct {
 	ended  chan struct{}
 }
 
-// newFUSE mounts it, and opens its file, which has the name netns.
+// newFUSE mounts the file system, and opens its file, which has the name netns.
 func newFUSE(t *testing.T, inode uint64) *fuseFile {
 	t.Helper()
 	need.Root(t)
@@ -56,7 +56,7 @@ func newFUSE(t *testing.T, inode uint64) *fuseFile {
 	t.Cleanup(func() {
 		f.end.Store(true)
 		<-f.ended
-		// The end of the server ends all waits for it (fuse_abort_conn).
+		// The end of the server ends everything that waits for it (fuse_abort_conn).
 		_ = unix.Close(device)
 		_ = unix.Close(f.held)
 		_ = unix.Unmount(f.dir, unix.MNT_DETACH)
@@ -132,10 +132,9 @@ func (f *fuseFile) answer(opcode uint32, node uint64) (payload []byte, errno uni
 	return nil, unix.ENOSYS
 }
 
-// A pod can mount a file system whose server does not answer, keep a file of it
-// open, and choose the file's name and inode number: a process that requests
-// the file's attributes sleeps in a state that no signal ends. The scan must
-// not do so.
+// A pod can mount a file system whose server does not answer, keep one of its files open, and
+// choose the file's name and inode number. A process that requests the file's attributes sleeps in
+// a state that no signal ends. The scan must not make such a request.
 func TestScanAsksNoFileSystemOfAPod(t *testing.T) {
 	id := netns.ID{Inode: 4026999999}
 	f := newFUSE(t, id.Inode)

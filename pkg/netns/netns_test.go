@@ -59,7 +59,7 @@ func TestDoReturnsTheThread(t *testing.T) {
 // TestNoFileStaysOpen counts the files of the process: the agent runs for months.
 func TestNoFileStaysOpen(t *testing.T) {
 	n := testnet.NewNetns(t, "do")
-	other := netns.ID{Inode: n.ID.Inode, Cookie: n.ID.Cookie + 1<<40} // as of a netns that ended
+	other := netns.ID{Inode: n.ID.Inode, Cookie: n.ID.Cookie + 1<<40} // like the path of a netns that has ended
 	open := func() int {
 		files, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -246,7 +246,7 @@ func TestOneNamespaceByTwoPathsIsOne(t *testing.T) {
 	}
 }
 
-// fresh makes a namespace that lives as long as while runs.
+// fresh makes a namespace that exists as long as while runs.
 func fresh(t *testing.T, while func(id netns.ID)) {
 	t.Helper()
 	need.Root(t)
@@ -255,7 +255,7 @@ func fresh(t *testing.T, while func(id netns.ID)) {
 	}
 }
 
-// freshThread runs while on a thread in a namespace of its own.
+// freshThread runs while on a thread that is in a new namespace.
 func freshThread(while func(id netns.ID)) (ended <-chan error) {
 	done := make(chan error, 1)
 	go func() {
@@ -273,8 +273,8 @@ func freshThread(while func(id netns.ID)) (ended <-chan error) {
 	return done
 }
 
-// A namespace gets the inode number of a dead one; a record of the dead one
-// must not match the new one.
+// A namespace can get the inode number of a dead one. A record of the dead namespace must not match
+// the new one.
 func TestReusedInodeIsToldApartByTheCookie(t *testing.T) {
 	seen := map[uint64]netns.ID{}
 	for range 300 {
@@ -324,7 +324,7 @@ func TestFind(t *testing.T) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = os.Remove(path) }) // it is a plain file now, which nobody else removes
+		t.Cleanup(func() { _ = os.Remove(path) }) // the path is a plain file now, which nobody else removes
 		n.Netns.Close()
 		return held{n.ID, path}
 	}
@@ -419,7 +419,8 @@ func TestFind(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h := c.given(t)
 			if !c.found {
-				// Its own sockets keep it for a moment; Find would open others.
+				// The sockets of the namespace keep it alive for a moment. Find would open further
+				// sockets.
 				await(t, "the end of the netns", func() bool { return !netns.Exists(h.id, h.path) })
 			}
 			began := time.Now()
@@ -494,8 +495,7 @@ func TestExists(t *testing.T) {
 	}
 }
 
-// The cost of a sweep for each record whose netns lives, and for one whose
-// netns is gone.
+// The cost of a sweep for each record whose netns exists, and for each record whose netns is gone.
 func BenchmarkFind(b *testing.B) {
 	n := testnet.NewNetns(b, "n")
 	path := "/run/netns/" + n.Name
@@ -576,7 +576,7 @@ func isNotGone(t *testing.T, n *testnet.Netns, path string) {
 	found.Close()
 }
 
-// A few descriptors are enough to read the list of mounts, and not for what follows.
+// A few descriptors are enough to read the list of mounts, but not for the steps that follow.
 func TestNetnsIsNotGoneWhereFewCanBeOpened(t *testing.T) {
 	n := testnet.NewNetns(t, "pod")
 	var limit unix.Rlimit

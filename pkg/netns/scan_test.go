@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// budget is a context that ends after a number of calls of its Err: a deadline
-// that does not depend on the machine's speed.
+// budget is a context that ends after a certain number of calls of its Err. It is a deadline that
+// does not depend on the machine's speed.
 type budget struct {
 	context.Context
 	left int
@@ -27,8 +27,8 @@ func (b *budget) Err() error {
 	return nil
 }
 
-// process creates the directory of a process below /proc, with open files of which one
-// is target.
+// process creates the directory of a process below /proc. The process has open files, and one of
+// them is target.
 func process(t *testing.T, proc, pid string, files int, target string) {
 	t.Helper()
 	dir := filepath.Join(proc, pid, "fd")
@@ -56,7 +56,7 @@ func TestProcessWithManyOpenFilesIsScannedLast(t *testing.T) {
 	}
 	defer f.Close()
 	n.Unname()
-	// The link of a file that was opened through a mount.
+	// The link in /proc of a file that was opened through a mount.
 	holder := filepath.Join(t.TempDir(), "netns")
 	if err := os.Symlink(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), holder); err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestProcessWithManyOpenFilesIsScannedLast(t *testing.T) {
 	}
 	found.Close()
 
-	// The netns may be among the files that were not read.
+	// The netns may be among the files that have not been read.
 	found, err = netns.ScanUntil(&budget{context.Background(), 3000}, proc, netns.ID{Inode: 1})
 	if found != nil || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("found %v, %v", found, err)

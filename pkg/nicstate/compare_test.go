@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
-// whats returns the objects that errors are about.
+// whats returns the names of the objects that the errors are about.
 func whats(t *testing.T, errs []error) []string {
 	t.Helper()
 	var all []string
@@ -37,7 +37,7 @@ func compare(t *testing.T, r *testnet.Rail, s *nicstate.Snapshot, settled bool) 
 	return whats(t, missing)
 }
 
-// TestCompareFindsWhatIsMissing removes each kind of object of a NIC that is home.
+// TestCompareFindsWhatIsMissing removes each kind of object from a NIC that has returned.
 func TestCompareFindsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	r := configured(t)
@@ -57,8 +57,8 @@ func TestCompareFindsWhatIsMissing(t *testing.T) {
 		t.Fatalf("nothing is missing, and it finds %q", missing)
 	}
 	for _, c := range [][2]string{
-		{"addr add 10.78.0.1/32 dev ens12np0"}, // of after the loan
-		{"addr del 10.10.0.1/24 dev ens12np0"}, // it has a lifetime, as the next
+		{"addr add 10.78.0.1/32 dev ens12np0"}, // added after the loan
+		{"addr del 10.10.0.1/24 dev ens12np0"}, // this address has a lifetime, and the next one as well
 		{"addr del fd00:3::1/64 dev ens12np0"},
 		{"rule del from 172.31.1.5 lookup 100 priority 902"}, // a daemon's
 		{"rule del from 10.99.0.0/16 lookup 100 priority 903"},
@@ -95,7 +95,7 @@ func TestCompareFindsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Of a NIC without configuration nothing is asked. The zero Netns has no socket.
+// If a NIC has no configuration, Compare asks the kernel nothing. The zero Netns has no socket.
 func TestCompareOfNothingAsksNothing(t *testing.T) {
 	t.Parallel()
 	missing, err := nicstate.Compare((&netns.Netns{}), 7, &nicstate.Snapshot{Index: 7, Up: true}, true)
@@ -104,8 +104,8 @@ func TestCompareOfNothingAsksNothing(t *testing.T) {
 	}
 }
 
-// TestCompareWithoutACarrier has a NIC whose cable is out when it returns: the kernel marks its
-// routes, and adds others only with the carrier.
+// TestCompareWithoutACarrier has a NIC whose cable is out when it returns. The kernel marks the
+// NIC's routes, and adds other routes only when there is a carrier.
 func TestCompareWithoutACarrier(t *testing.T) {
 	t.Parallel()
 	r := testnet.NewRail(t, nicName)
@@ -135,7 +135,8 @@ func TestCompareWithoutACarrier(t *testing.T) {
 	}
 }
 
-// TestChangedFindsWhatLinkFilesSet sets what a .link file of udev does after the return.
+// TestChangedFindsWhatLinkFilesSet makes the changes that a .link file of udev makes after the
+// return.
 func TestChangedFindsWhatLinkFilesSet(t *testing.T) {
 	t.Parallel()
 	r := testnet.NewRail(t, nicName)

@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
-// errorsOf are the errors of changes that are reported as a list.
+// errorsOf are the errors of changes, which are reported as a list.
 func errorsOf(changed []link.Changed) error {
 	var errs []error
 	for _, c := range changed {
@@ -27,8 +27,8 @@ func errorsOf(changed []link.Changed) error {
 	return errors.Join(errs...)
 }
 
-// callsOf are the calls of package link that read or change the link of v by its index or
-// its name, except Delete, for which a missing link is no error.
+// callsOf are the calls of package link that read or change the link of v by its index or its name.
+// Delete is not among them, because a missing link is not an error for it.
 func callsOf(t *testing.T, r *testnet.Rail, v *link.View) map[string]func() error {
 	l, n, other := v.Link, r.Host, r.Wire.Netns
 	before, err := nicstate.Take(n.Netns, v)
@@ -105,7 +105,7 @@ func callsOf(t *testing.T, r *testnet.Rail, v *link.View) map[string]func() erro
 	}
 }
 
-// changed returns the snapshot with other values, which Restore would set.
+// changed returns a copy of the snapshot with other values, which Restore would set.
 func changed(s nicstate.Snapshot) *nicstate.Snapshot {
 	s.Alias, s.MTU, s.TxQueueLen, s.Group, s.MAC = "other", 1300, 17, 3, "02:00:00:00:00:17"
 	s.Flags.AllMulticast, s.Up, s.Name = true, !s.Up, "ens7"
@@ -144,7 +144,7 @@ func TestRestoreOfALinkThatIsGoneLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Host.IP("link", "set", "ens1", "netns", r.Pod.Path)
-	// The link itself is as it was, so Restore has only addresses and routes to set.
+	// The link itself is unchanged, so Restore has only addresses and routes to set.
 	if lost, err := nicstate.Restore(r.Host.Netns, v.Link, before); !errors.Is(err, link.ErrNotFound) || len(lost) > 0 {
 		t.Errorf("%v, lost %v", err, lost)
 	}

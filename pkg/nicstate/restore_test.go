@@ -132,8 +132,8 @@ func restore(t *testing.T, n *testnet.Netns, index int, s *nicstate.Snapshot) (l
 	return nicstate.Restore(n.Netns, l, s)
 }
 
-// lend moves the NIC to the pod as an ADD does, after a snapshot that went
-// through the ledger's JSON.
+// lend moves the NIC to the pod as an ADD does. Before that it takes a snapshot, which goes through
+// the ledger's JSON.
 func lend(t *testing.T, r *testnet.Rail) (*link.Link, *nicstate.Snapshot) {
 	t.Helper()
 	l := r.Host.Link(nicName)
@@ -198,7 +198,7 @@ func TestRestoreGivesBackEverythingThatAPodCanChange(t *testing.T) {
 	if d := r.Host.Settled(before); d != "" {
 		t.Errorf("the host is not as it was:\n%s", d)
 	}
-	// Restore changes only what differs: a second one changes nothing.
+	// Restore changes only what differs, so a second Restore changes nothing.
 	lost, err := restore(t, r.Host, l.Index, s)
 	mustLoseNothing(t, lost)
 	if err != nil {
@@ -269,7 +269,8 @@ func TestRestoreOfVariants(t *testing.T) {
 	}
 }
 
-// An object whose ID was given away meanwhile cannot come back. Its route does, as a plain one.
+// An object whose ID was given away meanwhile cannot be restored. Its route is restored as a plain
+// route.
 func TestRestoreOfANexthopObject(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		r := testnet.NewRail(t, nicName)
@@ -293,8 +294,8 @@ func TestRestoreOfANexthopObject(t *testing.T) {
 	}
 }
 
-// Without a cable the kernel marks nexthops "linkdown" and keeps addresses
-// tentative; neither must keep a route from coming back.
+// Without a cable the kernel marks nexthops "linkdown" and keeps addresses tentative. Neither state
+// must prevent a route from being restored.
 func TestRestoreOfRoutesWithoutACarrier(t *testing.T) {
 	t.Parallel()
 	r := testnet.NewRail(t, nicName)
@@ -320,7 +321,7 @@ func TestRestoreOfRoutesWithoutACarrier(t *testing.T) {
 	}
 }
 
-// With detection on, a restored address is usable at once: it was checked when
+// With duplicate address detection on, a restored address is usable at once: it was checked when
 // the host got it, and its routes cannot wait.
 func TestRestoreOfRoutesWithAnIPv6Source(t *testing.T) {
 	t.Parallel()
@@ -340,8 +341,8 @@ func TestRestoreOfRoutesWithAnIPv6Source(t *testing.T) {
 	}
 }
 
-// TestRestoreOfAnAddressThatWasNotChecked has no cable, so that detection never began. Another host
-// may have the address: it is checked when the cable is in.
+// TestRestoreOfAnAddressThatWasNotChecked has no cable, so duplicate address detection never began.
+// Another host may have the address, so the address is checked when the cable is in.
 func TestRestoreOfAnAddressThatWasNotChecked(t *testing.T) {
 	t.Parallel()
 	r := testnet.NewRail(t, nicName)
@@ -363,8 +364,8 @@ func awaitSettledAddresses(t *testing.T, n *testnet.Netns) {
 	await(t, "duplicate address detection", func() bool { return n.IP("-6", "addr", "show", "tentative") == "" })
 }
 
-// quiet returns the state of a namespace once it has stopped changing: the
-// kernel notices a carrier up to a second late.
+// quiet returns the state of a namespace once that state has stopped changing: the kernel notices a
+// carrier up to a second late.
 func quiet(n *testnet.Netns) string {
 	before, since := n.State(), time.Now()
 	for time.Since(since) < 1300*time.Millisecond {
@@ -441,7 +442,7 @@ func TestRestoreAgesAddressesWithALifetime(t *testing.T) {
 	for _, one := range shown {
 		for _, a := range one.Info {
 			if a.Local == "" {
-				continue // ip's way to show an address that is not global
+				continue // ip shows an address that is not global in this way
 			}
 			if a.Deprecated {
 				a.Preferred = 0 // in IPv4 the kernel reports it as preferred as long as it lives
@@ -491,8 +492,8 @@ func TestRestoreSaysWhatTheHostNoLongerTakes(t *testing.T) {
 	}
 }
 
-// Rails lead to the same networks: if three are away at once, or one, each gets
-// its own route there again, in any order of their return.
+// The rails lead to the same networks. Whether three of them are away at once or one, each gets its
+// own route to these networks again, in whatever order they return.
 func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 	t.Parallel()
 	nics := []string{"ens1", "ens2", "ens3"}
@@ -538,7 +539,7 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 				if err := link.MoveAs(r.Pod.Netns, l, r.Host.Netns, nics[i], ""); err != nil {
 					t.Fatal(err)
 				}
-				for range 2 { // as after a killed end
+				for range 2 { // as after an end that was killed
 					lost, err := restore(t, r.Host, l.Index, snapshots[i])
 					if err != nil {
 						t.Fatal(err)
@@ -553,7 +554,7 @@ func TestRestoreBesideOthersRoutesToTheSameDestination(t *testing.T) {
 	}
 }
 
-// In any case no other link is changed.
+// In no case is another link changed.
 func TestRestoreUnderATakenNameLeavesTheOtherLinkAlone(t *testing.T) {
 	r := testnet.NewRail(t, nicName)
 	r.Host.Sysctl("ipv4/conf/"+nicName+"/arp_ignore", "1")
@@ -599,8 +600,8 @@ func TestRestoreOfALinkThatIsGone(t *testing.T) {
 	}
 }
 
-// Two NICs with default routes etc. are moved concurrently by different
-// plugins; their snapshots must not contain each other's configuration.
+// Different plugins move two NICs at the same time, each with a default route and other
+// configuration. The snapshot of one must not contain the other's configuration.
 func TestSnapshotHoldsOnlyTheLinksOwn(t *testing.T) {
 	r := configured(t)
 	s, err := nicstate.Take(r.Host.Netns, r.Host.View(r.Host.Link("ens13np0")))

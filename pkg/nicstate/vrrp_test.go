@@ -41,13 +41,13 @@ func TestAddressesOfVRRPAreKnownByMarkOrForm(t *testing.T) {
 			}
 		}
 	}
-	// A routed host has nothing but a host address.
+	// A routed host has only a host address.
 	if (&Snapshot{VRRP: []string{vrrp.IPv4}}).isVirtual(message(unix.AF_INET, 32, 0), nil) {
 		t.Error("the link's only address is taken for the daemon's")
 	}
 }
 
-// A daemon's address may have a prefix of its own, within the subnet of the link's.
+// An address of a daemon may have a different prefix, within the subnet of the link's address.
 func TestAddressWithinTheSubnetOfAnEarlierOneIsVirtual(t *testing.T) {
 	message := func(cidr string) []byte {
 		ip, subnet, err := net.ParseCIDR(cidr)

@@ -1,4 +1,4 @@
 package nlsocket
 
-// GenericHeader is the header of a request of generic netlink.
+// GenericHeader returns the header of a request of generic netlink.
 var GenericHeader = genericHeader

@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlsocket"
 )
 
-// The kernel refuses a command with reserved bytes that are not 0. Memory that was used
-// before has other values.
+// The kernel refuses a command whose reserved bytes are not 0. Memory that was used before has
+// other values than 0.
 func TestHeaderOfGenericNetlinkHasNoOtherBytes(t *testing.T) {
 	for range 10000 {
 		b := bytes.Repeat([]byte{0xff}, 2)

@@ -14,12 +14,12 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-// Without inotify instances receivers poll, and must run all the same. The
-// test runs itself again in a user namespace that has none.
+// Without inotify instances the receivers poll, and must still work. The test runs itself again in
+// a user namespace that allows no instances.
 func TestDirsWithoutInotifyInstancesReportNothing(t *testing.T) {
 	const inside = "RAIL_CNI_TEST_NO_INOTIFY"
 	if os.Getenv(inside) == "" {
-		need.Root(t) // some machines give others no user namespace
+		need.Root(t) // some machines allow only root to make a user namespace
 		cmd := exec.Command("unshare", "--user", "--map-root-user", "sh", "-c", `echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"`,
 			"sh", os.Args[0], "-test.run", "^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), inside+"=yes")
@@ -169,7 +169,7 @@ func (r *receiver) drain() {
 	}
 }
 
-// settle waits until all that has happened was reported, and forgets the reports.
+// settle waits until everything that has happened has been reported, and then forgets the reports.
 func (r *receiver) settle(t *testing.T, d *Dirs) {
 	t.Helper()
 	last := newReceiver(d)

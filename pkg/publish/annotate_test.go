@@ -16,7 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// pods is an API server that has patches of pods, and answers as status says.
+// pods is an API server that accepts patches of pods, and answers with the code that
+// status returns.
 type pods struct {
 	mu      sync.Mutex
 	patches []string // path and body
@@ -64,7 +65,7 @@ func annotated(t *testing.T, status func(n int) int) (*lab, *pods) {
 	return l, server
 }
 
-// Several ADDs of a pod make one request, and what does not change makes none.
+// Several ADDs of a pod cause one request. An ADD that changes nothing causes none.
 func TestAnnotationIsWrittenOnce(t *testing.T) {
 	l, server := annotated(t, func(int) int { return http.StatusOK })
 	l.run()
@@ -100,7 +101,8 @@ func TestAnnotationIsWrittenOnce(t *testing.T) {
 	l.await("the annotation follows", func() bool { return len(server.all()) == 2 })
 }
 
-// A server that refuses does not keep the files from being written, and is asked again.
+// A server that refuses the request does not prevent the files from being written, and is asked
+// again.
 func TestAnnotationIsTriedAgain(t *testing.T) {
 	l, server := annotated(t, func(n int) int {
 		if n == 1 {
@@ -117,7 +119,7 @@ func TestAnnotationIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A pod that is gone, or another one with its name (409 because of the UID), is left alone.
+// A pod that is gone is left alone. So is another pod with the same name (409 because of the UID).
 func TestAnnotationOfAPodThatIsGone(t *testing.T) {
 	for _, status := range []int{http.StatusNotFound, http.StatusConflict} {
 		l, server := annotated(t, func(int) int { return status })
@@ -135,7 +137,7 @@ func TestAnnotationOfAPodThatIsGone(t *testing.T) {
 	}
 }
 
-// A pod that changes its addresses all the time makes fewer and fewer requests.
+// A pod that changes its addresses all the time causes fewer and fewer requests.
 func TestAnnotationThatChangesAllTheTime(t *testing.T) {
 	a := newAnnotator(NewKeeper(Options{}))
 	a.Client = &kube.Client{}

@@ -10,7 +10,7 @@ import (
 
 const page = "docs/reference/rails-json.md"
 
-// keysOf adds the JSON keys of a struct: those of nested ones as "object.key" and
+// keysOf adds the JSON keys of a struct. The keys of nested structs are "object.key" and
 // "list[].key".
 func keysOf(keys map[string]bool, prefix string, of reflect.Type) {
 	for i := range of.NumField() {
@@ -49,7 +49,7 @@ func TestPageOfTheDocumentHasEveryKey(t *testing.T) {
 	}
 }
 
-// Each variable that may be set is in the guide.
+// The guide must have each variable that may be set.
 func TestGuideHasEveryVariable(t *testing.T) {
 	r := sixteen(t)
 	r.Rails = r.Rails[:1]

@@ -12,7 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// entries returns the GIDs of an address as a RoCE port has them, from an index on.
+// entries returns the GID entries for an address as a RoCE port has them. The first one has the
+// index index.
 func entries(index int, ip string, types ...rdma.GIDType) []GID {
 	var gids []GID
 	for i, t := range types {
@@ -101,8 +102,8 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestEnvironmentLeadsToTheOwnGID has rails of ports whose GID tables have others' entries too,
-// as with a macvlan: NCCL and UCX take the first one.
+// TestEnvironmentLeadsToTheOwnGID has rails on ports whose GID tables also have entries of others,
+// as with a macvlan. By default NCCL and UCX use the first entry.
 func TestEnvironmentLeadsToTheOwnGID(t *testing.T) {
 	const range4, index4, ucx4 = "NCCL_IB_ADDR_RANGE=10.0.0.1/32", "NCCL_IB_GID_INDEX=9", "UCX_IB_GID_INDEX=9"
 	for name, c := range map[string]struct {
@@ -154,8 +155,8 @@ func TestEnvironmentLeadsToTheOwnGID(t *testing.T) {
 	}
 }
 
-// TestUCXIsGivenOnlyNamesThatItFinds has an RDMA device whose name UCX cuts off: it would find no
-// device, and use no other network either.
+// TestUCXIsGivenOnlyNamesThatItFinds has an RDMA device whose name UCX would cut off. UCX would
+// then find no device, and not use another network either.
 func TestUCXIsGivenOnlyNamesThatItFinds(t *testing.T) {
 	r := railsAt(machineOf(t), "Ethernet", "0000:0c:00.0", "0000:1c:00.0")
 	r.Rails[0].RDMA = "roceP22p3s0f0v10"
@@ -199,7 +200,7 @@ func TestEnvironmentHasTheFamiliesThatAreAskedFor(t *testing.T) {
 	}
 }
 
-// Two macvlans on one port are two rails, and one device.
+// Two macvlans on one port are two rails, but one device.
 func TestEnvironmentNamesAPortOnce(t *testing.T) {
 	r := railsAt(machineOf(t), "Ethernet", "0000:0c:00.0", "0000:1c:00.0")
 	r.Rails[1].RDMA = r.Rails[0].RDMA
@@ -208,7 +209,7 @@ func TestEnvironmentNamesAPortOnce(t *testing.T) {
 	}
 }
 
-// Each GPU gets the nearest NIC, and those at one distance share the NICs evenly.
+// Each GPU gets the nearest NIC. GPUs at the same distance share the NICs evenly.
 func TestEachGPUGetsANearNIC(t *testing.T) {
 	var functions []function
 	for numa, bus := range []string{"10", "20"} {
@@ -246,8 +247,8 @@ func TestScriptIsQuoted(t *testing.T) {
 	}
 }
 
-// The kernel lets a name of an RDMA device have any characters, and root in a pod that shares
-// it may have chosen them: they must not become another device or another line.
+// The kernel allows any characters in the name of an RDMA device, and root in a pod that shares the
+// device may have chosen them. They must not become another device or another line.
 func TestEnvironmentHasNoNameThatIsNoElementOfAList(t *testing.T) {
 	all := Settings{Env: []Family{NCCL, UCX, NVSHMEM}}
 	for _, name := range []string{"a\nNCCL_NET_PLUGIN=/tmp/x", "mlx5_0,mlx5_9", "a:2", "a b", "=a", "^a", "\xff", "ü", "a'", "$(a)"} {
@@ -266,7 +267,7 @@ func TestEnvironmentHasNoNameThatIsNoElementOfAList(t *testing.T) {
 	}
 }
 
-// TestEnvironmentNamesThePartition: both programs have one variable for all rails.
+// TestEnvironmentNamesThePartition: NCCL and UCX each have one variable for all rails.
 func TestEnvironmentNamesThePartition(t *testing.T) {
 	m := machineOf(t)
 	type at struct {

@@ -25,8 +25,8 @@ func filesIn(t *testing.T) (*files, string) {
 	return f, filepath.Join(dir, "pods")
 }
 
-// Containers of any user read the files through a mount of the directory, whatever umask
-// the agent has.
+// Containers of any user read the files through a mount of the directory, whatever the agent's
+// umask is.
 func TestFilesAreReadableForAll(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
@@ -64,8 +64,8 @@ func TestFilesAreReadableForAll(t *testing.T) {
 	}
 }
 
-// A mounted directory stays the same one, and an open file keeps its content: a reader sees
-// the old file or the new one.
+// A mounted directory stays the same directory, and an open file keeps its content. So a reader
+// sees either the old file or the new one.
 func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 	f, dir := filesIn(t)
 	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
@@ -108,8 +108,8 @@ func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 	}
 }
 
-// What killed agents left is removed, and nothing outside, nor what is no pod's: a
-// network of an earlier version may have had its state directory there.
+// Files that killed agents left are removed. Nothing outside is removed, and nothing that does not
+// belong to a pod: a network of an earlier version may have had its state directory there.
 func TestOnlyPodsKeepTheirDirectories(t *testing.T) {
 	f, dir := filesIn(t)
 	m := machineOf(t)
@@ -154,7 +154,7 @@ func TestOnlyPodsKeepTheirDirectories(t *testing.T) {
 	}
 }
 
-// A link in place of a pod's directory leads out of it.
+// A link in the place of a pod's directory would lead out of the directory.
 func TestLinkInPlaceOfADirectoryIsRefused(t *testing.T) {
 	f, dir := filesIn(t)
 	outside := t.TempDir()

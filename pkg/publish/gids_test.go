@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// table is the GID table of a RoCE port with two macvlans "net1" of two pods on it, beside
-// the NIC's own entries.
+// table is the GID table of a RoCE port. Two pods have a macvlan "net1" on the port. The table also
+// has the NIC's own entries.
 func table() rdma.GIDTable {
 	var t rdma.GIDTable
 	add := func(ip, netdev string) {

@@ -96,8 +96,8 @@ func (l *lab) run() {
 	l.t.Cleanup(func() { cancel(); <-done })
 }
 
-// pod makes a pod with a macvlan "net1", and returns its namespace and record, which is not
-// in the ledger yet.
+// pod makes a pod with a macvlan "net1". It returns the pod's namespace and its record, which is
+// not in the ledger yet.
 func (l *lab) pod(container, uid, address string) (*testnet.Netns, *ledger.Record) {
 	l.t.Helper()
 	pod := testnet.NewNetns(l.t, "pod")
@@ -132,7 +132,7 @@ func (l *lab) put(r *ledger.Record) {
 	}
 }
 
-// rails returns the file rails.json of a pod, nil if there is none.
+// rails returns the file rails.json of a pod, or nil if there is none.
 func (l *lab) rails(name string) *Rails {
 	l.t.Helper()
 	data, err := os.ReadFile(filepath.Join(l.dir, "pods", name, "rails.json"))
@@ -208,7 +208,7 @@ func TestKeeperFollowsTheLedger(t *testing.T) {
 	l.await("the keeper forgets it", func() bool { return l.published() == 0 })
 }
 
-// The kernel returns a pod's NIC when nothing has the namespace open any more.
+// The kernel returns a pod's NIC once nothing has the namespace open any more.
 func TestKeeperDoesNotKeepANamespaceAlive(t *testing.T) {
 	l := newLab(t)
 	l.run()
@@ -218,7 +218,8 @@ func TestKeeperDoesNotKeepANamespaceAlive(t *testing.T) {
 	pod.Delete() // it fails if the namespace stays
 }
 
-// A hook asks at once after ADD, before the keeper may have seen it, or without one.
+// A hook asks at once after ADD, before the keeper may have seen the record, or without a running
+// keeper.
 func TestLookupSeesAnADDThatHasJustEnded(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -249,7 +250,7 @@ func TestLookupSeesAnADDThatHasJustEnded(t *testing.T) {
 	}
 }
 
-// Without a UID the directory has the container's ID as its name. A UID that is a path is refused.
+// Without a UID the name of the directory is the container's ID. A UID that is a path is refused.
 func TestDirectoryOfAPodHasASafeName(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", "", "10.3.0.17/16")
@@ -283,8 +284,8 @@ func TestPodHasTheRailsOfItsNewestSandbox(t *testing.T) {
 	}
 }
 
-// The generation goes on where the agent before this one ended, and does not change when
-// nothing has.
+// The generation continues where the earlier agent ended, and does not change when nothing has
+// changed.
 func TestGenerationGoesOnAfterARestart(t *testing.T) {
 	l := newLab(t)
 	pod, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -316,7 +317,7 @@ func TestGenerationGoesOnAfterARestart(t *testing.T) {
 	}
 }
 
-// A panic is a defect of the publisher; NICs must return all the same.
+// A panic is a defect of the publisher. NICs must still return.
 func TestPanicDoesNotEndTheProcess(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -355,8 +356,9 @@ func TestPlainMacvlanIsNoRail(t *testing.T) {
 	}
 }
 
-// A record on a disk may be of another boot, and one in a directory that host netns share may be of
-// another host netns: what it says of NICs and of the pod's netns is of others by now.
+// A record on a disk may be from another boot. A record in a directory that several host netns
+// share may belong to another host netns. The NICs and the pod's netns that such a record names may
+// belong to others now.
 func TestPodIsToldOfRailsThatItHasHereAndNow(t *testing.T) {
 	l := newLabIn(t, testnet.OnDisk(t))
 	for name, change := range map[string]func(*ledger.Record){
@@ -383,7 +385,7 @@ func TestPodIsToldOfRailsThatItHasHereAndNow(t *testing.T) {
 	}
 }
 
-// An unreadable record may be of a pod that is there: nothing is removed then.
+// An unreadable record may belong to a pod that exists, so nothing is removed then.
 func TestNothingIsRemovedWhileARecordCannotBeRead(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -427,8 +429,8 @@ func TestSettingsFollowTheNodeFile(t *testing.T) {
 	}
 }
 
-// BenchmarkLookupOfAPodWithoutRails is the cost for a pod that holds nothing, on a node with
-// many that do.
+// BenchmarkLookupOfAPodWithoutRails measures the cost for a pod without rails, on a node with many
+// pods that have rails.
 func BenchmarkLookupOfAPodWithoutRails(b *testing.B) {
 	need.Root(b)
 	dir := filepath.Join(b.TempDir(), "state")
@@ -451,7 +453,8 @@ func BenchmarkLookupOfAPodWithoutRails(b *testing.B) {
 	}
 }
 
-// ADDs and DELs that follow each other closely do not keep the keeper from the GID tables.
+// ADDs and DELs that follow each other closely must not prevent the keeper from reading the GID
+// tables.
 func TestKeeperLooksAtGIDsWhileTheLedgerChanges(t *testing.T) {
 	l := newLab(t)
 	l.run()
@@ -476,7 +479,7 @@ func TestKeeperLooksAtGIDsWhileTheLedgerChanges(t *testing.T) {
 	t.Error("no look at the table")
 }
 
-// A record that cannot be read stays so, and other pods come and go.
+// A record that cannot be read stays unreadable, while other pods come and go.
 func TestDamagedRecordKeepsNoOtherPod(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -524,7 +527,7 @@ func TestPodIsToldOfAFewAddresses(t *testing.T) {
 	}
 }
 
-// A sandbox in the place of another one gets nothing that the other one had.
+// A sandbox that replaces another one gets nothing that the other one had.
 func TestLookupDoesNotTellWhatAFormerSandboxHad(t *testing.T) {
 	l := newLab(t)
 	_, old := l.pod("c1", uid, "10.3.0.17/16")
@@ -551,14 +554,14 @@ func TestLookupDoesNotTellWhatAFormerSandboxHad(t *testing.T) {
 	}
 }
 
-// published returns the number of pods in the metrics.
+// published returns the number of pods that the metrics show.
 func (l *lab) published() int {
 	l.keeper.mu.Lock()
 	defer l.keeper.mu.Unlock()
 	return len(l.keeper.pods)
 }
 
-// timed returns how many pods are in the histogram of the time until their files.
+// timed returns the number of pods in the histogram of the time until their files were written.
 func (l *lab) timed() uint64 {
 	count, _, _ := l.keeper.metrics.took.Read()
 	return count

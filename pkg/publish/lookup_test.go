@@ -35,8 +35,8 @@ func (l *lab) podOf(container, uid string, n int) {
 	}
 }
 
-// A pod whose root changes its addresses all the time, or whose build hangs in the kernel,
-// delays no other pod.
+// A pod whose root changes its addresses all the time, or whose build hangs in the kernel, must not
+// delay another pod.
 func TestLookupWaitsForNoOtherPod(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -99,7 +99,7 @@ func TestLookupWaitsForNoOtherPod(t *testing.T) {
 	}
 }
 
-// A pod that is current is not built again for a Lookup, but one that has changed is.
+// A Lookup does not build a pod again that is current, but it builds a pod that has changed.
 func TestLookupBuildsOnlyWhatHasChanged(t *testing.T) {
 	l := newLab(t)
 	pod, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -131,8 +131,8 @@ func TestLookupBuildsOnlyWhatHasChanged(t *testing.T) {
 	}
 }
 
-// A Lookup answers from its own build, which fails with an error: nothing without an error is
-// the answer for a pod without rails.
+// A Lookup answers with its own build, or with the error of that build. Only for a pod without
+// rails it returns nothing and no error.
 func TestBuildReturnsRailsOrAnError(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -164,7 +164,7 @@ func TestBuildReturnsRailsOrAnError(t *testing.T) {
 	if told, err := k.Lookup(t.Context(), "c1"); err == nil || told != nil {
 		t.Errorf("Lookup: %+v, %v", told, err)
 	}
-	// The same with nothing new in the ledger: what was told before may be true no more.
+	// The same Lookup with nothing new in the ledger: the former answer may no longer be true.
 	failing := k.list
 	k.list = list
 	if told, err := k.Lookup(t.Context(), "c1"); err != nil || told == nil {
@@ -181,8 +181,8 @@ func TestBuildReturnsRailsOrAnError(t *testing.T) {
 	}
 }
 
-// Records that were read first do not replace those that were read later, but each sandbox
-// of a pod is told of its own.
+// Records that were read earlier do not replace records that were read later. But each sandbox of a
+// pod gets the answer about its own records.
 func TestOlderRecordsReplaceNoNewerOnes(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -206,7 +206,8 @@ func TestOlderRecordsReplaceNoNewerOnes(t *testing.T) {
 	}
 }
 
-// A Lookup that has read the records of a pod before it ended makes no directory after that.
+// A Lookup that has read the records of a pod before the pod ended must not make a directory after
+// the end.
 func TestDirectoryOfAPodThatEndedDoesNotComeBack(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -230,8 +231,8 @@ func TestDirectoryOfAPodThatEndedDoesNotComeBack(t *testing.T) {
 	}
 }
 
-// A scan that began before an ADD has not seen its record, and removes nothing that a Lookup has
-// written since.
+// A scan that began before an ADD has not seen the ADD's record. It must not remove what a Lookup
+// has written since.
 func TestDirectoryOfAPodThatBeganDuringAScanStays(t *testing.T) {
 	l := newLab(t)
 	k := l.keeper
@@ -255,8 +256,8 @@ func TestDirectoryOfAPodThatBeganDuringAScanStays(t *testing.T) {
 	}
 }
 
-// The node file has the NICs' rails: those of the file before it are not published, even if
-// it changes while the NICs are read.
+// The node file has the rails of the NICs. Rails of an earlier node file are not published, even if
+// the file changes while the NICs are read.
 func TestNICsAreReadAgainAfterTheNodeFile(t *testing.T) {
 	l := newLab(t)
 	file := filepath.Join(t.TempDir(), "node.yaml")
@@ -289,7 +290,7 @@ func TestNICsAreReadAgainAfterTheNodeFile(t *testing.T) {
 	}
 }
 
-// A panic keeps neither the keeper's lock nor the pod's token.
+// After a panic neither the keeper's lock nor the pod's token is held.
 func TestPanicLeavesNothingLocked(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -332,8 +333,8 @@ func TestPanicLeavesNothingLocked(t *testing.T) {
 	}
 }
 
-// The time until a pod has its files counts once they are there, and for no pod that has
-// waited for the agent.
+// The time until a pod has its files counts once the files are written. It does not count for a pod
+// that has waited for the agent.
 func TestTimeUntilTheFilesCountsOnce(t *testing.T) {
 	l := newLab(t)
 	_, r := l.pod("c1", uid, "10.3.0.17/16")
@@ -369,9 +370,10 @@ func TestTimeUntilTheFilesCountsOnce(t *testing.T) {
 	}
 }
 
-// BenchmarkLookup is the cost for a container of a pod with eight rails whose files are
-// there: while nothing happens, and while another such pod is built without end, as one that
-// changes its addresses all the time. It reports percentiles in microseconds.
+// BenchmarkLookup measures the cost for a container of a pod with eight rails whose files are
+// written. It measures that while nothing happens, and while another such pod is built all the
+// time, as happens when a pod changes its addresses all the time. It reports percentiles in
+// microseconds.
 func BenchmarkLookup(b *testing.B) {
 	for _, busy := range []bool{false, true} {
 		name := "alone"

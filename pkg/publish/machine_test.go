@@ -108,5 +108,5 @@ func railsAt(m Machine, layer string, addresses ...string) *Rails {
 	return r
 }
 
-// noLoan is a record that says nothing of a NIC.
+// noLoan is a record that contains nothing about a NIC.
 var noLoan = &ledger.Record{}

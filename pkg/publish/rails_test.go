@@ -74,7 +74,7 @@ func TestAnnotationIsSmall(t *testing.T) {
 	}
 }
 
-// More rails than a node has leave out what is longest, and the limit holds.
+// If there are more rails than a node has, the longest parts are left out, so that the limit holds.
 func TestAnnotationOfManyRailsIsSmallAsWell(t *testing.T) {
 	r := sixteen(t)
 	r.Rails = slices.Concat(r.Rails, r.Rails, r.Rails, r.Rails)
@@ -86,7 +86,8 @@ func TestAnnotationOfManyRailsIsSmallAsWell(t *testing.T) {
 	}
 }
 
-// The state of a port does not change the annotation: each change is a request for each pod.
+// The state of a port must not change the annotation, because each change causes a request for each
+// pod.
 func TestAnnotationDoesNotHaveTheState(t *testing.T) {
 	r := sixteen(t)
 	before := string(r.Compact())

@@ -18,8 +18,8 @@ const (
 	maxNodes    = 256 // of the versions that have the least
 )
 
-// mayHave are the elements that NCCL knows below each other. It ignores others, so that a
-// misplaced one would be lost.
+// mayHave lists which elements NCCL knows below which element. NCCL ignores others, so a misplaced
+// element would be lost.
 var mayHave = map[string][]string{
 	"": {"system"}, "system": {"cpu"}, "cpu": {"pci", "nic"}, "pci": {"pci", "gpu", "nic", "pcilink"}, "gpu": {"nvlink", "c2c"}, "nic": {"net"},
 }
@@ -39,7 +39,7 @@ func (p *parser) char() (byte, error) {
 	return c, nil
 }
 
-// token reads a name, and its value if it has one. last is the character behind it.
+// token reads a name, and its value if there is one. last is the character after it.
 func (p *parser) token() (name, value string, hasValue bool, last byte, err error) {
 	for {
 		c, err := p.char()
@@ -151,7 +151,7 @@ func (p *parser) children(parent *node) error {
 	}
 }
 
-// parse returns the element system, which must have what NCCL cannot do without.
+// parse returns the element system. It returns an error if something is missing that NCCL needs.
 func parse(text []byte) (*node, error) {
 	p := &parser{text: string(text)}
 	document := &node{}
@@ -164,8 +164,8 @@ func parse(text []byte) (*node, error) {
 	return document.children[0], checkAttrs(document.children[0])
 }
 
-// checkAttrs returns an error if an element lacks an attribute by which NCCL would fail, or has
-// one that is no number.
+// checkAttrs returns an error if an element lacks an attribute without which NCCL would fail, or
+// has such an attribute that is not a number.
 func checkAttrs(n *node) error {
 	needs := map[string][]string{"cpu": {"numaid", "arch", "vendor", "familyid", "modelid"}, "pci": {"busid", "class"}, "net": {"name", "port"}}
 	for _, key := range needs[n.name] {
@@ -209,15 +209,15 @@ func shape(n *node) string {
 	return text + "(" + strings.Join(parts, " ") + ")"
 }
 
-// repeat returns n times the text, with spaces between.
+// repeat returns the text n times, with spaces between.
 func repeat(n int, text string) string {
 	return strings.TrimSuffix(strings.Repeat(text+" ", n), " ")
 }
 
-// The structures are those of three published files for NCCL: Azure's for ND H100 v5 (each
-// GPU and its InfiniBand NIC below a switch of their own), the one of the DGX and HGX H100
-// boards (four switches with two GPUs and two NICs each), and Oracle's for BM.GPU.H100.8
-// (below each switch one GPU, and the two functions of a NIC).
+// The structures are from three published files for NCCL: Azure's file for ND H100 v5 (each GPU has
+// a separate switch with its InfiniBand NIC), the file of the DGX and HGX H100 boards (four
+// switches with two GPUs and two NICs each), and Oracle's file for BM.GPU.H100.8 (below each switch
+// one GPU, and the two functions of a NIC).
 func TestTopologyHasTheStructureOfPublishedOnes(t *testing.T) {
 	const gpu, net = "pci(gpu)", "pci(nic(net400000))"
 	for _, c := range []struct {
@@ -303,7 +303,7 @@ func TestNoTopologyWithoutAPCIFunction(t *testing.T) {
 	}
 }
 
-// A function without RDMA is of no use to NCCL, and would not be removed by it.
+// A function without RDMA is useless to NCCL, but NCCL would not remove it.
 func TestTopologyHasOnlyRailsWithRDMA(t *testing.T) {
 	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE}, function{path: "pci0000:00/0000:00:06.0", class: classRoCE})
 	r := railsAt(m, "Ethernet", "0000:00:05.0", "0000:00:06.0")

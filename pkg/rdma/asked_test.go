@@ -10,10 +10,9 @@ import (
 
 // This file has queries that only tests need.
 
-// awaitDevice waits until the namespace has a device that want accepts, and
-// returns it: one that returns when its namespace has ended, or that is being
-// moved. what names it in the error, which wraps [ErrNotFound] if ctx ended
-// first.
+// awaitDevice waits until the namespace has a device that want accepts, and returns that device.
+// The device may return because its namespace has ended, or may be moving. what names the device in
+// the error, which wraps [ErrNotFound] if ctx ended first.
 func (c *Core) awaitDevice(ctx context.Context, what string, want func(Device) bool) (Device, error) {
 	var found Device
 	err := await(ctx, func() (bool, error) {
@@ -37,9 +36,9 @@ func (c *Core) umad(d Device, port uint32) (CharDev, error) {
 	return c.charDev(d, "umad", portAttr(port))
 }
 
-// uverbsOwners returns, for each uverbs number in use on this machine, the name
-// of its device. Unlike everything else here it covers all namespaces:
-// class/infiniband_verbs is not divided by them.
+// uverbsOwners returns, for each uverbs number in use on this machine, the name of its device.
+// Unlike everything else here, it covers all namespaces, because class/infiniband_verbs is the same
+// in all of them.
 func (c *Core) uverbsOwners() (map[int]string, error) {
 	owners := map[int]string{}
 	err := c.inNetns(func() error {

@@ -71,7 +71,8 @@ func TestGIDWatchNoticesChanges(t *testing.T) {
 	}
 }
 
-// BenchmarkGIDWatch is one look at the table of a port with eight GIDs, of 256.
+// BenchmarkGIDWatch measures one check of the table of a port that has 256 entries, of which eight
+// are in use.
 func BenchmarkGIDWatch(b *testing.B) {
 	table := newGIDTable(b)
 	w := &GIDWatch{}

@@ -10,7 +10,7 @@ func TestPartitionIsFoundByItsNumber(t *testing.T) {
 	table := []PKey{{0, 0x7fff}, {1, 0x0010}, {3, 0x8010}, {10, 0x8030}}
 	for key, want := range map[uint16]PKey{
 		0xffff: {0, 0x7fff}, 0x7fff: {0, 0x7fff}, // limited is better than none
-		0x8010: {3, 0x8010}, 0x0010: {3, 0x8010}, // the full one, behind the limited one
+		0x8010: {3, 0x8010}, 0x0010: {3, 0x8010}, // the full entry, which follows the limited one
 		0x8030: {10, 0x8030},
 	} {
 		if got, ok := FindPKey(table, key); !ok || got != want {
@@ -22,7 +22,8 @@ func TestPartitionIsFoundByItsNumber(t *testing.T) {
 	}
 }
 
-// The kernel lists the files of a table in no order of numbers, and empty entries too.
+// The kernel lists the files of a table without sorting the numbers, and lists empty entries as
+// well.
 func TestTableOfPartitionsIsReadByIndex(t *testing.T) {
 	tree := map[string]string{}
 	for i := range 12 {
@@ -38,7 +39,8 @@ func TestTableOfPartitionsIsReadByIndex(t *testing.T) {
 	}
 }
 
-// A full member needs no further entry; for a limited one a later entry may be better.
+// After an entry of full membership no further entry is read. After a limited one, a later entry
+// may be better.
 func TestTableIsReadAsFarAsTheFullMember(t *testing.T) {
 	tree := map[string]string{}
 	for i, key := range []string{"0x7fff", "0x0000", "0x8010", "not a key"} {

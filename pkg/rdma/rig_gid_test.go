@@ -86,7 +86,8 @@ func TestRigGIDsOfMacvlansAreOnTheMastersPort(t *testing.T) {
 	}
 	t.Logf("waits for the GID of a macvlan, %s", figures(took))
 
-	// One address in two pods, each with a net1: the owner is unknown.
+	// Two pods have the same address, each on an interface net1, so the owner of the GID is
+	// unknown.
 	ns := newNetns(t, "pod")
 	child(ns, "10.1.0.1")
 	err := await(r.soon(), func() (bool, error) {
@@ -119,7 +120,7 @@ func TestRigAGIDThatDoesNotComeIsExplained(t *testing.T) {
 	}
 }
 
-// In exclusive mode the host cannot see the table at all: the pod's sysfs can.
+// In exclusive mode the host cannot see the table at all, but the pod's sysfs shows it.
 func TestRigGIDsOfAPodsNICInExclusiveMode(t *testing.T) {
 	r := inRig(t, Exclusive)
 	ns, pod := r.pod("pod")

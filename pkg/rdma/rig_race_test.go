@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 )
 
-// movers moves all eight devices to a pod and back, each by a Core of its own
-// as separate plugins would, and returns Move's errors about changed numbers.
+// movers moves all eight devices to a pod and back, each with a separate Core, as separate plugins
+// would do. It returns Move's errors about changed numbers.
 func (r *rig) movers(rounds int, lock sync.Locker) (changed []*UverbsChanged) {
 	r.t.Helper()
 	_, pod := r.pod("pod")
@@ -74,7 +74,7 @@ func TestRigMovesSideBySideExchangeNumbers(t *testing.T) {
 	}
 	t.Logf("without a lock %d moves ended with another number, as: %v", len(changed), changed[0])
 
-	// A device that returned with another's number keeps it; with the lock the
+	// A device that returned with another device's number keeps that number. With the lock the
 	// numbers no longer change.
 	before, err := r.host.uverbsOwners()
 	must(t, err)
@@ -159,7 +159,7 @@ func reload(t *testing.T, parameters string) {
 	must(t, unix.FinitModule(int(f.Fd()), parameters, 0))
 }
 
-// A driver that cannot give up its devices, and the effect of a driver's reload
+// A driver that cannot take its devices away from their users, and the effect of a driver's reload
 // on known identities.
 func TestRigZDriversThatCannotMove(t *testing.T) {
 	r := inRig(t, Exclusive)

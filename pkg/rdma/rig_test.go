@@ -31,7 +31,7 @@ import (
 
 const nics = 8
 
-// rig is the initial state of the tests: everything on the host, in a mode.
+// rig is the initial state of the tests: all devices are on the host, in a certain mode.
 type rig struct {
 	t    testing.TB
 	ns   *netns.Netns
@@ -70,8 +70,8 @@ func (r *rig) core(ns *netns.Netns) *Core {
 	return c
 }
 
-// apart returns a Core of ns with a socket of its own, as another process has. Cores of one
-// Netns share its socket, which is busy while one of them moves a device.
+// apart returns a Core of ns with a separate socket, like the Core of another process. All Cores of
+// one Netns share its socket, which is busy while one of them moves a device.
 func (r *rig) apart(ns *netns.Netns) *Core {
 	r.t.Helper()
 	var same *netns.Netns
@@ -106,8 +106,8 @@ func (r *rig) soon() context.Context {
 	return ctx
 }
 
-// mode sets the mode, once the namespaces of the test before are gone, and
-// returns the time that this took.
+// mode sets the mode once the namespaces of the previous test are gone. It returns the time that
+// this took.
 func (r *rig) mode(m Mode) time.Duration {
 	r.t.Helper()
 	began := time.Now()
@@ -352,7 +352,7 @@ func TestRigThereAndBack(t *testing.T) {
 				t.Errorf("moved %+v with uverbs%d: %+v", d, number, m)
 			}
 			r.checkInPod(d, ns, pod, number)
-			// Again, although it is there already.
+			// Move it again, although it is there already.
 			if again, err := r.host.Move(r.soon(), d, pod); err != nil || again.Device != d {
 				t.Errorf("again: %+v, %v", again, err)
 			}
@@ -444,10 +444,10 @@ func TestRigADeviceInFlightIsWaitedFor(t *testing.T) {
 		}))
 		u, err := pod.Uverbs(d)
 		inFlight := errors.Is(err, ErrNotFound) || errors.Is(err, ErrNoCharDev)
-		// A second mover finds it nowhere, or incomplete, and waits.
+		// A second mover finds the device nowhere, or finds it incomplete, and waits.
 		m, err := other.Move(r.soon(), d, pod)
 		if errors.Is(err, ErrNotFound) {
-			// It left between the read and the request; the error asks to try
+			// The device left between the read and the request. The error asks the caller to try
 			// again.
 			m, err = other.Move(r.soon(), d, pod)
 		}
@@ -488,7 +488,7 @@ func TestRigNames(t *testing.T) {
 	_, pod := r.pod("pod")
 	d := r.devs[0]
 	r.move(r.host, r.devs[1], pod)
-	// Taken by a device in any namespace.
+	// The name is taken by a device in any namespace.
 	for _, taken := range []string{r.devs[1].Name, r.devs[2].Name} {
 		if err := r.host.Rename(d, taken); !errors.Is(err, unix.EEXIST) || !strings.Contains(err.Error(), "rename the device that has this name") {
 			t.Errorf("rename to %s: %v", taken, err)

@@ -39,7 +39,7 @@ func TestPortThatServesAnInterface(t *testing.T) {
 	}
 }
 
-// A node has many NICs, and a driver reports no port of one that is broken.
+// A node has many NICs. A driver does not report the port of a NIC that is broken.
 func TestABrokenDeviceHidesNoOthers(t *testing.T) {
 	all := map[uint32]Device{}
 	for i, name := range []string{"mlx5_0", "mlx5_1", "rxe0", "erdma_0", "mlx5_2"} {

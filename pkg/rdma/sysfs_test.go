@@ -24,7 +24,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// sysfs writes a tree of files, and of links if the text begins with "->".
+// sysfs writes a tree of files. A text that begins with "->" becomes a link.
 func sysfs(t *testing.T, tree map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -165,8 +165,8 @@ func TestUverbsOwnersComeFromSysfs(t *testing.T) {
 	}
 }
 
-// The sysfs that a Core mounts is that of its namespace, although a process
-// with another one in /sys reads it.
+// The sysfs that a Core mounts belongs to the Core's namespace, even if the reading process has the
+// sysfs of another namespace in /sys.
 func TestASysfsIsTheOneOfItsNetns(t *testing.T) {
 	pod := offline(t, newNetns(t, "pod"), "")
 	host := offline(t, nil, "")

@@ -67,7 +67,7 @@ func TestUsersAreProcessesAndKernelClients(t *testing.T) {
 	}
 }
 
-// A process can name itself as it likes, and its name goes to logs and terminals.
+// A process can choose its name, and the name goes to logs and terminals.
 func TestNameOfAUserIsQuoted(t *testing.T) {
 	cmd := exec.Command("sh", "-c", `printf 'a\033[31m\nb' > /proc/$$/comm; echo; read x`)
 	in, err := cmd.StdinPipe()
@@ -91,7 +91,8 @@ func TestNameOfAUserIsQuoted(t *testing.T) {
 	if got := (User{PID: os.Getpid()}).String(); !strings.HasSuffix(got, "(rdma.test)") {
 		t.Error(got)
 	}
-	// Both reasons: users in a debug pod would look for a process that lives.
+	// The text must have both reasons: otherwise users in a debug pod would look for a process that
+	// still exists.
 	if got := (User{}).String(); !strings.Contains(got, "has ended") || !strings.Contains(got, "in another PID namespace") {
 		t.Error(got)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/announce"
 )
 
-// A neighbor that has an entry for the former holder of an address takes the new one.
+// An announcement changes a neighbor's entry for the former holder of the address.
 func TestAnnounceCorrectsTheNeighbors(t *testing.T) {
 	r := testnet.NewRail(t, "ens1")
 	r.Wire.IP("addr", "add", "10.9.0.254/24", "dev", "ens1-sw")
@@ -48,14 +48,14 @@ func TestAnnounceCorrectsTheNeighbors(t *testing.T) {
 	}
 }
 
-// Of one IPv4 address the kernel sends the announcement, of others a packet socket does. Each is
-// sent once, whatever the state of the link.
+// The kernel sends the announcement of a single IPv4 address, and a packet socket sends the
+// announcements of other addresses. Each is sent once, whatever the state of the link is.
 func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 	for name, c := range map[string]struct {
 		addresses []string
-		notYet    bool      // the operational state is not up in what the caller read
-		dormant   bool      // it is not up, and does not get up
-		sysctl    [2]string // of the interface's neighbors
+		notYet    bool      // the operational state was not up when the caller read it
+		dormant   bool      // the operational state is not up, and does not come up
+		sysctl    [2]string // sysctls of the interface's neighbors
 	}{
 		"one address":               {addresses: []string{"10.9.0.1/24"}},
 		"of a host":                 {addresses: []string{"10.9.0.1/32"}},
@@ -95,7 +95,7 @@ func TestAnnounceNewAnnouncesEachAddressOnce(t *testing.T) {
 			for deadline := time.Now().Add(30 * time.Second); len(heard()) < len(want) && time.Now().Before(deadline); {
 				time.Sleep(time.Millisecond)
 			}
-			time.Sleep(20 * time.Millisecond) // for more than that
+			time.Sleep(20 * time.Millisecond) // time for more announcements than wanted
 			got := heard()
 			slices.Sort(got)
 			if !slices.Equal(got, want) {

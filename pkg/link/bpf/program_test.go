@@ -13,12 +13,11 @@ import (
 
 const inUserNetns = "RAIL_CNI_TEST_IN_USER_NETNS"
 
-// Root of a user namespace (a nested runtime) may not query tcx programs
-// (bpf_prog_query), and none can be attached there: its NICs are lent like
-// others.
+// Root of a user namespace (a nested runtime) may not query tcx programs (bpf_prog_query). No
+// programs can be attached there, so its NICs are lent like any others.
 func TestProgramsInAUserNamespace(t *testing.T) {
 	if os.Getenv(inUserNetns) == "" {
-		need.Root(t) // some machines do not allow other users a user namespace
+		need.Root(t) // some machines allow only root to make a user namespace
 		again := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--net", os.Args[0], "-test.run=^"+t.Name()+"$", "-test.count=1")
 		again.Env = append(os.Environ(), inUserNetns+"=1")
 		if out, err := again.CombinedOutput(); err != nil {

@@ -28,7 +28,7 @@ func TestDCBIsParsed(t *testing.T) {
 	}
 }
 
-// The counters of PFC change by themselves, and so does the order of a table.
+// The counters of PFC change by themselves. The order of a table changes by itself as well.
 func TestSettingsOfDCBAreThoseThatCanBeSet(t *testing.T) {
 	entry := func(kind uint16, app ...byte) nlattr.Attr { return nlattr.Attr{Type: kind, Value: app} }
 	table := func(entries ...nlattr.Attr) []byte { return nlattr.Marshal(nil, entries) }

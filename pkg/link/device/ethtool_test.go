@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// With autonegotiation some drivers report the negotiated value. Setting that
-// would reset the NIC at each return.
+// With autonegotiation some drivers report the negotiated value. To set that value would reset the
+// NIC at each return.
 func TestPauseThatWasNegotiatedIsNoSetting(t *testing.T) {
 	pause := func(autoneg byte) nlattr.Attrs {
 		return negotiatedPause(nlattr.Attrs{

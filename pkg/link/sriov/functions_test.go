@@ -24,8 +24,8 @@ func vlanOf(id, qos uint32, proto uint16) []byte {
 	return nlattr.Marshal(nil, nlattr.Attrs{{Type: 1, Value: info}})
 }
 
-// What a driver reports of function 3: mlx5 has no protocol of a VLAN that is none, and others do not report whether
-// a function is trusted.
+// What drivers report about function 3: mlx5 reports no protocol if there is no VLAN, and other drivers do not
+// report whether a function is trusted.
 func reported() []byte {
 	attrs := nlattr.Attrs{
 		{Type: vfMAC, Value: append(numbers(3), make([]byte, 32)...)},
@@ -76,7 +76,8 @@ func TestShortAttributesOfAFunctionAreLeft(t *testing.T) {
 	}
 }
 
-// TestGUIDsOfAFunction: the kernel reports them, aligned to 8 bytes, for InfiniBand only. Zero cannot be set back.
+// TestGUIDsOfAFunction: the kernel reports GUIDs, aligned to 8 bytes, only for InfiniBand. A GUID of zero cannot be
+// set again.
 func TestGUIDsOfAFunction(t *testing.T) {
 	guidOf := func(guid uint64) []byte { return binary.NativeEndian.AppendUint64(numbers(3, 0), guid) }
 	settings := func(node, port uint64) []byte {

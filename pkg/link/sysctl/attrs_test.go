@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
 )
 
-// Each setting is changed in turn: most have the same value by default, and would hide a
+// Each setting is changed in turn: most settings have the same default value, which would hide a
 // wrong number.
 func TestSysctlsOfADescriptionAreThoseOfTheFiles(t *testing.T) {
 	host := testnet.NewNetns(t, "host")
@@ -42,7 +42,7 @@ func TestSysctlsOfADescriptionAreThoseOfTheFiles(t *testing.T) {
 	changes := 0
 	for _, key := range slices.Sorted(maps.Keys(described)) {
 		if strings.HasSuffix(key, "/disable_ipv6") {
-			continue // last: it hides the others
+			continue // last, because it hides the other settings
 		}
 		group, setting := filepath.Split(key)
 		_ = host.Do(func() error {

@@ -5,7 +5,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// Conf returns the sysctls of a link that its description has.
+// Conf returns the sysctls in the description of a link.
 func Conf(n *netns.Netns, name string) (map[string]string, error) {
 	l, err := link.ByName(n, name)
 	if err != nil {

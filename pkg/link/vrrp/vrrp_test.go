@@ -25,7 +25,7 @@ func TestMembersOfTheGroupOfVRRP(t *testing.T) {
 	}
 }
 
-// Keepalived with unicast_peer has a socket at its own address, and one to send by.
+// Keepalived with unicast_peer has one socket at its own address, and another for sending.
 func TestSocketsOfVRRP(t *testing.T) {
 	word := func(ip ...byte) string { return fmt.Sprintf("%08X", binary.NativeEndian.Uint32(ip)) }
 	const head, rest = "  sl  local_address rem_address   st tx_queue rx_queue\n", " 00000000:0000 07 00001380:00000000 0 563242 2\n"

@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// inMemory makes the node's /etc a tmpfs with these files, and read-only unless
-// it is writable.
+// inMemory makes the node's /etc a tmpfs with these files. The tmpfs is read-only unless writable
+// is true.
 func inMemory(t *testing.T, b Boot, writable bool, files map[string]string) {
 	t.Helper()
 	etc := filepath.Join(b.Root, "etc")
@@ -66,7 +66,7 @@ func TestOnAReadOnlyNodeTheCommandLineIsEnough(t *testing.T) {
 	}
 }
 
-// Bottlerocket and RHEL CoreOS after what ByArgument says.
+// Bottlerocket and RHEL CoreOS, after a user has followed the instruction of ByArgument.
 func TestWhereAFileIsInVainTheCommandLineIsEnough(t *testing.T) {
 	need.Root(t)
 	for name, release := range map[string]string{"in memory": "ID=bottlerocket\n", "an image": "ID=rhcos\n"} {

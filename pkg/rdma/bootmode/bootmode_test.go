@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// node makes a root file system of files.
+// node makes a root file system with these files.
 func node(t *testing.T, files map[string]string) Boot {
 	t.Helper()
 	root := t.TempDir()
@@ -144,8 +144,7 @@ func TestASettingInVainIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// A setting with the same mode is not in the way, and a built-in one needs
-	// no file.
+	// A setting with the same mode does no harm, and a built-in ib_core needs no file.
 	for _, files := range []map[string]string{
 		{"/etc/modprobe.d/zz.conf": "options ib_core netns_mode=0"},
 		{"/proc/cmdline": "ib_core.netns_mode=0", "/lib/modules/" + release(t) + "/modules.builtin": "x/ib_core.ko"},
