@@ -28,8 +28,8 @@ type Identity struct {
 	// Lower is the ifindex (IFLA_LINK) of the link below this link, or of a veth's peer. It changes
 	// only if that other link moves. It is 0 if there is none.
 	Lower int `json:"lower,omitempty"`
-	// AnyMAC is set if the netdev is the only one of its device and may get another permanent MAC. The permanent MAC of a
-	// virtual function follows what its physical function sets, or what a trusted function asks for
+	// AnyMAC is set if the device has no other netdev, and the netdev may get another permanent MAC. The permanent MAC of
+	// a virtual function follows what its physical function sets, or what a trusted function asks for
 	// (iavf_virtchnl_completion, ixgbevf_reset).
 	AnyMAC bool `json:"anyMAC,omitempty"`
 }

@@ -45,9 +45,9 @@ func mountAPI() error {
 }
 
 // permanentMACs tests for IFLA_PERM_ADDRESS, which Linux 5.6 added: a kernel that knows the
-// attribute refuses a request with it (NLA_REJECT of ifla_policy), and an older kernel ignores it.
-// Without this attribute rail-cni cannot recognize a NIC that a pod has renamed and given another
-// MAC.
+// attribute refuses a request that has it (NLA_REJECT of ifla_policy), and an older kernel ignores
+// the attribute. Without this attribute rail-cni cannot recognize a NIC that a pod has renamed and
+// given another MAC.
 //
 // CheckKernel asks only kernels whose version is below 5.14, because their policy is known: a later
 // kernel that no longer refuses the request must not be taken for an old one. A vendor's kernel

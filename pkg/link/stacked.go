@@ -27,7 +27,7 @@ func Stacked(n *netns.Netns, index int, at *netns.Netns) ([]*Link, error) {
 	if len(links) == 0 || at == nil || err != nil {
 		return links, err
 	}
-	// While it listed the links, the kernel gave the namespace an id here if it had none.
+	// When the kernel listed the links, it gave the namespace at an id in n, if at had none.
 	id, err := n.Handle().GetNetNsIdByFd(at.FD())
 	if err != nil {
 		return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)

@@ -240,10 +240,10 @@ func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
 	s.joinGroups(before, indexes)
 }
 
-// joinIndexes adds the links of before to the links of s. If a link has different indexes in before
-// and in s, the result has its index in s by its index in before. They differ because a link that
-// was lent in between may have returned with another index, and its old index may now belong to
-// another link.
+// joinIndexes adds the links of before to the links of s. The result maps the index that a link has
+// in before to the index that the link has in s, if these indexes differ. They differ if a link
+// that was lent in between returned with another index. Its old index may now belong to another
+// link.
 func (s *Snapshot) joinIndexes(before *Snapshot) map[int]int {
 	indexes, used := map[int]int{}, map[int]bool{s.Index: true}
 	for _, h := range s.HopLinks {

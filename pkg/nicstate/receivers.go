@@ -25,9 +25,9 @@ func receiversOf(attrs nlattr.Attrs) Receivers {
 
 // MoreReceivers returns the modes that have more users on the link than in the snapshot. A pod can
 // cause such users by bugs of the kernel, and no request removes them. A packet socket that is
-// closed while the link moves stays counted: packet_release removes it from the list that
-// packet_notifier reads before it waits for the lock. A macvlan in passthru mode stays counted as
-// well (macvlan_stop).
+// closed while the link moves stays counted: packet_release first removes the socket from the list
+// that packet_notifier reads, and only then waits for the lock. A macvlan in passthru mode stays
+// counted as well (macvlan_stop).
 func MoreReceivers(n *netns.Netns, index int, s *Snapshot) []link.Changed {
 	if s.Receivers == nil { // upstream's plugin lent the NIC
 		return nil

@@ -17,9 +17,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// IsRail reports whether the attachment is part of a pod's rail information. That is so if it has RDMA,
-// if it has a NIC of the host, or if its network needs the rail of the NIC. A plain macvlan has none of
-// these.
+// IsRail reports whether the attachment is part of a pod's rail information. That is so if the
+// attachment has RDMA or a NIC of the host, or if its network needs the rail of the NIC. A plain
+// macvlan has none of these.
 func IsRail(r *ledger.Record) bool {
 	return r.Phase == ledger.Lent && (r.RDMA != nil || r.Loan != nil || r.Rail != nil)
 }

@@ -91,8 +91,8 @@ func parseDCB(ieee nlattr.Attrs) *DCB {
 type dcbSetting struct {
 	name string
 	kind uint16
-	// size is the size of the struct. set is the number of bytes at its beginning that are
-	// settings, if only those are.
+	// size is the size of the struct. If only the first bytes of the struct are settings, set is
+	// the number of these bytes.
 	set, size int
 	apps      bool // the setting is a table of struct dcb_app
 }

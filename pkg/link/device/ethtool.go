@@ -78,8 +78,9 @@ func (d *handle) ethtoolHeader() nlattr.Attr {
 	})}
 }
 
-// readAhead reads those of the named settings that are read over netlink, in one system call. The
-// next read of each setting then needs no request.
+// readAhead reads the settings for whose names wanted returns true, as far as they are read over
+// netlink. It reads all of them in one system call. The next read of each setting then needs no
+// request.
 func (d *handle) readAhead(wanted func(name string) bool) {
 	d.ahead = map[uint8]nlsocket.Answer{}
 	var commands []uint8

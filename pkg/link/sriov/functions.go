@@ -130,7 +130,8 @@ type Settings struct {
 	Trust            *bool
 	LinkState        *uint32 // IFLA_VF_LINK_STATE_…: 0 as the physical function's, 1 up, 2 down
 	MinRate, MaxRate *uint32 // Mbit/s, 0 is no limit
-	// GUID is the node GUID and the port GUID of an InfiniBand function. The function gets it when its driver is bound the next time.
+	// GUID is the node GUID and the port GUID of an InfiniBand function. The function gets this GUID when its driver is bound the next
+	// time.
 	GUID *uint64
 }
 
