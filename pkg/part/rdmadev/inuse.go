@@ -42,7 +42,7 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 	}
 	if errors.Is(failed, rdma.ErrNotFound) {
 		return failure.From(failed, failure.TryAgain, "the RDMA device %s left while its users were listed", d.Name).
-			Cure("something else moves or removes it; try again")
+			Cure("try again, because another program moves or removes the device")
 	}
 	if failed != nil {
 		n.Log.Warn("cannot list all users of the RDMA device", "device", d.Name, "err", failed)
