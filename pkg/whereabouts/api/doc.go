@@ -1,13 +1,13 @@
 // Package api reads and writes whereabouts' custom resources: IPPools,
-// OverlappingRangeIPReservations and NodeSlicePools. It has the common ground
-// of the address store and the reconciler: the objects, patches that the server
-// refuses if an entry has changed, and the kinds of errors.
+// OverlappingRangeIPReservations and NodeSlicePools. It contains what the address store and
+// the reconciler both need: the objects, patches that the server refuses if an entry has
+// changed, and the kinds of errors.
 //
-// Two objects hold an address: an entry in its IPPool, and, unless
-// enable_overlapping_ranges is false, an OverlappingRangeIPReservation that
-// keeps it from the other pools of its address space.
+// An address is held by an entry in the IPPool of its pool. Unless
+// enable_overlapping_ranges is false, it is also held by an OverlappingRangeIPReservation,
+// which keeps the address from the other pools of the same address space.
 //
-// To read a pool of client's namespace:
+// To read a pool in the client's namespace:
 //
 //	pool, err := api.ReadPool(ctx, client, "10.0.0.0-24")
 package api

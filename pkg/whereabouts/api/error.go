@@ -16,16 +16,16 @@ import (
 // its deadline.
 var ErrContended = errors.New("other writers keep changing the pool")
 
-// IsTransient reports whether err is about this process' deadline or
-// connection, and not about its request: another process may succeed.
+// IsTransient reports whether err is about this process' deadline, its connection or other
+// writers, and not about its request. Then the same request may succeed in another process.
 func IsTransient(err error) bool {
 	return kube.IsUnavailable(err) || errors.Is(err, ErrContended) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// IsAccessError reports whether the server denies access, does not know the kind, or
-// does not prove its identity. An operator must repair the token, the role, the CRDs,
-// the certificates, the clock or the connection. Then the request can succeed.
+// IsAccessError reports whether the server denies access, does not know the kind of object,
+// or does not prove its identity. The request can succeed only after an operator has
+// repaired the token, the role, the CRDs, the certificates, the clock or the connection.
 func IsAccessError(err error) bool {
 	var e *kube.Error
 	return IsDenied(err) || kube.IsMisdirected(err) || errors.As(err, &e) && e.Status == http.StatusNotFound && !kube.IsNotFound(err)
@@ -37,17 +37,18 @@ func IsDenied(err error) bool {
 	return errors.As(err, &e) && (e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden)
 }
 
-// IsLostRace reports whether the server refused a patch because the pool has changed
-// since it was read. Read it again.
+// IsLostRace reports whether the server refused a patch because the pool has changed since
+// it was read. The caller must read the pool again.
 func IsLostRace(err error) bool {
 	return kube.IsRefused(err) || kube.IsConflict(err) || kube.IsNotFound(err) || kube.IsAlreadyExists(err)
 }
 
 const shortestPause, maxPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-// PauseAfterRace waits after a lost race: longer after each race, and for a
-// random time, so that the writers do not collide again. lost is the number of
-// races; err is the error of the last.
+// PauseAfterRace waits for a random time after a lost race, so that the writers do not
+// collide again. lost is the number of lost races: the more races were lost, the longer the
+// time may be. err is the error of the last race. If ctx ends first, PauseAfterRace returns
+// an error that wraps [ErrContended] and err.
 func PauseAfterRace(ctx context.Context, lost int, err error) error {
 	longest := min(shortestPause<<min(lost, 10), maxPause)
 	if wait.For(ctx, rand.N(longest)) == nil {

@@ -13,41 +13,44 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// Pools differ: one of a cluster may have 1.5 MB, the thousands of node slices 10 kB.
+// The sizes of pools differ: a pool that the whole cluster uses may have 1.5 MB, and each of thousands of node slices 10 kB.
 const (
 	firstPools = 20       // pools of the first page
 	poolsPage  = 16 << 20 // bytes of one page, approximately
 )
 
-// Holding is an entry of a pool that names an address and a holder, with the
-// reservation that belongs to it.
+// Holding is an entry of a pool that names an address and a holder, together with the
+// reservation of the address.
 type Holding struct {
 	Pool *PoolState
 	Key  string
 	Addr netip.Addr
 	Entry
-	// Reservation is the holder's own, nil if there is none. Foreign is another
-	// holder's, if it is known to be of the same address space.
+	// Reservation is the holder's own reservation of the address, or nil. Foreign is
+	// another holder's reservation of the address, or nil. Foreign is set only if it is
+	// known that the reservation is of the same address space.
 	Reservation, Foreign *Reservation
-	// Missing is the name of the reservation that this entry lacks, although
-	// other entries of the pool have theirs.
+	// Missing is the name of the reservation that this entry lacks, although other entries
+	// of the pool have reservations. It is "" if no reservation is missing.
 	Missing string
 }
 
-// Survey is the content of the cluster's address store, from one read: first
-// the reservations, then the pools. So a reservation without an entry is not
-// one of an ADD under way. Holdings has no addresses of blocks: only the node that
-// holds a block knows them.
+// Survey is the content of the cluster's address store. [Inspect] reads the reservations
+// first and then the pools, and an ADD writes the entry first and then the reservation. So
+// a reservation without an entry does not belong to an ADD that is still running. Holdings
+// has no addresses of blocks: only the node that holds a block knows which of its addresses
+// are taken.
 type Survey struct {
 	Pools    []*PoolState // by name, without those that are divided into blocks
 	Divided  []*PoolState // pools that are divided into blocks, by name
 	Blocks   []*PoolState // by name
 	Holdings []Holding    // by pool and address
-	// Loose are the reservations without an entry, by name. Claimed reports for
-	// each whether another holder's entry has the address.
+	// Loose are the reservations without an entry, by name. Claimed reports, for the name
+	// of each loose reservation, whether the entry of another holder has its address.
 	Loose   []*Reservation
 	Claimed map[string]bool
-	// Errors are about objects that cannot be read; the others are complete.
+	// Errors are the errors about objects that cannot be read. The survey has all other
+	// objects.
 	Errors []error
 }
 
@@ -67,7 +70,7 @@ func Inspect(ctx context.Context, client *kube.Client) (*Survey, error) {
 	if err != nil {
 		return nil, err
 	}
-	pools := map[string]*PoolState{} // a list that starts again has some twice
+	pools := map[string]*PoolState{} // a list that was started again may contain a pool twice
 	_, err = client.List(ctx, Pools(client.Namespace()), kube.ListOptions{Limit: firstPools, PageBytes: poolsPage}, func(item []byte) error {
 		p, err := ParsePool(item)
 		if err != nil {
@@ -123,9 +126,10 @@ func (s *Survey) pair(reserved map[string]*Reservation) {
 	}
 }
 
-// lacks sets Foreign or Missing for an entry without a reservation of its own.
-// The pool's name alone does not distinguish its space from its node: only the
-// reservations of its other entries do, or a name without either.
+// lacks sets Foreign or Missing for an entry without a reservation of its own. The pool's
+// name alone does not show which part of it is the address space and which is the node. The
+// space is known only if the name has neither part, or if other entries of the pool have
+// reservations.
 func (h *Holding) lacks(spaces []string, known map[string]bool, reserved map[string]*Reservation, claimed map[string]bool) {
 	for _, space := range spaces {
 		name := (ipam.Pool{Space: space}).ReservationName(h.Addr)
@@ -141,9 +145,9 @@ func (h *Holding) lacks(spaces []string, known map[string]bool, reserved map[str
 	}
 }
 
-// spaces returns the possible address spaces of the pool. Its name is
-// "[space-][node-]network", and the part before the network is either, or both,
-// and may have dashes of its own.
+// spaces returns the possible address spaces of the pool. The name of a pool is
+// "[space-][node-]network". The part before the network is the space, the node, or both,
+// and each of the two may contain dashes.
 func (p *PoolState) spaces() []string {
 	head, ok := strings.CutSuffix(p.Name, ipam.Pool{Prefix: p.Prefix}.Name())
 	head, dashed := strings.CutSuffix(head, "-")

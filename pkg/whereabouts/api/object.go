@@ -19,8 +19,8 @@ const (
 	Version = "v1alpha1"
 )
 
-// Pools returns the resource of the IPPools of a namespace; with "" of all
-// namespaces.
+// Pools returns the resource of the IPPools in a namespace, or in all namespaces if
+// namespace is "".
 func Pools(namespace string) kube.Resource { return resource("ippools", namespace) }
 
 // Reservations returns the resource of the OverlappingRangeIPReservations, like
@@ -36,7 +36,7 @@ func resource(plural, namespace string) kube.Resource {
 	return kube.Resource{Group: Group, Version: Version, Plural: plural, Namespace: namespace}
 }
 
-// TypeMeta has the kind of an object.
+// TypeMeta has the API version and the kind of an object.
 type TypeMeta struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -46,33 +46,34 @@ func typed(kind string) TypeMeta {
 	return TypeMeta{APIVersion: Group + "/" + Version, Kind: kind}
 }
 
-// Entry is the value of a pool's allocation: the holder of the address. Entries
-// with an empty PodRef are placeholders, which must not be changed.
+// Entry is the value of one allocation in an IPPool. It names the holder of the address. An
+// entry with an empty PodRef is a placeholder and must not be changed.
 type Entry struct {
 	ContainerID string `json:"id"`
 	PodRef      string `json:"podref"`
-	// IfName is empty in entries of versions before whereabouts 0.8.
+	// IfName is empty in entries that whereabouts wrote before its version 0.8.
 	IfName string `json:"ifname,omitempty"`
 }
 
-// NewEntry returns the entry of o.
+// NewEntry returns the entry for an address that o holds.
 func NewEntry(o ipam.Owner) Entry {
 	return Entry{ContainerID: o.ContainerID, PodRef: o.PodRef, IfName: o.IfName}
 }
 
-// Size returns the approximate number of bytes of the entry in the object,
+// Size returns the approximate number of bytes that the entry takes in the IPPool's JSON,
 // without its key.
 func (e Entry) Size() int {
 	const frame = 37 // names, quotes, commas
 	return len(e.ContainerID) + len(e.PodRef) + len(e.IfName) + frame
 }
 
-// Owner returns the holder, without the network, which pools do not store.
+// Owner returns the holder that the entry names. Its Network is empty, because an IPPool
+// does not store the network.
 func (e Entry) Owner() ipam.Owner {
 	return ipam.Owner{ContainerID: e.ContainerID, PodRef: e.PodRef, IfName: e.IfName}
 }
 
-// IPPool is an IPPool, in the server's form.
+// IPPool is an IPPool in the form in which the server sends and receives it.
 type IPPool struct {
 	TypeMeta
 	Metadata poolMeta   `json:"metadata"`
@@ -90,7 +91,7 @@ type IPPoolSpec struct {
 	Allocations map[string]Entry `json:"allocations"`
 }
 
-// NewIPPool returns the object of a pool of the network cidr.
+// NewIPPool returns the object for a pool of the network cidr.
 func NewIPPool(name, namespace, cidr string, allocations map[string]Entry) IPPool {
 	return IPPool{
 		TypeMeta: typed("IPPool"), Metadata: poolMeta{Meta: kube.Meta{Name: name, Namespace: namespace}},
@@ -107,23 +108,25 @@ type PoolState struct {
 	Base    netip.Addr
 	Prefix  netip.Prefix     // spec.range, masked
 	Entries map[string]Entry // by key, as in the object
-	Bytes   int              // of the object as JSON
-	// Managed is set if the server records in metadata.managedFields the writer
-	// of each entry.
+	Bytes   int              // size of the object as JSON
+	// Managed is set if the object has metadata.managedFields: there the server records who
+	// wrote each entry.
 	Managed bool
-	// NoMap is set if spec.allocations is missing or null: a patch cannot add
-	// to it.
+	// NoMap is set if spec.allocations is missing or null: then a patch cannot add an entry
+	// without making the map first.
 	NoMap bool
-	// Block is set if the object is a block of another pool. BlockSize is the number of
-	// addresses of a block if the pool is divided into blocks: then it has no entries.
+	// Block is set if the object is a block of another pool. BlockSize is set if this pool
+	// itself is divided into blocks: it is the number of addresses of a block, and the pool
+	// has no entries.
 	Block     *Block
 	BlockSize int
-	// SameHost is set if those blocks are of the pool's [ipam.HostPool].
+	// SameHost is set if this pool is divided into blocks with sameHost: the blocks then
+	// belong to the pool's [ipam.HostPool].
 	SameHost bool
 }
 
-// ParsePool reads an IPPool. If spec.range is not a network it returns an error
-// of kind BadRecord.
+// ParsePool reads an IPPool from its JSON. It returns an error of kind BadRecord if the
+// JSON is malformed, or if spec.range is neither a network nor the range of a guard.
 func ParsePool(data []byte) (*PoolState, error) {
 	var o IPPool
 	if err := json.Unmarshal(data, &o); err != nil {
@@ -138,24 +141,25 @@ func ParsePool(data []byte) (*PoolState, error) {
 	prefix, err := netip.ParsePrefix(bareRange(o.Spec.Range))
 	if err != nil {
 		return nil, failure.From(err, failure.BadRecord, "IPPool %s/%s", p.Namespace, p.Name).
-			Cure("write the network that the pool is named after into spec.range")
+			Cure("set spec.range to the network that the pool is named after")
 	}
 	p.Base, p.Prefix = prefix.Addr(), prefix.Masked()
 	p.readAnnotations(o.Metadata.Annotations)
 	if p.BlockSize == 0 && o.Spec.Range != bareRange(o.Spec.Range) {
 		return nil, failure.New(failure.BadRecord, "IPPool %s/%s has the range %q, and lacks the annotation %s",
 			p.Namespace, p.Name, o.Spec.Range, annotationBlockSize).
-			Cure("set the annotation to the size that the range names")
+			Cure("set the annotation to the block size that the range names")
 	}
 	return p, nil
 }
 
-// Key returns the allocation key of addr: its distance from the pool's base, in
-// decimal. It fails for an address below the base, which has no key.
+// Key returns the allocation key of addr: its distance from the pool's base, in decimal. It
+// returns an error for an address below the base, because such an address has no key.
 func (p *PoolState) Key(addr netip.Addr) (string, error) { return offset(p.Base, addr) }
 
-// Addr returns the address of a key. It fails for a key that is not of this
-// pool.
+// Addr returns the address that an allocation key stands for. It returns an error if key is
+// not a number from 0 on, or if its address would be beyond the last one of the address
+// family.
 func (p *PoolState) Addr(key string) (netip.Addr, error) {
 	n, ok := new(big.Int).SetString(key, 10)
 	if !ok || n.Sign() < 0 || n.String() != key {
@@ -170,7 +174,7 @@ func (p *PoolState) Addr(key string) (netip.Addr, error) {
 	return addr, nil
 }
 
-var errBelow = errors.New("the address lies below the one that spec.range begins with")
+var errBelow = errors.New("the address is lower than the first address in spec.range")
 
 func offset(base, addr netip.Addr) (string, error) {
 	if base.Is4() != addr.Is4() || addr.Less(base) {
@@ -192,8 +196,9 @@ func (p *PoolState) Used() *ipam.Set {
 	return s
 }
 
-// Find returns the entry for which match returns true; of several, the one with
-// the lowest address. It skips placeholders.
+// Find returns the entry for which match returns true, and its address. If match returns
+// true for several entries, Find returns the one with the lowest address. It skips
+// placeholders. It returns false if there is no such entry.
 func (p *PoolState) Find(match func(netip.Addr, Entry) bool) (netip.Addr, Entry, bool) {
 	var best netip.Addr
 	var found Entry
@@ -210,7 +215,7 @@ func (p *PoolState) Find(match func(netip.Addr, Entry) bool) (netip.Addr, Entry,
 	return best, found, best.IsValid()
 }
 
-// ReadPool returns the named pool of client's namespace, nil if there is none.
+// ReadPool returns the pool with this name in client's namespace, or nil if there is none.
 func ReadPool(ctx context.Context, client *kube.Client, name string) (*PoolState, error) {
 	data, err := client.Get(ctx, Pools(client.Namespace()), name)
 	if kube.IsNotFound(err) {
@@ -222,6 +227,6 @@ func ReadPool(ctx context.Context, client *kube.Client, name string) (*PoolState
 	return ParsePool(data)
 }
 
-// MaxEntries is the approximate number of addresses that one pool can hold: its
-// object has at most 1.5 MiB, and an entry about 150 bytes.
+// MaxEntries is the approximate number of addresses that one pool can hold: the size of its
+// object is limited to 1.5 MiB, and one entry takes about 150 bytes.
 const MaxEntries = 10_000

@@ -4,15 +4,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// PoolPatch builds a JSON patch of an IPPool. Each operation first tests that
-// the entry is unchanged: the server refuses the whole patch if one has
+// PoolPatch builds a JSON patch of an IPPool. Before each change the patch tests that the
+// entry is unchanged, so the server refuses the whole patch if one of the entries has
 // changed.
 type PoolPatch struct {
 	Ops   []kube.PatchOp
 	Added map[string]Entry // by key
 
-	// tested are the keys that the patch tests, and removes or replaces. A
-	// second test of one would always fail.
+	// tested has the keys whose entries the patch tests and then removes or replaces. A
+	// second test of the same key would always fail.
 	tested map[string]bool
 }
 

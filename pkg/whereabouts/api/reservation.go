@@ -26,8 +26,8 @@ type ReservationSpec struct {
 	IfName      string `json:"ifname,omitempty"`
 }
 
-// BelongsTo reports whether the reservation is o's. Those of versions before
-// whereabouts 0.8 have no interface name.
+// BelongsTo reports whether the reservation belongs to o. A reservation that whereabouts
+// wrote before its version 0.8 has no interface name, and then only the pod is compared.
 func (r ReservationSpec) BelongsTo(o ipam.Owner) bool {
 	return r.PodRef == o.PodRef && (r.IfName == o.IfName || r.IfName == "")
 }
@@ -41,8 +41,8 @@ func NewReservation(name, namespace string, o ipam.Owner) Reservation {
 	}
 }
 
-// CreateReservation creates a reservation for o and returns its UID, or "" if
-// one of this name exists already.
+// CreateReservation creates a reservation for o and returns its UID, or "" if a reservation
+// with this name exists already.
 func CreateReservation(ctx context.Context, client *kube.Client, name string, o ipam.Owner) (uid string, err error) {
 	made, err := client.Create(ctx, Reservations(client.Namespace()), NewReservation(name, client.Namespace(), o))
 	if kube.IsAlreadyExists(err) {
@@ -51,7 +51,7 @@ func CreateReservation(ctx context.Context, client *kube.Client, name string, o 
 	return made.UID, err
 }
 
-// ReadReservation returns the named reservation, nil if there is none.
+// ReadReservation returns the reservation with this name, or nil if there is none.
 func ReadReservation(ctx context.Context, client *kube.Client, name string) (*Reservation, error) {
 	data, err := client.Get(ctx, Reservations(client.Namespace()), name)
 	if kube.IsNotFound(err) {
@@ -67,7 +67,7 @@ func ReadReservation(ctx context.Context, client *kube.Client, name string) (*Re
 	return &r, nil
 }
 
-// DeleteReservation deletes the named reservation if the preconditions hold.
+// DeleteReservation deletes the reservation with this name if the preconditions hold.
 func DeleteReservation(ctx context.Context, client *kube.Client, name string, pre kube.Preconditions) error {
 	return client.Delete(ctx, Reservations(client.Namespace()), name, pre)
 }
@@ -90,14 +90,14 @@ func EachReserved(ctx context.Context, client *kube.Client, pool ipam.Pool, each
 	return err
 }
 
-// HiddenFrom returns the addresses of pool's network that have a reservation in
-// its address space, with the reservation's holder.
+// HiddenFrom returns the addresses of pool's network that have a reservation in pool's
+// address space. The value of each address is the pod that holds the reservation.
 func HiddenFrom(ctx context.Context, client *kube.Client, pool ipam.Pool) (map[netip.Addr]string, error) {
 	hidden := map[netip.Addr]string{}
 	_, err := client.List(ctx, Reservations(client.Namespace()), kube.ListOptions{}, func(item []byte) error {
 		var r Reservation
 		if err := json.Unmarshal(item, &r); err != nil {
-			return nil //nolint:nilerr // an ADD goes by the name, and this is not one
+			return nil //nolint:nilerr // an ADD reads only the names, and an unreadable object has none
 		}
 		if addr, ok := ReservedAddr(pool.Space, r.Metadata.Name); ok && pool.Prefix.Contains(addr) {
 			hidden[addr] = r.Spec.PodRef
@@ -107,8 +107,8 @@ func HiddenFrom(ctx context.Context, client *kube.Client, pool ipam.Pool) (map[n
 	return hidden, err
 }
 
-// ReservedAddr returns the address in a reservation's name, and false if that
-// is of another address space.
+// ReservedAddr returns the address in the name of a reservation, or false if the name does
+// not belong to the address space.
 func ReservedAddr(space, name string) (netip.Addr, bool) {
 	if space != "" {
 		var ok bool

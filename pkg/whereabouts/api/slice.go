@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// slicePool is a NodeSlicePool. whereabouts' controller makes it, and assigns
-// each node its slice.
+// slicePool is a NodeSlicePool. A controller of whereabouts makes the object and assigns
+// each node a slice.
 type slicePool struct {
 	Metadata kube.Meta `json:"metadata"`
 	Spec     struct {
@@ -27,17 +27,19 @@ type slicePool struct {
 	} `json:"status"`
 }
 
-// NodeSlice is a node's slice, and the NodeSlicePool that it was read from. As long as
-// UID and Revision are those of the object, the slice is the node's.
+// NodeSlice is the slice of a node, with the UID and the resource version of the
+// NodeSlicePool that it was read from. As long as the object has this UID and this resource
+// version, the slice is the node's.
 type NodeSlice struct {
 	Slice    netip.Prefix `json:"slice"`
 	UID      string       `json:"uid"`
 	Revision string       `json:"revision"`
 }
 
-// ReadSlice returns node's slice in the NodeSlicePool name. known is an earlier result
-// for them, or zero: if the object is unchanged since, only its metadata is read. The
-// whole object has the slices of all nodes, 300 kB with 5 000 of them.
+// ReadSlice returns node's slice in the NodeSlicePool name. known is the result of an
+// earlier call for the same name and node, or zero. If the object has not changed since
+// that call, ReadSlice reads only the object's metadata and returns known. The whole object
+// has the slices of all nodes: 300 kB for 5 000 nodes.
 func ReadSlice(ctx context.Context, client *kube.Client, name, node string, known NodeSlice) (NodeSlice, error) {
 	if known.Revision != "" && known.Slice.IsValid() {
 		now, err := client.GetMeta(ctx, Slices(client.Namespace()), name)
@@ -70,26 +72,27 @@ func ReadSlice(ctx context.Context, client *kube.Client, name, node string, know
 		return NodeSlice{Slice: slice.Masked(), UID: p.Metadata.UID, Revision: p.Metadata.ResourceVersion}, nil
 	}
 	return NodeSlice{}, failure.New(failure.NotAvailable, "NodeSlicePool %s/%s has no slice of %s for node %q", client.Namespace(), name, p.Spec.Range, node).
-		Cure("check that the controller knows the node by this name, and that the range has slices left")
+		Cure("check that whereabouts' node slice controller knows the node by this name, and that the range has slices left")
 }
 
-// missingSlices returns err, with a cure if the server has no NodeSlicePool name.
+// missingSlices returns err. If err means that the server has no NodeSlicePool name, the
+// returned error has a cure.
 func missingSlices(err error, name string) error {
 	if !kube.IsNotFound(err) {
 		return err
 	}
 	return failure.From(err, failure.NotAvailable, "node slices of network %s", name).
-		Cure("whereabouts' node slice controller makes one for each network with node_slice_size: check that it runs")
+		Cure("check that whereabouts' node slice controller runs: it makes a NodeSlicePool for each network with node_slice_size")
 }
 
-// NodeSlices is a NodeSlicePool: the slices of a range by node.
+// NodeSlices is the content of a NodeSlicePool: a range, and the slice of each node.
 type NodeSlices struct {
 	Range  string
-	ByNode map[string]netip.Prefix // by node
+	ByNode map[string]netip.Prefix // slices by node name
 }
 
-// InspectSlices returns the NodeSlicePools of client's namespace by name, none
-// if the cluster does not know the kind.
+// InspectSlices returns the NodeSlicePools in client's namespace, by name. The map is empty
+// if the cluster does not know this kind of object.
 func InspectSlices(ctx context.Context, client *kube.Client) (map[string]*NodeSlices, error) {
 	all := map[string]*NodeSlices{}
 	_, err := client.List(ctx, Slices(client.Namespace()), kube.ListOptions{}, func(item []byte) error {

@@ -184,7 +184,7 @@ func TestPoolIsDividedOrUsedEntryByEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(2), []ipam.Claim{used})
-	wantError(t, err, "IPPool kube-system/used-10.0.0.0-24 belongs to networks without it (1 addresses are taken)", "another range or network_name")
+	wantError(t, err, "IPPool kube-system/used-10.0.0.0-24 belongs to networks without block_size (1 addresses are taken)", "another range or network_name")
 	n.add(pooltest.Pod(2), divided)
 	_, err = s.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{divided})
 	wantError(t, err, "is divided into blocks of 4 addresses, but the network has no block_size", "the same block_size")
@@ -361,7 +361,7 @@ func TestUnreadableFileIsNotForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := n.Allocate(pooltest.Context(t), pooltest.Pod(1), []ipam.Claim{c})
-	wantError(t, err, path, "remove it when no pod of this node uses an address of the pool")
+	wantError(t, err, path, "remove the file when no pod of this node uses an address of the pool")
 }
 
 func TestAddOfAPodThatIsGoneGetsNoAddress(t *testing.T) {
@@ -667,7 +667,7 @@ func TestEachClaimLooksAtTheGuard(t *testing.T) {
 	for i := 1; err == nil && i <= testSize; i++ {
 		_, err = n.Allocate(pooltest.Context(t), pooltest.Pod(i), []ipam.Claim{c})
 	}
-	wantError(t, err, "belongs to networks without it")
+	wantError(t, err, "belongs to networks without block_size")
 }
 
 func TestForeignObjectWithTheNameOfABlockIsPassedOver(t *testing.T) {

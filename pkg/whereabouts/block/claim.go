@@ -21,22 +21,22 @@ const (
 	// reads which ones are held. Unless the pool is nearly full, one of them is probably
 	// free.
 	blindProbes = 16
-	// maxProbes bounds the blocks that one search asks the server for, and
-	// maxCandidates those that it considers.
+	// maxProbes bounds the number of blocks that one search asks the server for.
+	// maxCandidates bounds the number of blocks that one search considers.
 	maxProbes     = 4096
 	maxCandidates = 1 << 16
 )
 
-// claim makes the node the holder of one more block with an address for c: one that it
-// began to claim or return before, or one that no node holds.
+// claim makes the node the holder of one more block that has an address for c. The block is
+// one that this node began to claim or to return before, or one that no node holds.
 func (p *pool) claim(ctx context.Context, c ipam.Claim) error {
 	return p.alone(ctx, func() error {
 		f, err := p.peek(ctx)
 		if err != nil {
 			return err
 		}
-		// Another process may have claimed one while this one waited. If its addresses are
-		// taken by others meanwhile, this process comes back.
+		// Another process may have claimed a block while this process waited. If others
+		// take all addresses of that block meanwhile, this process calls claim again.
 		if p.hasFree(ctx, c, f) {
 			return nil
 		}
@@ -59,8 +59,8 @@ func (p *pool) peek(ctx context.Context) (now *file, err error) {
 	return now, err
 }
 
-// hasFree reports whether a usable block has a free address for c, or the requested one,
-// free or not.
+// hasFree reports whether a usable block has a free address for c. If c requests an
+// address, it reports whether a usable block has that address, free or not.
 func (p *pool) hasFree(ctx context.Context, c ipam.Claim, f *file) bool {
 	usable := blocksFor(c, f.usable(p.now()))
 	if c.Want.IsValid() {
@@ -81,7 +81,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 			return failure.From(err, failure.TryAgain, "claiming a block of %s", p.Prefix).Cure("try again")
 		}
 		if slices.Contains(usable, prefix) {
-			continue // it is full
+			continue // the node holds it, and it is full
 		}
 		if _, some := hosts.Range.Within([]netip.Prefix{prefix}); !some {
 			continue
@@ -90,7 +90,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 			var err error
 			if held, err = api.HeldBlocks(ctx, p.client); err != nil {
 				p.warnIf(err)
-				held = map[string]api.Holder{} // each block is asked for then
+				held = map[string]api.Holder{} // then the server is asked for each block
 			}
 		}
 		last = at
@@ -106,7 +106,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 		}
 		if c.Want.IsValid() {
 			return failure.New(failure.IPAM, "the block %s of the requested address %s is already held", prefix, c.Want).
-				Cure("ask for another address, or let the pool choose; railctl ipam show says which node holds it")
+				Cure("ask for another address, or let the pool choose; to see which node holds the block, run railctl ipam show")
 		}
 	}
 	if err := p.change(ctx, func(f *file) { f.Tried, f.Full, f.FullRange = last, p.now(), rangeText(hosts.Range) }); err != nil {
@@ -115,17 +115,18 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 	return p.fullError(c)
 }
 
-// fullError returns the error of a pool without a free block. Its text begins as that of
-// a range whose addresses are taken, because users' alerts match it.
+// fullError returns the error that the pool has no free block. Its text begins like the
+// error of a range whose addresses are all taken, because users' alerts match that text.
 func (p *pool) fullError(c ipam.Claim) error {
 	return failure.From(fmt.Errorf("%w: none of the blocks of %d addresses that were tried is free", c.Range.Exhausted(), p.size), failure.IPAM, "").
 		Cure("widen the range, make block_size smaller, or end attachments that are not needed: rail-agent returns a block that was empty for an hour")
 }
 
-// candidates returns the blocks in the order in which this node tries them, each with the
-// value of [file.Tried] that continues there: those that a killed process left behind, and
-// then all, in an order that differs from node to node, so that nodes that start together
-// seldom meet. A search continues where the last one ended.
+// candidates returns the blocks in the order in which this node tries them. First come the
+// blocks that a killed process left behind, and then all blocks. The order of all blocks
+// differs from node to node, so that nodes that start together seldom try the same block.
+// Each block comes with the value for [file.Tried] with which a later search continues at
+// that block.
 func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix] {
 	length := p.Prefix.Addr().BitLen() - bits.Len(uint(p.size)) + 1
 	return func(yield func(uint64, netip.Prefix) bool) {
@@ -144,7 +145,7 @@ func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix]
 		sum := fnv.New64a()
 		fmt.Fprint(sum, p.self.Node, " ", p.Pool.Name())
 		start, step := sum.Sum64()%n, max(1, sum.Sum64()>>32%n)
-		for gcd(step, n) != 1 { // then the steps lead to each block once
+		for gcd(step, n) != 1 { // with gcd 1 the steps reach each block once
 			step++
 		}
 		for i := range min(n, maxCandidates) {
@@ -156,7 +157,8 @@ func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix]
 	}
 }
 
-// count returns the number of blocks from first up to the one with last; at most 2^32.
+// count returns the number of blocks from first to the block that contains last, but at
+// most 2^32.
 func count(first netip.Prefix, last netip.Addr) uint64 {
 	const most = 1 << 32
 	n := new(big.Int).Sub(number(last), number(first.Addr()))
@@ -186,9 +188,9 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// take makes the node the holder of a block, if the server knows no other one. The file
-// has the claim before the server has it: a process that is killed in between leaves a
-// block that the next claim finds. at is the new [file.Tried].
+// take makes the node the holder of a block, and returns false if another node holds it.
+// The file has the claim before the server has it, so if the process is killed in between,
+// the next claim finds the block. at is the new value of [file.Tried].
 func (p *pool) take(ctx context.Context, prefix netip.Prefix, at uint64) (bool, error) {
 	asked := p.now()
 	e := entry{Prefix: prefix, Claim: rand.Text(), State: claiming, Confirmed: asked}
@@ -197,7 +199,7 @@ func (p *pool) take(ctx context.Context, prefix netip.Prefix, at uint64) (bool, 
 		old := f.find(prefix)
 		switch {
 		case old == nil:
-		case old.State == returning: // a late return must not free it
+		case old.State == returning: // a late return must not free the new claim
 			e.Former = old.Claim
 		default:
 			e.Claim, e.Former = old.Claim, old.Former
@@ -208,7 +210,7 @@ func (p *pool) take(ctx context.Context, prefix netip.Prefix, at uint64) (bool, 
 		return false, err
 	}
 	ok, err := p.takeOnServer(ctx, e)
-	if failure.KindOf(err) == failure.BadRecord { // somebody's object, or a damaged one
+	if failure.KindOf(err) == failure.BadRecord { // an object that is not a block, or a damaged one
 		p.warnIf(err)
 		ok, err = false, nil
 	}
@@ -238,7 +240,7 @@ func (p *pool) takeOnServer(ctx context.Context, e entry) (bool, error) {
 	}
 	if now.Prefix != e.Prefix {
 		return false, failure.New(failure.BadRecord, "IPPool %s has the range %s, want %s", name, now.Prefix, e.Prefix).
-			Cure("delete it when no pod uses its addresses")
+			Cure("delete the IPPool when no pod uses its addresses")
 	}
 	has := now.Block.Claim
 	switch {
@@ -250,14 +252,14 @@ func (p *pool) takeOnServer(ctx context.Context, e entry) (bool, error) {
 	if ok, err := api.TakeBlock(ctx, p.client, name, *now.Block, self); ok || err != nil {
 		return ok, err
 	}
-	// Another node was quicker, or an answer was lost and the repeated patch refused.
+	// Another node was quicker, or an answer was lost and the repeated patch was refused.
 	now, err = api.ReadBlock(ctx, p.client, name)
 	return err == nil && now != nil && now.Block.Claim == e.Claim && now.Block.Revoked == "", err
 }
 
-// mineBefore reports whether the holder is this node, in an earlier boot: none of the pods
-// of that boot exist. In this boot, a claim that the node's file does not have is one
-// whose state directory was removed, and pods may have its addresses.
+// mineBefore reports whether the holder is this node in an earlier boot. The pods of that
+// boot no longer exist. It returns false for a claim of this boot that the node's file does
+// not have: the state directory was removed, and pods may have addresses of that block.
 func (p *pool) mineBefore(h api.Holder) bool {
 	return h.Node == p.self.Node && h.Machine == p.self.Machine && h.Boot != p.self.Boot
 }

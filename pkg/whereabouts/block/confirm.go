@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// confirm asks the server whether the node's blocks are still its own, if a confirmation is
-// old. It returns an error only if no block is usable. If one is usable, it does not wait
-// for another process that asks, nor long for the server.
+// confirm asks the server whether the node still holds its blocks, if a confirmation is
+// old. It returns an error only if no block is usable. If a block is usable, confirm waits
+// only a short time for the server, and does not wait for another process that is asking.
 func (p *pool) confirm(ctx context.Context) error {
 	f, err := p.peek(ctx)
 	if err != nil {
@@ -56,15 +56,16 @@ func (p *pool) unconfirmed(ctx context.Context, why error) error {
 		usable = len(f.usable(f.Silent))
 	})
 	if err == nil && usable == 0 {
-		return failure.From(why, failure.TryAgain, "for %[2]s the server has not confirmed this node's blocks of %[1]s", p.Prefix, api.BlockUsableFor).
+		return failure.From(why, failure.TryAgain, "the server has not confirmed this node's blocks of %s for %s or longer", p.Prefix, api.BlockUsableFor).
 			Cure("correct the cause; the next ADD asks again")
 	}
 	p.warnIf(failure.Wrap(why, failure.TryAgain, "the server does not confirm this node's blocks of %s", p.Prefix))
 	return err
 }
 
-// confirmOne asks the server about one block, and returns it as the server has it. If
-// another node holds it, the node drops it and confirmOne returns nil.
+// confirmOne asks the server about one block, and returns the block as the server has it.
+// If the block was freed or claimed anew, confirmOne removes it from the node's file and
+// returns nil.
 func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) {
 	name := api.BlockName(p.Pool, e.Prefix)
 	asked := p.now()
@@ -75,7 +76,7 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 	ok := true
 	switch {
 	case now == nil:
-		// Somebody has deleted it. The node makes it again, unless another node is
+		// Somebody has deleted the block. The node makes it again, unless another node is
 		// quicker.
 		self := p.self
 		self.Claim = e.Claim
@@ -88,10 +89,10 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 	switch {
 	case err != nil:
 		return nil, err
-	case !ok: // perhaps by this request, whose first answer was lost
+	case !ok: // perhaps this request itself changed the block, and its first answer was lost
 		return nil, changedError(name)
 	case now.Block.Claim != e.Claim:
-		p.warnIf(failure.New(failure.Mismatch, "this node no longer holds the block %s: it was freed, or another claim has it", e.Prefix).
+		p.warnIf(failure.New(failure.Mismatch, "this node no longer holds the block %s: the block was freed, or somebody claimed it anew", e.Prefix).
 			Cure("delete this node's pods that have addresses of the block: other pods may get the same addresses"))
 		return nil, p.change(ctx, func(f *file) { f.drop(e.Prefix) })
 	}

@@ -20,19 +20,20 @@ import (
 )
 
 const (
-	// blocksDir is below the directory of a server and namespace, in storeDir of the
-	// state directory.
+	// blocksDir is the name of a directory in the directory of a server and namespace. That
+	// directory is in storeDir, which is in the state directory.
 	blocksDir  = "blocks"
 	storeDir   = "ipam-kubernetes"
 	jsonSuffix = ".json"
-	// hostsSuffix is that of the files of host parts. A rail-agent that does not know
-	// sameHost would take their blocks for empty.
+	// hostsSuffix ends the names of the files about blocks of host parts. It differs from
+	// jsonSuffix because a rail-agent that does not know sameHost would take these blocks
+	// for empty.
 	hostsSuffix = ".hosts"
 	serverLock  = ".server"
 )
 
-// moment is a time of CLOCK_BOOTTIME, which nobody sets, and which also runs while the
-// machine is suspended. It has a meaning within one boot.
+// moment is a time of CLOCK_BOOTTIME. Nobody can set this clock, and it also runs while the
+// machine is suspended. A moment has a meaning only within one boot.
 type moment time.Duration
 
 func now() moment {
@@ -43,7 +44,8 @@ func now() moment {
 	return moment(t.Nano())
 }
 
-// age returns the time since m. It is the longest time if m is zero or not of this boot.
+// age returns the time from m to at. It returns the longest possible duration if m is zero
+// or later than at: a later m is of another boot.
 func (m moment) age(at moment) time.Duration {
 	if m == 0 || m > at {
 		return time.Duration(1<<63 - 1)
@@ -53,49 +55,53 @@ func (m moment) age(at moment) time.Duration {
 
 // The states of a block.
 const (
-	claiming  = "claiming"  // the server may not know it
-	held      = "held"      // the node assigns its addresses
-	returning = "returning" // the server may know already that it is free
+	claiming  = "claiming"  // the server may not know the claim yet
+	held      = "held"      // the node assigns addresses of the block
+	returning = "returning" // the server may have freed the block already
 )
 
 // entry is a block in the node's file.
 type entry struct {
 	Prefix netip.Prefix `json:"prefix"`
 	Claim  string       `json:"claim"`
-	// Former is the claim of a block that was being returned when it was claimed again.
-	// The server may still have it, and may yet carry out the return, which names it.
+	// Former is the earlier claim of a block that was being returned when the node claimed
+	// it again. The server may still have the earlier claim, and may still carry out the
+	// return, because the return names that claim.
 	Former string `json:"former,omitempty"`
 	State  string `json:"state"`
-	// Confirmed is when the node sent the request whose answer said that the block is its
-	// own. While the block is being claimed it is the time when the claim began.
+	// Confirmed is when the node sent the request whose answer confirmed that the node
+	// holds the block. While the block is being claimed, it is the time when the claim
+	// began.
 	Confirmed moment `json:"confirmed"`
 }
 
 // file is the node's file of the blocks of one pool. It is valid for one boot.
 type file struct {
 	Boot string `json:"boot"`
-	// Kubeconfig, FlatFile, Node and Machine are for the agent, which does not know the
-	// network's configuration, and in a container not the host's machine ID.
+	// Kubeconfig, FlatFile, Node and Machine are for rail-agent. It does not know the
+	// network's configuration, and in a container it does not know the host's machine ID.
 	Kubeconfig string    `json:"kubeconfig"`
 	FlatFile   string    `json:"flatFile,omitempty"`
 	Node       string    `json:"node"`
 	Machine    string    `json:"machine,omitempty"`
 	Pool       ipam.Pool `json:"pool"`
-	Size       int       `json:"size"` // addresses of a block
-	// Rails are the pools with sameHost whose addresses are of these blocks, if Pool is a
-	// [ipam.HostPool]. The server has the guard of each.
+	Size       int       `json:"size"` // number of addresses in a block
+	// Rails are the pools of the rails that use these blocks, if Pool is an
+	// [ipam.HostPool]. The server has a guard for each of them.
 	Rails  []ipam.Pool `json:"rails,omitempty"`
 	Blocks []entry     `json:"blocks"`
-	// Silent is when the server last did not confirm.
+	// Silent is the last time at which the server did not confirm a block. It is 0 if the
+	// server has confirmed one since then.
 	Silent moment `json:"silent,omitempty"`
-	// Full is when no block was free for a range, whose text is FullRange.
+	// Full is the last time at which no block was free for a range. FullRange is the text
+	// of that range.
 	Full      moment `json:"full,omitempty"`
 	FullRange string `json:"fullRange,omitempty"`
 	// Tried is the number of the block at which the next search for a free one begins.
 	Tried uint64 `json:"tried,omitempty"`
 }
 
-// find returns the block with the prefix, nil if the node does not have it.
+// find returns the block with the prefix, or nil if the file does not have it.
 func (f *file) find(prefix netip.Prefix) *entry {
 	i := slices.IndexFunc(f.Blocks, func(e entry) bool { return e.Prefix == prefix })
 	if i < 0 {
@@ -104,7 +110,7 @@ func (f *file) find(prefix netip.Prefix) *entry {
 	return &f.Blocks[i]
 }
 
-// set adds or replaces a block.
+// set adds a block, or replaces the block with the same prefix.
 func (f *file) set(e entry) {
 	if old := f.find(e.Prefix); old != nil {
 		*old = e
@@ -118,7 +124,7 @@ func (f *file) drop(prefix netip.Prefix) {
 	f.Blocks = slices.DeleteFunc(f.Blocks, func(e entry) bool { return e.Prefix == prefix })
 }
 
-// usable returns the blocks whose addresses the node may assign at a time.
+// usable returns the blocks whose addresses the node may assign at the time at.
 func (f *file) usable(at moment) []netip.Prefix {
 	var all []netip.Prefix
 	for _, e := range f.Blocks {
@@ -129,21 +135,22 @@ func (f *file) usable(at moment) []netip.Prefix {
 	return all
 }
 
-// asks reports whether an ADD should ask the server to confirm a block that the node
-// holds: a confirmation is old, and the server did answer lately or no block is usable.
+// asks reports whether an ADD should ask the server to confirm the node's blocks. It should
+// ask if a confirmation is old, except if a block is usable and the server did not answer a
+// short time ago.
 func (f *file) asks(at moment) bool {
 	old := slices.ContainsFunc(f.Blocks, func(e entry) bool { return e.State == held && e.Confirmed.age(at) >= confirmAfter })
 	return old && (f.Silent.age(at) >= askAgain || len(f.usable(at)) == 0)
 }
 
-// full reports whether the server just had no free block for the claim.
+// full reports whether the server had no free block for the claim's range a short time ago.
 func (f *file) full(c ipam.Claim, at moment) bool {
 	return f.Full.age(at) < askAgain && f.FullRange == rangeText(c.Range)
 }
 
 func rangeText(r *ipam.Range) string { return fmt.Sprint(r.First(), "-", r.Last()) }
 
-// pool is a pool that is divided into blocks, on this node.
+// pool is a pool that is divided into blocks, as this node sees it.
 type pool struct {
 	*Store
 	ipam.Pool
@@ -152,7 +159,7 @@ type pool struct {
 
 func (p *pool) name() string { return statefile.Name(p.Pool.Name()) }
 
-// fileOf returns the name of the node's file of a pool.
+// fileOf returns the name of the node's file for a pool.
 func fileOf(p ipam.Pool) string {
 	if p.Node == ipam.HostNode {
 		return statefile.Name(p.Name()) + hostsSuffix
@@ -160,7 +167,7 @@ func fileOf(p ipam.Pool) string {
 	return statefile.Name(p.Name()) + jsonSuffix
 }
 
-// read returns the node's file, an empty one if there is none of this boot.
+// read returns the node's file, or an empty one if there is no file of this boot.
 func (p *pool) read() (*file, error) {
 	f, err := readFile(p.dir, fileOf(p.Pool))
 	switch {
@@ -182,13 +189,14 @@ func readFile(dir *statefile.Dir, name string) (*file, error) {
 	f := new(file)
 	if err := json.Unmarshal(data, f); err != nil {
 		return nil, failure.From(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), name)).
-			Cure("remove it when no pod of this node uses an address of the pool, or reboot the node")
+			Cure("remove the file when no pod of this node uses an address of the pool, or reboot the node")
 	}
 	return f, nil
 }
 
-// locked calls do with the node's file under the file's lock, and writes the file if do
-// returns true. The lock is held for milliseconds: do makes no request.
+// locked calls do with the node's file while it holds the file's lock. It writes the file
+// if do returns true. The lock should be held only for milliseconds, so do must not make a
+// request.
 func (p *pool) locked(ctx context.Context, do func(f *file) (changed bool, err error)) error {
 	lock, err := p.dir.Lock(ctx, p.name()+".lock")
 	if err != nil {
@@ -228,7 +236,8 @@ func (p *pool) alone(ctx context.Context, do func() error) error {
 	return do()
 }
 
-// aloneNow is [pool.alone], but does nothing if another process asks the server.
+// aloneNow is like [pool.alone], but it returns nil without calling do if another process
+// is asking the server.
 func (p *pool) aloneNow(_ context.Context, do func() error) error {
 	lock, err := p.dir.TryLock(p.name() + serverLock)
 	if errors.Is(err, statefile.ErrBusy) {
@@ -241,8 +250,8 @@ func (p *pool) aloneNow(_ context.Context, do func() error) error {
 	return do()
 }
 
-// eachFile calls do for each file of the node's blocks in the state directory, with the
-// name of the server's directory. Unreadable files are skipped.
+// eachFile calls do for each file about the node's blocks in the state directory. server is
+// the name of the directory of the file's server. Unreadable files are skipped.
 func eachFile(stateDir string, do func(server string, f *file)) {
 	var files []string
 	for _, suffix := range []string{jsonSuffix, hostsSuffix} {
@@ -268,8 +277,8 @@ type Held struct {
 	Claim  string
 }
 
-// OnNode returns the blocks that the node holds, or was about to take or to return when a
-// process was killed, from the files in stateDir.
+// OnNode returns the blocks in the files in stateDir: those that the node holds, and those
+// that a killed process was about to take or to return.
 func OnNode(stateDir string) []Held {
 	var all []Held
 	eachFile(stateDir, func(_ string, f *file) {

@@ -23,22 +23,24 @@ const (
 	// makes a request only if something has changed, or a confirmation is old.
 	passEvery = 15 * time.Second
 	// keptFresh is the age of a confirmation at which the Keeper asks again, so that ADDs
-	// need not.
+	// need not ask.
 	keptFresh = 5 * time.Minute
-	// returnAfter is how long a block has no address before the node returns it.
+	// returnAfter is how long a block must have had no address before the node returns it.
 	returnAfter = time.Hour
 	passTime    = 2 * time.Minute
-	// claimTime is longer than the server works on a request whose sender has ended.
+	// claimTime is longer than the server may still work on a request whose sender has
+	// ended.
 	claimTime = 5 * time.Minute
 )
 
-// Keeper does for a node's blocks what no ADD waits for: it asks the server whether they
-// are still the node's, publishes who has their addresses, and returns empty ones. It is
-// not safe for concurrent use; several on a node do no harm.
+// Keeper does for a node's blocks what no ADD should wait for. It asks the server whether
+// the node still holds the blocks, publishes which pods have addresses of them, and returns
+// empty blocks. A Keeper is not safe for concurrent use, but several Keepers may run on one
+// node.
 type Keeper struct {
 	StateDirs []string
-	// Open returns the client for a kubeconfig and flat file, or an error if the node
-	// does not permit them.
+	// Open returns the client for a kubeconfig and a flat file, or an error if the node
+	// does not permit the two.
 	Open func(kubeconfig, flatFile string) (*kube.Client, error)
 	Log  *slog.Logger
 
@@ -46,7 +48,7 @@ type Keeper struct {
 	emptied   map[string]moment               // when a block was first seen empty, by claim
 	lastError string                          // the last error
 
-	// Of tests: the node's clock and boot.
+	// Set by tests: the node's clock and boot.
 	now  func() moment
 	boot string
 }
@@ -59,7 +61,7 @@ func (k *Keeper) Run(ctx context.Context) {
 		cancel()
 		said := fmt.Sprint(err)
 		if err != nil && said != k.lastError && ctx.Err() == nil {
-			k.Log.Warn("cannot keep all address blocks, retrying", "err", err)
+			k.Log.Warn("cannot update all address blocks, retrying", "err", err)
 		}
 		k.lastError = said
 	}
@@ -90,13 +92,13 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 		return err
 	}
 	if statefile.Name(client.Server(), client.Namespace()) != server {
-		return failure.New(failure.InvalidConfig, "kubeconfig %s names another server or namespace than the one with this node's blocks", f.Kubeconfig).
-			Cure("write the earlier server and namespace into it, or reboot the node")
+		return failure.New(failure.InvalidConfig, "kubeconfig %s names another server or namespace than the one that has this node's blocks", f.Kubeconfig).
+			Cure("write the earlier server and namespace into the kubeconfig, or reboot the node")
 	}
 	s, err := New(Options{
 		Client: client, Kubeconfig: f.Kubeconfig, FlatFile: f.FlatFile, StateDir: stateDir, Node: f.Node, Size: f.Size,
 		Warn: func(err error) {
-			k.Log.Warn("a step of keeping an address block has failed", "pool", f.Pool.Name(), "err", err)
+			k.Log.Warn("a step of updating an address block has failed", "pool", f.Pool.Name(), "err", err)
 		},
 	})
 	if err != nil {
@@ -125,9 +127,10 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 	})
 }
 
-// keepBlock keeps one block. rails are those of the node's file. The caller is alone.
+// keepBlock does for one block what is due. rails are the Rails of the node's file. The
+// caller must have called [pool.alone].
 func (k *Keeper) keepBlock(ctx context.Context, p *pool, rails []ipam.Pool, e entry) error {
-	switch { // of a killed process
+	switch { // a killed process left it in these states
 	case e.State == claiming && e.Confirmed.age(p.now()) < claimTime:
 		return nil
 	case e.State != held:
@@ -161,7 +164,7 @@ func (k *Keeper) keepBlock(ctx context.Context, p *pool, rails []ipam.Pool, e en
 			k.published[e.Claim] = entries
 			return nil
 		}
-		// It was revoked, deleted or lost.
+		// The block was revoked, deleted or lost.
 	}
 	now, err := p.confirmOne(ctx, e)
 	if err != nil || now == nil {
@@ -177,14 +180,15 @@ func (k *Keeper) keepBlock(ctx context.Context, p *pool, rails []ipam.Pool, e en
 	return nil
 }
 
-// end returns a block and forgets it.
+// end returns a block to the cluster, and forgets what the Keeper knew of it.
 func (k *Keeper) end(ctx context.Context, p *pool, e entry) error {
 	delete(k.published, e.Claim)
 	delete(k.emptied, e.Claim)
 	return p.returnBlock(ctx, e)
 }
 
-// entriesOf returns the entries of a block's IPPool.
+// entriesOf returns the entries for the IPPool of a block, from the allocations that are in
+// the block.
 func entriesOf(all []local.Allocation, block netip.Prefix) map[string]api.Entry {
 	entries := map[string]api.Entry{}
 	base := &api.PoolState{Base: block.Addr(), Prefix: block}
@@ -199,7 +203,8 @@ func entriesOf(all []local.Allocation, block netip.Prefix) map[string]api.Entry 
 	return entries
 }
 
-// returnBlock returns a block without addresses to the cluster. The caller is alone.
+// returnBlock returns a block to the cluster if the block has no addresses. The caller must
+// have called [pool.alone].
 func (p *pool) returnBlock(ctx context.Context, e entry) error {
 	empty := false
 	err := p.locked(ctx, func(f *file) (bool, error) {

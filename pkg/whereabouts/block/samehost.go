@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// poolOf returns the pool that has the blocks for a claim: the claim's own, or with sameHost
-// that of the host parts.
+// poolOf returns the pool whose blocks a claim uses: the claim's own pool, or with sameHost
+// the pool of the host parts.
 func (s *Store) poolOf(c ipam.Claim) *pool {
 	if c.SameHost != nil {
 		return s.pool(ipam.HostPool(c.Pool))
@@ -18,7 +18,8 @@ func (s *Store) poolOf(c ipam.Claim) *pool {
 	return s.pool(c.Pool)
 }
 
-// blocksFor returns the blocks of [Store.poolOf] as parts of the claim's own pool.
+// blocksFor returns the parts of the claim's own pool that correspond to blocks of the pool
+// that [Store.poolOf] returns.
 func blocksFor(c ipam.Claim, blocks []netip.Prefix) []netip.Prefix {
 	if c.SameHost == nil {
 		return blocks
@@ -30,7 +31,8 @@ func blocksFor(c ipam.Claim, blocks []netip.Prefix) []netip.Prefix {
 	return moved
 }
 
-// hosts returns the claim as one of p's pool.
+// hosts returns the claim as a claim of p's pool. With sameHost it replaces each address by
+// its host part.
 func (p *pool) hosts(c ipam.Claim) ipam.Claim {
 	if c.SameHost == nil {
 		return c
@@ -42,8 +44,8 @@ func (p *pool) hosts(c ipam.Claim) ipam.Claim {
 	return c
 }
 
-// guard makes the guard of the pool of the blocks, and with sameHost that of the claim's pool.
-// It returns an error if one of the pools is used in another way.
+// guard makes the guard of p's pool and, with sameHost, also the guard of the claim's pool.
+// It returns an error if one of the two pools is used in another way.
 func (p *pool) guard(ctx context.Context, c ipam.Claim) error {
 	if err := api.Guard(ctx, p.client, p.Pool, p.size); err != nil || c.SameHost == nil {
 		return err
@@ -51,7 +53,8 @@ func (p *pool) guard(ctx context.Context, c ipam.Claim) error {
 	return api.GuardRail(ctx, p.client, c.Pool, p.size)
 }
 
-// guardRail guards the claim's pool, and enters it in the node's file.
+// guardRail makes the guard of the claim's pool, and adds the pool to Rails in the node's
+// file.
 func (p *pool) guardRail(ctx context.Context, c ipam.Claim) error {
 	return p.alone(ctx, func() error {
 		f, err := p.peek(ctx)
@@ -65,8 +68,8 @@ func (p *pool) guardRail(ctx context.Context, c ipam.Claim) error {
 	})
 }
 
-// entries returns the entries of a block's IPPool, by key. With sameHost an entry has all
-// interfaces of a pod that have the host part.
+// entries returns the entries for the IPPool of a block, by key. With sameHost one entry
+// has all interfaces of a pod that have the same host part.
 func (p *pool) entries(ctx context.Context, rails []ipam.Pool, block netip.Prefix) (map[string]api.Entry, error) {
 	if p.Node != ipam.HostNode {
 		rails = []ipam.Pool{p.Pool}

@@ -21,33 +21,35 @@ import (
 )
 
 const (
-	// confirmAfter is the age of a confirmation at which an ADD asks again, if rail-agent
-	// has not.
+	// confirmAfter is the age of a confirmation at which an ADD asks the server again, if
+	// rail-agent has not asked before.
 	confirmAfter = 10 * time.Minute
-	// askAgain is how long no ADD asks again after the server had no free block: such ADDs
-	// fail. After the server did not answer, ADDs with a usable block do not ask for as
-	// long.
+	// askAgain is how long ADDs do not ask the server again. After the server had no free
+	// block, ADDs that need one fail for this time. After the server did not answer, ADDs
+	// with a usable block do not ask for this time.
 	askAgain = 30 * time.Second
-	// betweenTries is about how long an ADD that needs the answer waits before it asks
-	// again.
+	// betweenTries is about how long an ADD waits before it asks again, if it cannot go on
+	// without the server's answer.
 	betweenTries = time.Second
 	// optionalWait bounds how long an ADD that has a usable block waits for a
 	// confirmation.
 	optionalWait = 2 * time.Second
-	// RetryFor is for [kube.Config]: how long one request is repeated.
+	// RetryFor is the RetryFor of the [kube.Config] of the client: how long one request is
+	// repeated.
 	RetryFor = 5 * time.Second
 )
 
 // Options configures a [Store].
 type Options struct {
 	Client *kube.Client // opened with [RetryFor]
-	// Kubeconfig is the one that Client was opened with, and FlatFile the network's, ""
-	// if it has none. The agent uses them.
+	// Kubeconfig is the kubeconfig that Client was opened with. FlatFile is the network's
+	// flat file, or "" if the network has none. rail-agent opens its own client with both.
 	Kubeconfig, FlatFile string
-	StateDir             string // of the node, absolute
-	Node                 string // its name, which no other node of the cluster has
-	Size                 int    // addresses of a block, a power of two
-	// Gone returns an error if the pod that Allocate is for has ended; nil means never.
+	StateDir             string // the node's state directory, an absolute path
+	Node                 string // the node's name, which must be unique in the cluster
+	Size                 int    // number of addresses in a block, a power of two
+	// Gone returns an error if the pod that Allocate is called for has ended. nil means
+	// that it never ends.
 	Gone func() error
 	// Warn is called with errors that do not fail a call; it may be nil.
 	Warn func(err error)
@@ -136,8 +138,8 @@ var (
 	errNoGuard = errors.New("the pool of the rail may be used without blocks")
 )
 
-// allocate assigns an address of the node's blocks, and claims a block if none has a free
-// one. If the server does not answer, it asks again until ctx ends.
+// allocate assigns an address of the node's blocks. If none of them has a free address, it
+// claims one more block. If the server does not answer, allocate asks again until ctx ends.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Prefix, error) {
 	if why := c.Range.Why(c.Want); c.Want.IsValid() && why != "" {
 		return netip.Prefix{}, failure.New(failure.IPAM, "cannot give %s the requested address %s: %s", owner.PodRef, c.Want, why).
@@ -165,9 +167,11 @@ func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (ne
 	}
 }
 
-// choose assigns an address of the usable blocks. It returns confirm if the server should
-// be asked before; an ADD that has asked goes on with what is usable. It returns errNoRoom
-// if there is no free address, and errNoGuard.
+// choose assigns an address of the usable blocks. It returns confirm and no address if the
+// server should first be asked to confirm the blocks. asked means that this ADD has asked
+// already: choose then goes on with the usable blocks, if there are any. The error is
+// errNoRoom if no block has a free address, and errNoGuard if this node has not yet seen
+// the guard of the rail's pool.
 func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim, asked bool) (got netip.Prefix, confirm bool, err error) {
 	err = p.locked(ctx, func(f *file) (bool, error) {
 		if p.gone != nil {
@@ -189,8 +193,8 @@ func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim, asked
 	return got, confirm, err
 }
 
-// assign assigns the first free address of the blocks, which are those of the claim's pool, or
-// the address that owner has.
+// assign assigns the first free address of blocks, which must be parts of the claim's pool.
+// If owner already has an address of blocks, assign returns that address.
 func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, blocks []netip.Prefix) (netip.Prefix, error) {
 	mine := func(a netip.Addr) bool {
 		return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(a) })
@@ -210,7 +214,7 @@ func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, block
 		case mine(got[0].Addr()):
 			return got[0], nil
 		}
-		// Of a block that the node has lost, or that the server did not confirm.
+		// The address is of a block that the node has lost, or that the server did not confirm.
 		if err := p.undo(ctx, owner, []ipam.Pool{c.Pool}); err != nil {
 			return netip.Prefix{}, err
 		}

@@ -200,15 +200,15 @@ func (s *source) mismatch(p *api.PoolState) (what, cure string) {
 	switch {
 	case p != nil && size != 0 && p.BlockSize == size && p.SameHost != (s.SameHost != nil):
 		return fmt.Sprintf("the network and IPPool %s differ in sameHost: its pods get no address", p.Name),
-			"give all networks of this range the same sameHost, or this one another range or network_name"
+			"give all networks of this range the same value of sameHost, or give this network another range or network_name"
 	case p == nil || p.BlockSize == size:
 		return "", ""
 	case size == 0:
 		return fmt.Sprintf("the network has no block_size, and IPPool %s is divided into blocks of %d addresses: its pods get no address", p.Name, p.BlockSize),
-			"give all networks of this range the same block_size, or this one another range or network_name"
+			"give all networks of this range the same block_size, or give this network another range or network_name"
 	case p.BlockSize == 0:
-		return fmt.Sprintf("the network has block_size, and IPPool %s (used: %d) is of networks without it: its pods get no address", p.Name, len(p.Entries)),
-			"end their pods and delete the IPPool, or give this network another range or network_name"
+		return fmt.Sprintf("the network has block_size, and IPPool %s (used: %d) belongs to networks without block_size: its pods get no address", p.Name, len(p.Entries)),
+			"end the pods of those networks and delete the IPPool, or give this network another range or network_name"
 	}
 	return fmt.Sprintf("the network has block_size %d, and IPPool %s is divided into blocks of %d addresses: its pods get no address", size, p.Name, p.BlockSize),
 		"give all networks of this range the same block_size"

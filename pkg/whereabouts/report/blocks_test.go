@@ -118,7 +118,7 @@ func TestExplainLooksIntoTheNodesBlocks(t *testing.T) {
 		{
 			"used entry by entry",
 			api.Survey{Pools: []*api.PoolState{{Name: "10.0.0.0-28"}}, Blocks: []*api.PoolState{mine}},
-			"; ; the network has block_size, and IPPool 10.0.0.0-28 (used: 0) is of networks without it: its pods get no address; end their pods and delete the IPPool, or give this network another range or network_name",
+			"; ; the network has block_size, and IPPool 10.0.0.0-28 (used: 0) belongs to networks without block_size: its pods get no address; end the pods of those networks and delete the IPPool, or give this network another range or network_name",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestCheckComparesANetworkWithItsPool(t *testing.T) {
 		{"divided", `"block_size":4`, &api.PoolState{BlockSize: 4}, ""},
 		{"too large for one object", ``, nil, "10.0.0.0/16 has 65534 addresses, and one IPPool holds about 10000"},
 		{"divided into others", `"block_size":8`, &api.PoolState{BlockSize: 4}, "the network has block_size 8, and IPPool 10.0.0.0-16 is divided into blocks of 4 addresses: its pods get no address"},
-		{"used entry by entry", `"block_size":4`, &api.PoolState{Entries: taken}, "the network has block_size, and IPPool 10.0.0.0-16 (used: 1) is of networks without it: its pods get no address"},
+		{"used entry by entry", `"block_size":4`, &api.PoolState{Entries: taken}, "the network has block_size, and IPPool 10.0.0.0-16 (used: 1) belongs to networks without block_size: its pods get no address"},
 		{"without blocks", `"range_end":"10.0.0.9"`, &api.PoolState{BlockSize: 4}, "the network has no block_size, and IPPool 10.0.0.0-16 is divided into blocks of 4 addresses: its pods get no address"},
 		{"gateway of a pod", `"block_size":4,"gateway":"10.0.0.6"`, &api.PoolState{BlockSize: 4}, "the gateway 10.0.0.6 is held by ns/a"},
 	} {
