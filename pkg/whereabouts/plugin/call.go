@@ -25,16 +25,16 @@ import (
 type call struct {
 	*Plugin
 	args    *skel.CmdArgs
-	file    *nodefile.File       // nil if there is none; forbids all paths if it cannot be read
+	file    *nodefile.File       // nil if there is no node file; forbids all paths if the node file cannot be read
 	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
 	confErr error
 	log     *callLog
 
-	slice plan.Slice // this node's, if the network uses node slices
+	slice plan.Slice // the slice of this node, if the network uses node slices
 }
 
-// owner returns the attachment. Outside Kubernetes the container takes the
-// place of the pod.
+// owner returns the attachment as the owner of its addresses. Outside Kubernetes the
+// container ID takes the place of the pod.
 func (c *call) owner() ipam.Owner {
 	o := ipam.Owner{ContainerID: c.args.ContainerID, IfName: c.args.IfName, PodRef: c.args.ContainerID}
 	if c.conf != nil {
@@ -53,7 +53,9 @@ func (c *call) name() string {
 	return c.conf.Name
 }
 
-// storeName returns the config's store; "" means that it may have none.
+// storeName returns the store that the config uses. It returns "" if the config has no
+// store, and must not have one: the call names a pod, but the config names neither a store
+// nor a kubeconfig.
 func (c *call) storeName() string {
 	switch {
 	case c.conf.Store != "":
@@ -109,8 +111,8 @@ func pools(claims []ipam.Claim) []ipam.Pool {
 	return ps
 }
 
-// foreignNetns refuses the plugin's own network namespace before an address is
-// assigned; skel checks it only afterwards.
+// foreignNetns returns an error if CNI_NETNS is the plugin's own network namespace. It must
+// be called before an address is assigned, because skel checks that only afterwards.
 func (c *call) foreignNetns() error {
 	if c.anyNetns() {
 		return nil
@@ -125,7 +127,8 @@ func (c *call) foreignNetns() error {
 	return nil
 }
 
-// anyNetns reports whether the runtime permits CNI_NETNS to be the plugin's own.
+// anyNetns reports whether the runtime permits that CNI_NETNS is the plugin's own network
+// namespace.
 func (c *call) anyNetns() bool {
 	switch c.args.NetnsOverride {
 	case "1", "true", "TRUE", "True":
@@ -134,7 +137,7 @@ func (c *call) anyNetns() bool {
 	return false
 }
 
-// podNetns returns the path of the pod's network namespace, "" if the namespace may
+// podNetns returns the path of the pod's network namespace, or "" if the namespace may
 // outlive the pod.
 func (c *call) podNetns() string {
 	if c.anyNetns() {
@@ -143,7 +146,7 @@ func (c *call) podNetns() string {
 	return c.args.Netns
 }
 
-// readPrevResult returns the config's prevResult in the newest version.
+// readPrevResult returns the config's prevResult, converted to the newest version of CNI.
 func readPrevResult(stdin []byte) (*current.Result, error) {
 	var conf types.PluginConf
 	var raw struct{ PrevResult json.RawMessage }
@@ -151,7 +154,7 @@ func readPrevResult(stdin []byte) (*current.Result, error) {
 		return nil, failure.From(err, failure.Decode, "network config").Cure("correct the JSON")
 	}
 	if conf.RawPrevResult == nil {
-		return nil, failure.New(failure.InvalidConfig, "CHECK needs prevResult").Cure("the runtime must pass the result of ADD")
+		return nil, failure.New(failure.InvalidConfig, "CHECK needs prevResult").Cure("let the runtime pass the result of ADD as prevResult")
 	}
 	if err := netconf.WholeResult(raw.PrevResult); err != nil {
 		return nil, failure.Wrap(err, failure.Decode, "prevResult")

@@ -43,10 +43,11 @@ func (c *call) connect(kubeconfig, stateDir string) (*store.Store, error) {
 	})
 }
 
-// client opens the cluster of a kubeconfig that the node permits.
+// client returns a client of the cluster that a kubeconfig names. It returns an error if
+// the node does not permit the kubeconfig.
 func (c *call) client(kubeconfig string) (*kube.Client, error) {
 	if kubeconfig == "" {
-		return nil, failure.New(failure.InvalidConfig, `"store": "kubernetes" without a kubeconfig`).
+		return nil, failure.New(failure.InvalidConfig, `the ipam config has "store": "kubernetes" without a kubeconfig`).
 			Cure(`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`)
 	}
 	vet, err := c.file.VetKubeconfig(kubeconfig, netconf.FlatFiles(c.allFlatFiles()...))
@@ -73,7 +74,8 @@ func (c *call) openBlocks() (*block.Store, error) {
 	})
 }
 
-// allFlatFiles returns the flat files of the node, and that of the config.
+// allFlatFiles returns the flat files of the node, and the flat file that completed the
+// config.
 func (c *call) allFlatFiles() []string {
 	if c.flatFile() == "" {
 		return c.FlatFiles
@@ -81,7 +83,7 @@ func (c *call) allFlatFiles() []string {
 	return append([]string{c.flatFile()}, c.FlatFiles...)
 }
 
-// flatFile returns the flat file that completed the config, "" if there was none.
+// flatFile returns the flat file that completed the config, or "" if there was none.
 func (c *call) flatFile() string {
 	if c.conf == nil {
 		return ""
@@ -89,7 +91,7 @@ func (c *call) flatFile() string {
 	return c.conf.FlatFile
 }
 
-// findSlice sets c.slice.
+// findSlice reads the node's slice from the cluster, and sets c.slice.
 func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 	whole, name, err := c.sliced()
 	if err != nil {
@@ -112,7 +114,7 @@ func (c *call) findSlice(ctx context.Context, s *store.Store) error {
 // the name of the NodeSlicePool that holds the slices.
 func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	if len(c.conf.Ranges) != 1 {
-		return whole, "", failure.New(failure.InvalidConfig, "node_slice_size with %d ranges: a NodeSlicePool has only one range", len(c.conf.Ranges)).
+		return whole, "", failure.New(failure.InvalidConfig, "the network has node_slice_size and %d ranges, but a NodeSlicePool has only one range", len(c.conf.Ranges)).
 			Cure("use one network for each range")
 	}
 	node, err := nodeName(c.conf.ConfigurationPath)
@@ -121,9 +123,9 @@ func (c *call) sliced() (whole ipam.Pool, name string, err error) {
 	return whole, name, err
 }
 
-// nodeName returns the node's name as whereabouts determines it: the
-// environment variable NODENAME, the file "nodename" in configuration_path, or
-// the host's.
+// nodeName returns the node's name as whereabouts determines it. The name is in the
+// environment variable NODENAME, in the file "nodename" in configuration_path, or in
+// /etc/hostname. The first of them that has a name is used.
 func nodeName(configurationPath string) (string, error) {
 	if name := strings.TrimSpace(os.Getenv("NODENAME")); name != "" {
 		return name, nil
@@ -134,12 +136,12 @@ func nodeName(configurationPath string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", failure.New(failure.InvalidConfig, "dividing a range among nodes needs the node's name, and neither NODENAME nor /etc/hostname has one").
-		Cure(`write it into the file "nodename" in the directory configuration_path`)
+	return "", failure.New(failure.InvalidConfig, "the node's name is unknown, and a range that is divided among nodes needs it: neither NODENAME nor /etc/hostname has a name").
+		Cure(`write the node's name into the file "nodename" in the directory configuration_path`)
 }
 
-// masked replaces the mask of addresses of a slice with that of the whole
-// range.
+// masked returns the addresses with the prefix length of the whole range instead of the
+// prefix length of the node's slice.
 func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 	if !c.slice.Prefix.IsValid() {
 		return got
@@ -151,14 +153,16 @@ func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 	return masked
 }
 
-// entryByEntry reports whether the addresses of the config's network are entries of the
-// cluster's pools. Those of a node's blocks are in the node's local store.
+// entryByEntry reports whether the addresses of the config's network are entries in the
+// cluster's pools. It returns false for a network with blocks, whose addresses are in the
+// node's local store.
 func (c *call) entryByEntry() bool {
 	return c.storeName() == netconf.StoreKubernetes && c.conf.BlockSize == 0
 }
 
-// releaseCluster frees what the attachment holds in the cluster that the
-// config names. If there is no way to the cluster now, the journal keeps it.
+// releaseCluster frees the addresses that the attachment holds in the cluster that the
+// config names. If the cluster cannot be reached now, it writes the addresses to the
+// journal.
 func (c *call) releaseCluster(ctx context.Context) error {
 	s, err := c.connect(c.conf.Kubeconfig, c.conf.StateDir)
 	noted := store.AllocatedPools(c.conf.StateDir, c.owner())[c.conf.Kubeconfig]
@@ -169,7 +173,7 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	if c.conf.NodeSliceSize == 0 {
 		return s.Release(ctx, c.owner(), c.pools())
 	}
-	if len(noted) > 0 { // the notes have the pool, without a request
+	if len(noted) > 0 { // the notes name the pool, so no request is needed
 		return s.Release(ctx, c.owner(), nil)
 	}
 	whole, slices, err := c.sliced()
@@ -180,8 +184,8 @@ func (c *call) releaseCluster(ctx context.Context) error {
 	return s.ReleaseSlice(ctx, c.owner(), whole, slices)
 }
 
-// releaseAway writes the attachment's addresses to the journal, because the
-// cluster is unreachable. why is the reason.
+// releaseAway writes the attachment's addresses to the journal, because the cluster is
+// unreachable. why is the reason why it is unreachable.
 func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	kubeconfig := c.conf.Kubeconfig
 	neverAsked := kubeconfig == "" || c.conf.Pod.Name == "" || errors.Is(why, nodefile.ErrClosed)
@@ -202,8 +206,8 @@ func (c *call) releaseAway(noted []ipam.Pool, why error) error {
 	return c.freeLater(kubeconfig, c.conf.StateDir, noted, why)
 }
 
-// freeLater writes to the journal that the attachment's addresses in pools of
-// an unreachable cluster must be freed. why is the reason.
+// freeLater writes to the journal that the attachment's addresses in pools must be freed,
+// because their cluster is unreachable. why is the reason why it is unreachable.
 func (c *call) freeLater(kubeconfig, stateDir string, pools []ipam.Pool, why error) error {
 	c.warn("cannot free the addresses yet; the node's next call that reaches the server frees them", why)
 	return c.journal(stateDir).Add(c.endpoint(kubeconfig), c.owner(), pools)
@@ -214,14 +218,14 @@ func (c *call) journal(stateDir string) store.Journal {
 	return store.Journal{Path: netconf.JournalDir(stateDir)}
 }
 
-// endpoint returns the endpoint of kubeconfig's cluster for the journal's
+// endpoint returns the endpoint of kubeconfig's cluster, which the journal needs for the
 // replay.
 func (c *call) endpoint(kubeconfig string) store.Endpoint {
 	return store.Endpoint{Kubeconfig: kubeconfig, FlatFile: c.flatFile()}
 }
 
-// releaseNoted frees the addresses that the node has noted for the attachment
-// in clusters other than the config's. If one is unreachable they go to the
+// releaseNoted frees the addresses that the node has noted for the attachment in clusters
+// other than the config's. If one of these clusters is unreachable, its addresses go to the
 // journal.
 func (c *call) releaseNoted(ctx context.Context, stateDir string) error {
 	var errs []error

@@ -21,8 +21,8 @@ type callLog struct {
 	began time.Time
 }
 
-// levels are whereabouts' names. At "panic", its quietest level, our log is
-// empty.
+// levels maps whereabouts' names of log levels to levels of slog. "panic" is whereabouts'
+// quietest level: at that level this log is empty.
 var levels = map[string]slog.Level{
 	"debug": slog.LevelDebug, "verbose": slog.LevelInfo, "error": slog.LevelError, "panic": slog.LevelError + 4,
 }
@@ -55,9 +55,10 @@ func (c *call) openLog(verb string) func() {
 	return closeLog
 }
 
-// openLogFile opens a regular file of the plugin's own to append to. A FIFO
-// would block without a reader, a relative path depends on the runtime's
-// directory, and a link may lead to any file of the host.
+// openLogFile opens a file to append to. The file must be a regular file with an absolute
+// path that belongs to the plugin's user. A FIFO would block without a reader, a relative
+// path would depend on the runtime's working directory, and a link may lead to any file of
+// the host.
 func openLogFile(name string) (*os.File, error) {
 	if !filepath.IsAbs(name) {
 		return nil, fmt.Errorf("log_file %q is not an absolute path", name)
@@ -75,7 +76,7 @@ func openLogFile(name string) (*os.File, error) {
 	}
 	if err == nil {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && (int(st.Uid) != os.Geteuid() || st.Nlink != 1) {
-			err = fmt.Errorf("log_file %s belongs to user %d and has %d names: it is not this plugin's", name, st.Uid, st.Nlink)
+			err = fmt.Errorf("log_file %s is not this plugin's own file: it belongs to user %d and has %d names", name, st.Uid, st.Nlink)
 		}
 	}
 	if err != nil {

@@ -20,14 +20,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// These are whereabouts' own limits of one call. The ADDs of a sandbox also share
-// one, see [store.Deadline].
+// addTimeout and timeout are the time limits of one call, the same as in whereabouts. All
+// ADDs of a sandbox together have another limit, see [store.Deadline].
 const (
 	addTimeout = 2 * time.Minute
 	timeout    = time.Minute
 )
 
-// Plugin has the verbs' environment.
+// Plugin has what the verbs need from the process.
 type Plugin struct {
 	Version   string   // for the API server's log
 	FlatFiles []string // whereabouts' flat files of the node
@@ -72,8 +72,9 @@ func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 	}
 }
 
-// refuse adds to the errors of the config the paths that the node file forbids, a size that is
-// too large, and keys that the store cannot carry out.
+// refuse adds to c.confErr the reasons for which only ADD and STATUS refuse a config: a
+// config that is too large, a node file that cannot be read, paths that the node file
+// forbids, and keys that the store cannot carry out.
 func (c *call) refuse(fileErr error) {
 	if c.confErr != nil {
 		return
@@ -84,10 +85,10 @@ func (c *call) refuse(fileErr error) {
 	}
 }
 
-// closed reports whether the network names paths that the node file forbids.
-// ADD has refused those, so verbs that end an attachment, or check it, ignore
-// them. If that file is unreadable the paths may have been permitted, and the
-// verb fails.
+// closed reports whether the network names paths that the node file forbids. ADD has
+// refused such a network, so the verbs that end or check an attachment ignore those paths.
+// But if the node file is unreadable, the paths may have been permitted, and these verbs
+// fail.
 func (c *call) closed() bool {
 	if c.confErr != nil {
 		return !c.file.OpensPath(nodefile.KeyStateDir, netconf.Lenient(c.args.StdinData).StateDir)
@@ -95,8 +96,8 @@ func (c *call) closed() bool {
 	return c.conf.Closed != nil
 }
 
-// add checks the call, and has the addresses assigned in the time that the pod's other
-// ADDs leave.
+// add checks the call, and assigns the addresses. It has the time that the other ADDs of
+// the pod's sandbox have left.
 func add(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
@@ -105,7 +106,7 @@ func add(ctx context.Context, c *call) error {
 		return err
 	}
 	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {
-		return failure.New(failure.InvalidEnv, "there is no pod name, and an address of a cluster pool must belong to a pod").
+		return failure.New(failure.InvalidEnv, "the call names no pod, but an address of a cluster's pool must belong to a pod").
 			Cure(`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
 	}
 	if c.storeName() != netconf.StoreKubernetes {
@@ -118,15 +119,15 @@ func add(ctx context.Context, c *call) error {
 	bounded, cancel := context.WithDeadline(ctx, end)
 	defer cancel()
 	err := c.assign(bounded)
-	// The end of the time may come while an ADD that failed is undone.
+	// An error of kind IPAM has another cause: the time ended while the failed ADD was undone.
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil && failure.KindOf(err) != failure.IPAM {
 		err = failure.Wrap(err, failure.TryAgain, "all ADDs of a pod's sandbox together have %s to get addresses", store.SandboxTime)
 	}
 	return err
 }
 
-// assign assigns the addresses and prints the result. If it cannot print the result it
-// frees them.
+// assign assigns the addresses and prints the result. If it cannot print the result, it
+// frees the addresses again.
 func (c *call) assign(ctx context.Context) error {
 	store, done, err := c.open(ctx)
 	if err != nil {
@@ -174,9 +175,9 @@ func (c *call) print(dynamic []netip.Prefix) error {
 	return asked.PrintTo(c.Stdout)
 }
 
-// del frees the attachment's addresses in either store: the config may have
-// been changed since ADD. A config that cannot be read, or that ADD refused,
-// does not keep an address.
+// del frees the attachment's addresses in the local store and in the cluster, because the
+// config may have been changed since ADD. It frees them even if the config cannot be read,
+// or if ADD refused it.
 func del(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		c.warn("cannot read the configuration; addresses are freed by container ID and interface", c.confErr)
@@ -224,8 +225,9 @@ func check(ctx context.Context, c *call) error {
 	return nil
 }
 
-// gc frees the attachments that are not in the runtime's list. Without a list
-// it does nothing, because the store does not know network namespaces.
+// gc frees the addresses of the attachments that are not in the runtime's list. Without a
+// list it does nothing: the store does not know the network namespaces, so it cannot tell
+// which attachments are gone.
 func gc(ctx context.Context, c *call) error {
 	if c.confErr != nil {
 		return c.confErr
@@ -266,7 +268,7 @@ func status(ctx context.Context, c *call) error {
 	return store.Status(ctx, claims)
 }
 
-// contains reports whether the result has the address, with the mask.
+// contains reports whether the result has the address with the same mask.
 func contains(r *current.Result, a netip.Prefix) bool {
 	for _, ip := range r.IPs {
 		ones, _ := ip.Address.Mask.Size()

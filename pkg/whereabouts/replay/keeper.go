@@ -11,8 +11,8 @@ import (
 const (
 	// replayEvery is the time between two checks of the journals.
 	replayEvery = 30 * time.Second
-	// replayTime bounds one replay: the client retries an unreachable server for
-	// long.
+	// replayTime bounds one replay, because the client retries an unreachable server for a
+	// long time.
 	replayTime = 2 * time.Minute
 )
 
@@ -33,7 +33,8 @@ func (j Journals) Component(notify func(component.Notice)) component.Component {
 	return component.Component{Name: "journal", Reporter: k.reporter, Run: loop.Run, Collect: k.collect, Status: k.status}
 }
 
-// sync replays, and reports when addresses begin and cease to wait.
+// sync replays the journals if they have entries. It reports when addresses begin to wait,
+// and when none waits any more. It returns the time of the next check.
 func (k *keeper) sync(ctx context.Context) (next time.Time) {
 	waiting, err := k.Waiting()
 	if err == nil && waiting > 0 {

@@ -19,8 +19,8 @@ import (
 type Journals struct {
 	StateDirs []string
 	UserAgent string           // for the servers' logs
-	NodeFile  *nodefile.Reader // the process's; not needed to count
-	Log       *slog.Logger     // not needed to count
+	NodeFile  *nodefile.Reader // of this process; Waiting does not need it
+	Log       *slog.Logger     // Waiting does not need it
 }
 
 // Waiting returns how many addresses wait to be freed. It makes no request.
@@ -37,10 +37,10 @@ func (j Journals) Waiting() (int, error) {
 	return total, errors.Join(errs...)
 }
 
-// Replay frees the addresses that can be freed now. The error is about the
-// remaining ones.
+// Replay frees the addresses that can be freed now. It returns an error about the addresses
+// that remain.
 func (j Journals) Replay(ctx context.Context) error {
-	// It may have been forbidden since the entry was made.
+	// The node file may have forbidden a kubeconfig since the entry was made.
 	file, _, err := j.NodeFile.Read()
 	if err != nil {
 		return err
@@ -53,7 +53,7 @@ func (j Journals) Replay(ctx context.Context) error {
 			return cmp.Or(cmp.Compare(a.Kubeconfig, b.Kubeconfig), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.FlatFile, b.FlatFile))
 		}) {
 			if err := j.replay(ctx, file, dir, e); err != nil {
-				errs = append(errs, fmt.Errorf("by kubeconfig %s: %w", e.Kubeconfig, err))
+				errs = append(errs, fmt.Errorf("addresses of the cluster of kubeconfig %s: %w", e.Kubeconfig, err))
 			}
 		}
 	}
@@ -76,8 +76,9 @@ func (j Journals) replay(ctx context.Context, file *nodefile.File, stateDir stri
 	return errors.Join(err, s.Close())
 }
 
-// Open returns the client for a network's kubeconfig, whose flat file is flatFile, "" if
-// it has none. It returns an error if the node file does not permit the kubeconfig.
+// Open returns a client for a network's kubeconfig. flatFile is the network's flat file, or
+// "" if the network has none. Open returns an error if the node file does not permit the
+// kubeconfig.
 func (j Journals) Open(kubeconfig, flatFile string) (*kube.Client, error) {
 	file, _, err := j.NodeFile.Read()
 	if err != nil {

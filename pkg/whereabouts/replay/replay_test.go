@@ -61,7 +61,7 @@ func TestKubeconfigThatTheNodeFileClosedIsNotUsed(t *testing.T) {
 	if err == nil {
 		t.Fatal("it was replayed")
 	}
-	for _, want := range []string{"by kubeconfig " + closed + ": ", "add the path to", "by kubeconfig " + missing + ": ", "no such file"} {
+	for _, want := range []string{"of kubeconfig " + closed + ": ", "add the path to", "of kubeconfig " + missing + ": ", "no such file"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("the error lacks %q: %v", want, err)
 		}

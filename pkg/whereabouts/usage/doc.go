@@ -1,5 +1,6 @@
-// Package usage sends how full the address pools of a cluster are to Prometheus, as a component of
-// the process that reconciles them: it reads all of them anyway.
+// Package usage sends metrics to Prometheus that show how full the address pools of a
+// cluster are. It is a component of the process that reconciles the pools, because that
+// process reads all of them anyway.
 //
 //	pools := new(usage.Metrics)
 //	r := reconcile.New(reconcile.Options{Client: client, Surveyed: pools.Surveyed, Log: log})

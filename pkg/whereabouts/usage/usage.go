@@ -12,12 +12,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
 )
 
-// maxPools bounds the address pools that have metrics. With node slices each node has a pool
-// for each range.
+// maxPools bounds the number of address pools that have metrics. There may be many pools:
+// with node slices each node has a pool for each range.
 const maxPools = 1000
 
-// Metrics are the metrics of the cluster's address pools. Only the process that reconciles the
-// pools knows them, because it reads all of them anyway. The zero value knows none.
+// Metrics are the metrics of the cluster's address pools. Only the process that reconciles
+// the pools knows them, because it reads all pools anyway. The zero value knows no pools
+// and sends nothing.
 type Metrics struct {
 	mu    sync.Mutex
 	pools []poolUse
@@ -28,8 +29,9 @@ type Metrics struct {
 type poolUse struct {
 	Pool      string // name of the IPPool
 	Used      float64
-	Addresses float64 // that the pool can have at the most
-	// Claimed of the Blocks are held by nodes. Blocks is 0 for a pool that is not divided.
+	Addresses float64 // number of addresses that the pool can have at the most
+	// Claimed is the number of blocks that nodes hold, and Blocks the number of all blocks.
+	// Blocks is 0 for a pool that is not divided.
 	Claimed, Blocks float64
 }
 
@@ -46,7 +48,8 @@ func (m *Metrics) Component() component.Component {
 	return component.Component{Name: "pools", Collect: m.collect}
 }
 
-// Surveyed takes what the reconciler has read, or nil if it is not the leader any more.
+// Surveyed replaces the metrics by those of s, which the reconciler has read. s is nil if
+// the reconciler is no longer the leader: then no metrics are sent.
 func (m *Metrics) Surveyed(s *api.Survey) {
 	var pools []poolUse
 	var read time.Time
@@ -72,7 +75,7 @@ func (m *Metrics) Surveyed(s *api.Survey) {
 // collect sends the metrics of the fullest pools.
 func (m *Metrics) collect(out component.Metrics) {
 	m.mu.Lock()
-	pools, read := m.pools, m.read // not changed, but replaced
+	pools, read := m.pools, m.read // Surveyed replaces the slice and never changes it
 	m.mu.Unlock()
 	if read.IsZero() {
 		return
