@@ -9,12 +9,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// choose returns the address for j: the requested one, or the lowest free one, or if j
-// rotates the next one after the node's last.
-// After one lost race it is still the lowest: the other node mostly has its
-// address by then, and pods that start together get neighboring addresses.
-// After more lost races the search begins at random above the lowest, because
-// all the other losers try the lowest again.
+// choose returns the address for j. If j requests an address, choose returns that address,
+// or an error if it is not free. If j rotates, choose returns the next free address after
+// the one that the node assigned last. Otherwise it returns the lowest free address.
+//
+// After one lost race it still returns the lowest free address: mostly the other node has
+// its address by then, and pods that start together get neighboring addresses. After more
+// lost races it begins the search at a random address above the lowest, because all the
+// other losers try the lowest again.
 func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (netip.Addr, error) {
 	if j.Want.IsValid() {
 		return j.Want, t.wanted(j, state, used)
@@ -46,12 +48,12 @@ func (t *turn) choose(j *job, state *api.PoolState, used *ipam.Set, lost int) (n
 	return addr, nil
 }
 
-// widest returns how far above the lowest free address one of several jobs may
-// begin after so many lost races: far enough that a dozen nodes with as many
-// jobs each are unlikely to collide again.
+// widest returns how far above the lowest free address the search for one of several jobs
+// may begin after so many lost races. The distance is so large that a dozen nodes with as
+// many jobs each are unlikely to collide again.
 func widest(jobs, lost int) int { return max(jobs, 4) << min(lost+2, 8) }
 
-// wanted returns the reason why j cannot have the requested address.
+// wanted returns an error if j cannot have the address that it requests.
 func (t *turn) wanted(j *job, state *api.PoolState, used *ipam.Set) error {
 	why := j.rng.Why(j.Want)
 	switch {
@@ -74,7 +76,7 @@ func cannotGive(j *job, why string) error {
 		Cure("ask for another address, or let the pool choose")
 }
 
-// union is the union of the sets.
+// union has the addresses of all its sets.
 type union []*ipam.Set
 
 // Page implements [ipam.Used].

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// lastFile, in a pool's queue, has the address that this node handed out last there,
-// for asks that rotate. Entries have no time, so neither a node nor the server knows
-// which address was freed longest ago. The file may be lost, or wrong: then another free
-// address is the next one.
+// lastFile is a file in a pool's queue. It has the address that this node handed out last
+// in that pool, and is used by asks that rotate. Entries have no time, so neither a node
+// nor the server knows which address was freed longest ago. The file may be lost, or wrong.
+// Then the next ask gets another free address.
 const lastFile = "last"
 
 // cursor is the position of a turn's asks that rotate.
 type cursor struct {
-	addr  netip.Addr // of the planned patch
-	kept  netip.Addr // in lastFile
-	known bool       // kept was read
+	addr  netip.Addr // the last address in the planned patch
+	kept  netip.Addr // the address in lastFile
+	known bool       // lastFile was read
 }
 
-// lastAddr returns the address that this node handed out last in the pool, the zero Addr
-// if that is unknown.
+// lastAddr returns the address that this node handed out last in the pool, or the zero Addr
+// if that address is unknown.
 func (t *turn) lastAddr() netip.Addr {
 	if t.last.known {
 		return t.last.addr

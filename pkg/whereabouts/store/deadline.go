@@ -9,21 +9,22 @@ import (
 )
 
 const (
-	// SandboxTime is how long the ADDs of one sandbox may ask for addresses, all of
-	// them together: Multus calls them one after another, and a kubelet allows a
-	// sandbox four minutes (twice its runtimeRequestTimeout). The rest is for links,
+	// SandboxTime is how long all ADDs of one sandbox together may ask for addresses.
+	// Multus calls these ADDs one after another, and a kubelet allows a sandbox four
+	// minutes (twice its runtimeRequestTimeout). The rest of the four minutes is for links,
 	// and for the DELs if one ADD fails.
 	SandboxTime = 3 * time.Minute
-	// kubeletTime is the age of a sandbox after which its pod runs: an ADD then adds an
-	// interface to a running pod, and is not bounded by earlier ADDs.
+	// kubeletTime is the age at which a sandbox is so old that its pod must be running. An
+	// ADD then adds an interface to a running pod, and earlier ADDs do not bound it.
 	kubeletTime = 4 * time.Minute
-	// minTime is the time that every ADD has, even if its sandbox is nearly out of
-	// time. A server that works answers in a fraction of it.
+	// minTime is the time that every ADD has, even if its sandbox has nearly no time left.
+	// A server that works answers in a fraction of this time.
 	minTime = 5 * time.Second
 )
 
-// Deadline returns when the ADDs of owner's container must stop asking for addresses, or
-// zero if the sandbox is older than that. netns is as in [Options].
+// Deadline returns when the ADDs of owner's container must stop asking for addresses. It
+// returns the zero time if the sandbox is so old that its pod must be running. netns is the
+// same as Netns in [Options].
 func Deadline(stateDir, netns string, owner ipam.Owner) time.Time {
 	now := time.Now()
 	begun := now
@@ -33,8 +34,8 @@ func Deadline(stateDir, netns string, owner ipam.Owner) time.Time {
 		}
 	}
 	earlier(openSandbox(netns).born)
-	// Not each runtime pins the namespace's file to a path, so that it has a time of
-	// birth. The container's earlier ADDs have noted theirs.
+	// Only if the runtime pins the namespace's file to a path does the file have a time of
+	// birth. The container's earlier ADDs have noted the time at which they saw the sandbox.
 	eachServer(filepath.Join(stateDir, storeDir), func(_ string, all notes) {
 		noted, _ := all.list(statefile.Name(owner.ContainerID) + "@")
 		for _, n := range noted {

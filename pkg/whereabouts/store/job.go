@@ -12,9 +12,9 @@ import (
 type phase int
 
 const (
-	phaseWaiting   phase = iota // for a patch
-	phasePlanned                // the next patch is made with it
-	phaseCommitted              // the pool is done; the reservations are left
+	phaseWaiting   phase = iota // the job waits for a patch
+	phasePlanned                // the next patch contains the job's change
+	phaseCommitted              // the pool is changed; the reservations are still to be changed
 	phaseAnswered
 )
 
@@ -22,8 +22,8 @@ const (
 type job struct {
 	*ask
 	name string // of the ask's file
-	// journalFile is the journal's file of the ask. No process waits for its
-	// answer.
+	// journalFile is the name of the journal's file if the ask is an entry of the journal.
+	// Then no process waits for the answer.
 	journalFile string
 	// join returns the asks that were posted since its last call. Only the writer's
 	// own job has it.
@@ -33,20 +33,20 @@ type job struct {
 	answer answer // once it is answered
 	err    error  // of answer
 
-	// freed is what is removed from the pool for good.
+	// freed has the entries that the job removes from the pool and does not replace.
 	freed []held
 
 	// For a job that needs an address:
 	rng     *ipam.Range
-	addr    netip.Addr // in the pool, once committed
+	addr    netip.Addr // in the pool, once the job is committed
 	key     string     // of addr
 	former  api.Entry  // addr's entry before, if another container had it
-	drop    *held      // in the pool, and to be removed
-	foreign int        // number of its addresses that others had reserved
-	// refused is the reason why the patch has no address for it; the next one
-	// may.
+	drop    *held      // an entry of the job in the pool that must be removed again
+	foreign int        // number of chosen addresses that others had reserved
+	// refused is the reason why the planned patch has no address for the job. The next
+	// patch may have one.
 	refused error
-	// failed is the reason why it never gets an address.
+	// failed is the reason why the job will never get an address.
 	failed error
 
 	// For [turn.judge]:
@@ -70,7 +70,7 @@ func (j *job) open() bool { return j.phase != phaseAnswered }
 // plannable reports whether the pool must still be changed for j.
 func (j *job) plannable() bool { return j.phase < phaseCommitted }
 
-// finish answers j.
+// finish ends j with an answer: with err, or with addr if err is nil.
 func (j *job) finish(addr netip.Addr, err error) {
 	j.phase, j.err = phaseAnswered, err
 	j.answer = answer{Addr: addr}

@@ -18,26 +18,26 @@ const journalSuffix = ".free"
 
 // deferred is an address that must be freed later.
 type deferred struct {
-	// Kubeconfig, Server and Namespace identify the server. Without a Server
-	// (if the kubeconfig was unreadable) it is that
-	// of the kubeconfig, and an empty namespace that of its current context.
-	// FlatFile is the flat file of the network.
+	// Kubeconfig, Server and Namespace identify the server. If Server is "", the kubeconfig
+	// was unreadable, and the server is the one that the kubeconfig names. If Namespace is
+	// "", the namespace is that of the kubeconfig's current context. FlatFile is the flat
+	// file of the network.
 	Kubeconfig string    `json:"kubeconfig"`
 	FlatFile   string    `json:"flatFile,omitempty"`
 	Server     string    `json:"server,omitempty"`
 	Namespace  string    `json:"namespace,omitempty"`
 	Pool       ipam.Pool `json:"pool"`
-	// Slices names the NodeSlicePool that holds the slice of Pool's node, if that is
-	// not known yet: Pool then has the whole range, and the file name ends in
-	// sliceSuffix. It is "" if Pool is the pool itself.
+	// Slices is the name of the NodeSlicePool that has the slice of Pool's node, if the
+	// slice is not known yet. Pool then has the whole range, and the file name ends in
+	// sliceSuffix. If Slices is "", Pool is the pool that has the address.
 	Slices string     `json:"slices,omitempty"`
 	Owner  ipam.Owner `json:"owner"`
 	Note   *note      `json:"note,omitempty"`
 	Since  time.Time  `json:"since"`
 }
 
-// Journal is the directory of addresses that must be freed later. It is made
-// with its first entry.
+// Journal is the directory of addresses that must be freed later. The directory is made
+// with the first entry.
 type Journal struct{ Path string }
 
 func (j Journal) put(d *deferred) error {
@@ -87,9 +87,9 @@ func (j Journal) all() (map[string]*deferred, error) {
 	return found, errors.Join(errs...)
 }
 
-// each calls do for the entries in files with the suffix, in no order, until do
-// returns false. It skips unreadable files, and those for whose names wanted
-// returns false: there may be thousands, mostly of other pools.
+// each calls do for each entry in a file with the suffix, in random order, until do returns
+// false. It skips unreadable files. It also skips the files for whose names wanted returns
+// false, because there may be thousands of files, mostly for other pools.
 func (j Journal) each(suffix string, wanted func(file string) bool, do func(name string, d *deferred) bool) error {
 	dir, err := statefile.OpenExisting(j.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -118,9 +118,10 @@ func (j Journal) each(suffix string, wanted func(file string) bool, do func(name
 	return nil
 }
 
-// mayBeOf reports whether the file's name may be of the namespace, or of none, and
-// of the pool: put writes those first, and the last part is the kubeconfig, or the
-// place where a long name was cut.
+// mayBeOf reports whether the file may have an entry for the pool at the namespace, or at
+// no namespace. It compares the parts of the file's name: put writes the namespace and the
+// pool first. The last part does not count, because it is the kubeconfig, or the part at
+// which a long name was cut.
 func mayBeOf(file, namespace, pool string) bool {
 	parts := strings.Split(file, "@")
 	whole := parts[:len(parts)-1]
@@ -128,14 +129,16 @@ func mayBeOf(file, namespace, pool string) bool {
 		(len(whole) < 2 || whole[1] == statefile.Name(pool))
 }
 
-// mayBeOwned reports whether the file's name may be of owner's attachment.
+// mayBeOwned reports whether the file may have an entry of owner's attachment, according to
+// the file's name.
 func mayBeOwned(file string, owner ipam.Owner) bool {
 	parts := strings.Split(file, "@")
 	whole := parts[:len(parts)-1]
 	return (len(whole) < 3 || whole[2] == statefile.Name(owner.ContainerID)) && (len(whole) < 4 || whole[3] == statefile.Name(owner.IfName))
 }
 
-// jobs returns the entries for pool at client's server and namespace.
+// jobs returns the entries for pool at client's server and namespace as jobs, at most
+// maxTurn of them.
 func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 	here := ofServer(client)
 	var jobs []*job
@@ -152,9 +155,10 @@ func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
 	return jobs
 }
 
-// ofServer returns a function that reports whether an entry is of client's server
-// and namespace: by the entry itself, or by its kubeconfig. Another server
-// would not know the address, and the entry would be lost.
+// ofServer returns a function that reports whether an entry is for client's server and
+// namespace: either the entry names this server and namespace, or its kubeconfig leads to
+// them now. If an entry were carried out at another server, that server would not know the
+// address, and the entry would be lost.
 func ofServer(client *kube.Client) func(*deferred) bool {
 	leads := map[Endpoint]bool{} // most entries have the same endpoint
 	return func(d *deferred) bool {
@@ -171,8 +175,8 @@ func ofServer(client *kube.Client) func(*deferred) bool {
 	}
 }
 
-// SameServer reports whether e is the server and namespace of client. It
-// returns false for an unreadable endpoint; one without a kubeconfig is that of
+// SameServer reports whether e leads to the server and the namespace of client. It returns
+// false if e's kubeconfig is unreadable. If e has no kubeconfig, it leads to the server of
 // this process' service account.
 func SameServer(client *kube.Client, e Endpoint) bool {
 	there, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Namespace: e.Namespace})
@@ -182,10 +186,9 @@ func SameServer(client *kube.Client, e Endpoint) bool {
 // Endpoint is the server of a journal's entry, and the way to reach it.
 type Endpoint struct {
 	Kubeconfig string
-	Namespace  string // "" is that of the kubeconfig's current context
-	// FlatFile is the flat file that completed the network's configuration, ""
-	// if there was none. It may be the only reason why the kubeconfig is
-	// permitted.
+	Namespace  string // "" means the namespace of the kubeconfig's current context
+	// FlatFile is the flat file that completed the network's configuration, or "" if there
+	// was none. It may be the only reason why the kubeconfig is permitted.
 	FlatFile string
 }
 
@@ -204,8 +207,8 @@ func (j Journal) Add(e Endpoint, owner ipam.Owner, pools []ipam.Pool) error {
 	return nil
 }
 
-// Waiting returns the number of entries by endpoint. Each endpoint needs a
-// Store of its own to [Store.Replay].
+// Waiting returns the number of entries of each endpoint. To replay the entries of an
+// endpoint, open a [Store] for the endpoint and call [Store.Replay].
 func (j Journal) Waiting() (map[Endpoint]int, error) {
 	waiting, err := j.all()
 	count := map[Endpoint]int{}
@@ -215,8 +218,8 @@ func (j Journal) Waiting() (map[Endpoint]int, error) {
 	return count, err
 }
 
-// Replay frees the journal's addresses of this store's server, and returns the
-// number of remaining entries and the reason.
+// Replay frees the addresses in the journal that belong to this store's server. It returns
+// the number of entries that remain in the journal, and the errors that occurred.
 func (s *Store) Replay(ctx context.Context) (left int, err error) {
 	errs := []error{s.replaySlices(ctx)}
 	waiting, err := s.journal.all()
@@ -231,8 +234,8 @@ func (s *Store) Replay(ctx context.Context) (left int, err error) {
 		}
 	}
 	for pool := range pools {
-		// The turn's writer carries out the pool's part of the journal, under
-		// its lock.
+		// The writer of a turn also carries out the journal's entries for the pool, under
+		// the pool's lock.
 		_, err := s.submit(ctx, pool, &ask{})
 		errs = append(errs, err)
 	}

@@ -17,8 +17,8 @@ import (
 
 // With node slices, a node that has lost its notes (after a reboot, for example) must
 // ask the server which pool is its own. If the server does not answer, the journal
-// entry names the NodeSlicePool instead of the pool. The next replay that reads the
-// node's slice fills in the pool, or a call for the same attachment before it.
+// entry names the NodeSlicePool instead of the pool. The pool is filled in by the next
+// replay that reads the node's slice, or before that by a call for the same attachment.
 
 const (
 	sliceSuffix = ".slice"
@@ -26,10 +26,10 @@ const (
 )
 
 // ReleaseSlice frees the addresses that owner's attachment holds in the slice of
-// whole.Node. The slice is the one that the node last read, or, if it has read none, the
-// one in the server's NodeSlicePool with the name slices. whole is the range that is
-// sliced. If the server does not answer, ReleaseSlice writes a journal entry and returns
-// no error.
+// whole.Node. whole is the range that is sliced. The slice is the one that the node read
+// last. If the node has read no slice yet, ReleaseSlice reads the slice from the
+// NodeSlicePool with the name slices. If the server does not answer, ReleaseSlice writes a
+// journal entry and returns no error.
 func (s *Store) ReleaseSlice(ctx context.Context, owner ipam.Owner, whole ipam.Pool, slices string) error {
 	slice := s.lastSlice(slices, whole.Node).Slice
 	var err error
@@ -125,8 +125,8 @@ func (j Journal) dropAll(entries map[string]*deferred) error {
 // everyFile makes [Journal.each] read all files.
 func everyFile(string) bool { return true }
 
-// enterOwn fills in the slice in the journal entries of owner's attachment. It
-// leaves others, which may be thousands, to [Store.Replay].
+// enterOwn fills in the slice in the journal entries of owner's attachment. The entries of
+// other attachments may be thousands, so it leaves them to [Store.Replay].
 func (s *Store) enterOwn(ctx context.Context, owner ipam.Owner, slices, node string, slice netip.Prefix) error {
 	own, err := s.journal.sliced(func(file string) bool { return mayBeOwned(file, owner) })
 	if err != nil {
@@ -139,11 +139,12 @@ func (s *Store) enterOwn(ctx context.Context, owner ipam.Owner, slices, node str
 	return s.enterSlice(ctx, own, slice)
 }
 
-// enterSlice replaces entries, which wait for slice, by entries that name the pool.
-// An ADD does this before it asks for an address, and its turn then drops the journal
-// entries of the same attachment. The lock keeps another process from adding such an
-// entry afterwards, which would free the new address. It is held for one entry at a
-// time, so that an ADD does not wait for the entries of others.
+// enterSlice replaces each of the entries, which wait for slice, by an entry that names the
+// pool. An ADD must do this before it asks for an address: the ADD's turn then drops the
+// journal entries of the same attachment. A lock makes sure that each entry is replaced
+// only once. Otherwise a slower process could write the new entry after that turn, and the
+// entry would free the attachment's new address. The lock is held for one entry at a time,
+// so that an ADD does not wait until another process has replaced all its entries.
 func (s *Store) enterSlice(ctx context.Context, entries map[string]*deferred, slice netip.Prefix) error {
 	if len(entries) == 0 {
 		return nil
@@ -175,7 +176,7 @@ func (s *Store) enterEntry(ctx context.Context, dir *statefile.Dir, file string,
 		return nil
 	}
 	d.Slices, d.Pool.Prefix, d.Server, d.Namespace = "", slice, s.client.Server(), s.client.Namespace()
-	if !dir.Exists(d.file()) { // the existing one may have a note, which this one lacks
+	if !dir.Exists(d.file()) { // an existing entry may have a note, which d lacks
 		if err := s.journal.put(d); err != nil {
 			return err
 		}

@@ -11,25 +11,26 @@ import (
 
 const (
 	latencyFile = "latency"
-	// slowPatch is the shortest time of a patch that begins the node's note. A server
+	// slowPatch is the shortest time of a patch for which the node begins a note. A server
 	// that is not busy needs 10 ms for a pool of a few hundred addresses.
 	slowPatch = 200 * time.Millisecond
-	// slowMean is the average from which the node warns: many nodes change the pool at
-	// once, or it is very large.
+	// slowMean is the average time from which on the node warns. If patches are that slow,
+	// many nodes change the pool at once, or the pool is very large.
 	slowMean = time.Second
 	// latencyKept is how long a noted time counts.
 	latencyKept = 2 * time.Minute
 )
 
-// latency is the node's note of how long patches of a pool take, in the pool's queue.
-// The server repeats a patch that races with another's by itself, so the time is the
-// only sign of many writers.
+// latency is the node's note of how long patches of a pool take. It is a file in the pool's
+// queue. If a patch races with another one, the server repeats the patch by itself, so the
+// time is the only sign of many writers.
 type latency struct {
 	Patched time.Time     `json:"at"`   // of the last patch
 	Mean    time.Duration `json:"mean"` // moving average, in nanoseconds
 }
 
-// latencyOf returns the note about pool, zero if there is none that counts.
+// latencyOf returns the note about pool, or zero if there is no note or the note is too
+// old.
 func (s *Store) latencyOf(pool ipam.Pool) (last latency) {
 	dir, err := s.queueDir(pool)
 	if err != nil {
@@ -46,7 +47,8 @@ func (s *Store) latencyOf(pool ipam.Pool) (last latency) {
 	return last
 }
 
-// patched notes that a patch of the pool took so long, and warns if patches are slow.
+// patched notes that a patch of the pool took the time took. It warns if patches of the
+// pool are slow.
 func (t *turn) patched(took time.Duration) {
 	last := t.s.latencyOf(t.pool)
 	if last.Patched.IsZero() && took < slowPatch {
@@ -67,7 +69,7 @@ func (t *turn) patched(took time.Duration) {
 	t.s.warnIfSlow(t.pool, now)
 }
 
-// warnIfSlow warns of the pool if its patches are slow by the node's note.
+// warnIfSlow warns if patches of the pool are slow according to the note last.
 func (s *Store) warnIfSlow(pool ipam.Pool, last latency) {
 	if last.Mean < slowMean || s.slow == nil {
 		return

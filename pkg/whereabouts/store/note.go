@@ -14,19 +14,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// note is the node's note of an assigned address: enough to free it without
-// reading anything, and without the config.
+// note is the node's note of an assigned address. It has all that is needed to free the
+// address, without a request that reads and without the config.
 type note struct {
 	Kubeconfig string     `json:"kubeconfig,omitempty"`
 	Pool       ipam.Pool  `json:"pool"`
 	Owner      ipam.Owner `json:"owner"`
 	Since      time.Time  `json:"since"`
-	// Born is the ask's. It orders two sandboxes of one node.
+	// Born is the Born of the ask. It shows which of two sandboxes of one node is newer.
 	Born time.Time  `json:"born,omitzero"`
 	Addr netip.Addr `json:"address"`
 	Key  string     `json:"key"`
-	// Reserved is set if there may be a reservation, and Reservation is its
-	// UID, "" if that must be read.
+	// Reserved is set if there may be a reservation. Reservation is the UID of the
+	// reservation, or "" if the UID must be read first.
 	Reserved    bool   `json:"reserved,omitempty"`
 	Reservation string `json:"reservation,omitempty"`
 }
@@ -60,8 +60,8 @@ func noteName(o ipam.Owner, pool string) string {
 // notes is the directory of the notes of one server.
 type notes struct{ dir *statefile.Dir }
 
-// get returns the note of o's address in pool, nil if there is no readable one.
-// Notes are optional.
+// get returns the note of o's address in pool, or nil if there is no readable note. No note
+// is no error, because notes are optional.
 func (n notes) get(o ipam.Owner, pool string) *note { return n.read(noteName(o, pool)) }
 
 func (n notes) read(name string) *note {

@@ -9,7 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// giveUp removes the entry that j does not keep, and restores the former one.
+// giveUp plans to remove the entry that j does not keep. If the entry replaced the entry of
+// a former container, giveUp plans to restore that entry.
 func giveUp(c *api.PoolPatch, j *job) {
 	if j.former == (api.Entry{}) {
 		c.Remove(j.drop.key, j.drop.entry)
@@ -18,8 +19,8 @@ func giveUp(c *api.PoolPatch, j *job) {
 	}
 }
 
-// plan makes the next patch. It plans every job whose entries in the pool are
-// not yet right, except one whose entry an earlier job of the patch changes.
+// plan makes the next patch. It plans every job whose entries in the pool are not yet
+// right, except jobs that must wait because an earlier job changes the same entry.
 func (t *turn) plan(state *api.PoolState, lost int) *api.PoolPatch {
 	c := &api.PoolPatch{}
 	t.last.addr = t.last.kept // the last patch may have been refused
@@ -55,16 +56,15 @@ func (t *turn) plan(state *api.PoolState, lost int) *api.PoolPatch {
 		}
 		frees := !c.OnlyAdds()
 		if j.refused = t.take(j, state, used, lost, c); j.refused != nil && (frees || j.rival != nil) {
-			// The addresses that this patch frees are available for the next
-			// one.
+			// The addresses that this patch frees are available for the next patch.
 			j.phase, j.refused = phaseWaiting, nil
 		}
 	}
 	return c
 }
 
-// waitsFor reports whether an open job before j is about the same interface of
-// the same pod: those are carried out one after the other.
+// waitsFor reports whether an open job before j is about the same interface of the same
+// pod. Such jobs are carried out one after the other. i is j's index among the turn's jobs.
 func (t *turn) waitsFor(j *job, i int) bool {
 	for _, q := range t.jobs[:i] {
 		if q.open() && j.Owner.Same(q.Owner) {
@@ -74,8 +74,8 @@ func (t *turn) waitsFor(j *job, i int) bool {
 	return false
 }
 
-// giveBack finds the entries that j ends, and plans to remove them. Without a
-// state it uses the note.
+// giveBack finds the entries that j releases, and plans to remove them. If state is nil, it
+// uses j's note instead.
 func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
 	j.freed = nil
 	if state == nil {
@@ -101,27 +101,28 @@ func (t *turn) giveBack(j *job, state *api.PoolState, c *api.PoolPatch) {
 	}
 	switch {
 	case len(j.freed) == 0 && j.Note != nil && !j.Note.Owner.Same(state.Entries[j.Note.Key].Owner()):
-		// The entry is gone already, perhaps not the reservation. If the pod's
-		// new container has taken over the entry, it needs the reservation. The
-		// note has the pod, which not every DEL names.
+		// The entry is gone already, but the reservation may still exist. If the pod's
+		// new container has taken over the entry, that container needs the reservation.
+		// The note names the pod, which not every DEL does.
 		j.freed = []held{j.Note.held()}
 	case len(j.freed) > 0 && j.Note == nil:
-		// For the process that continues if this one dies, or the answer is
+		// The note is for the process that continues if this one dies, or if the answer is
 		// lost.
 		j.Note = t.noteOf(j, j.freed[0])
 		t.s.warnIf(t.s.notes.put(j.Note))
 	}
 }
 
-// errTouched is returned if an earlier job already changes the entry in this patch.
-// plan leaves the job to the next patch, as it does with all jobs that a patch which
-// frees something refuses.
+// errTouched means that an earlier job in this patch already changes the entry. plan then
+// leaves the job to the next patch. It does so with every job that is refused in a patch
+// that frees something.
 var errTouched = errors.New("the same patch changes the entry")
 
 // errLeft is the error of an ask without a waiting process.
 var errLeft = failure.New(failure.InvalidNetns, "the pod's network namespace is gone, or the call has ended")
 
-// take plans j's address, old or new.
+// take plans an address for j: the one that j's pod already has for this interface, or a
+// new one.
 func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *api.PoolPatch) error {
 	if err := state.Guarded(); err != nil {
 		return err
@@ -134,7 +135,8 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 		return errRival
 	}
 	if ok && j.Want.IsValid() && j.Want != addr && entry.ContainerID != j.Owner.ContainerID {
-		// A former container's, whose DEL has not come: the pod has a new one.
+		// The entry is of the pod's former container, whose DEL has not come. The new
+		// container requests another address.
 		h := held{addr: addr, entry: entry, reserved: true}
 		var err error
 		if h.key, err = state.Key(addr); err != nil {

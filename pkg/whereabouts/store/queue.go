@@ -21,8 +21,8 @@ import (
 // ask requests one address of a pool, or releases one.
 type ask struct {
 	Owner ipam.Owner `json:"owner"`
-	// Range is the range of the requested address; nil releases what Owner
-	// ends.
+	// Range is the range of the requested address. If it is nil, the ask releases the
+	// addresses that Owner ends.
 	Range     *ipam.RangeSpec `json:"range,omitempty"`
 	Want      netip.Addr      `json:"want"`
 	Exclusive bool            `json:"exclusive,omitempty"`
@@ -33,12 +33,13 @@ type ask struct {
 	// [Endpoint].
 	Kubeconfig string `json:"kubeconfig,omitempty"`
 	FlatFile   string `json:"flatFile,omitempty"`
-	// Born is a time by which the sandbox existed, by this node's clock; zero for
-	// a release.
+	// Born is a time at which the sandbox existed already, by this node's clock. It is zero
+	// for a release.
 	Born time.Time `json:"born,omitzero"`
 
-	// isCanceled reports whether the address is no longer needed; nil means never.
-	// Only the asker knows it: it is not posted.
+	// isCanceled reports whether the address is no longer needed. nil means that it is
+	// always needed. Only the asker's process can find that out, so the function is not
+	// posted.
 	isCanceled func() bool
 }
 
@@ -51,14 +52,16 @@ func (a *ask) canceled() bool { return a.isCanceled != nil && a.isCanceled() }
 // nothing reports whether the ask is only for a replay of the journal.
 func (a *ask) nothing() bool { return a.Range == nil && a.Owner.ContainerID == "" }
 
-// answer ends an ask: an address, an error, or neither for a release.
+// answer is the answer to an ask: an address, an error, or neither if an address was
+// released.
 type answer struct {
 	Addr  netip.Addr `json:"address"`
 	Code  uint       `json:"code,omitempty"`
 	Error string     `json:"error,omitempty"`
 	// Deferred is the reason why a release was written to the journal.
 	Deferred string `json:"deferred,omitempty"`
-	// Silence is that reason if the server does not answer.
+	// Silence is "", except if the reason for Deferred is that the server does not answer.
+	// Then it is that reason.
 	Silence string `json:"silence,omitempty"`
 }
 
@@ -73,11 +76,11 @@ const (
 	askSuffix    = ".ask"
 	answerSuffix = ".answer"
 	queueLock    = "lock"
-	// maxTurn bounds one patch: a handful of operations for each ask, and
-	// the server accepts ten thousand.
+	// maxTurn bounds the number of asks in one patch. Each ask needs a handful of
+	// operations, and the server accepts ten thousand operations in one patch.
 	maxTurn = 512
-	// againAfter is the approximate time for which a writer without an answer
-	// from the server leaves the turn to others.
+	// againAfter is about how long a writer leaves the turn to others after the server did
+	// not answer it.
 	againAfter = time.Second
 	// lockPatience is how long an ask that frees an address waits for its turn.
 	lockPatience = 5 * time.Second
@@ -86,24 +89,25 @@ const (
 	sandboxCheck = 200 * time.Millisecond
 )
 
-// errAgain is wrapped when the writer could not carry out its own ask yet.
+// errAgain is wrapped by the error of a writer that could not carry out its own ask yet.
 var errAgain = errors.New("to be tried again")
 
-// writer carries jobs out, in their order, of which own is this process'. It
+// writer carries out jobs in their order. own is the job of this process. The writer
 // returns an error if own has no answer yet but has time left.
 type writer func(ctx context.Context, own *job, jobs []*job) error
 
 // queue is the queue of a node's processes for one pool.
 type queue struct{ dir *statefile.Dir }
 
-// submit has a carried out: by write in this process, together with others'
-// asks, or by another process whose turn comes first.
+// submit has a carried out and returns the answer. This process carries a out with write,
+// together with the asks of others, unless another process has its turn first and carries a
+// out.
 func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
 		return answer{}, err
 	}
-	// In the order of arrival: names sort by time.
+	// Names sort by time, so asks are carried out in the order of arrival.
 	name := fmt.Sprintf("%016x%08x", time.Now().UnixNano(), rand.Uint32())
 	posted, err := q.dir.Post(name+askSuffix, data)
 	if err != nil {
@@ -118,16 +122,15 @@ func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error)
 		if !errors.Is(err, errAgain) {
 			return ans, err
 		}
-		// The server does not answer. Let others continue, who may only want to
-		// free.
+		// The server does not answer. Let other processes continue: they may only want to
+		// free addresses.
 		if wait.For(ctx, againAfter/2+rand.N(againAfter)) != nil {
 			return answer{}, failure.From(err, failure.TryAgain, "").Cure("try again")
 		}
 	}
 }
 
-// takeTurn waits for the lock, and then either finds its answer or becomes the
-// writer.
+// takeTurn waits for the lock. Then it either finds the answer to a, or becomes the writer.
 func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statefile.Lock, write writer) (answer, error) {
 	waiting, stop := a.patience(ctx)
 	lock, err := q.dir.Lock(waiting, queueLock)
@@ -160,7 +163,7 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 	if own.open() {
 		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
-	_ = posted.Withdraw() // before the next writer repeats it
+	_ = posted.Withdraw() // so that the next writer does not carry it out again
 	return own.answer, own.err
 }
 
@@ -197,8 +200,8 @@ func (q queue) answerOf(name string) (answer, bool) {
 	return a, json.Unmarshal(data, &a) == nil
 }
 
-// waiting returns the unanswered asks of others, the oldest first, without
-// known. It removes asks of dead processes.
+// waiting returns the unanswered asks of other processes, the oldest first. It leaves out
+// the asks in known. It removes the asks of dead processes.
 func (q queue) waiting(known []*job) ([]*job, error) {
 	names, err := q.dir.List("")
 	if err != nil {
@@ -208,7 +211,7 @@ func (q queue) waiting(known []*job) ([]*job, error) {
 	for _, file := range names {
 		name, isAsk := strings.CutSuffix(file, askSuffix)
 		if answered, ok := strings.CutSuffix(file, answerSuffix); ok && !slices.Contains(names, answered+askSuffix) {
-			// The asker has ended without it.
+			// The asker has ended without the answer.
 			if err := q.dir.Remove(file); err != nil {
 				return nil, err
 			}

@@ -14,8 +14,8 @@ import (
 // and the read.
 const vanishing = 3
 
-// reserve makes owner's reservation of addr and returns its UID. It returns false
-// if another owner has one.
+// reserve makes owner's reservation of addr and returns the UID of the reservation. It
+// returns false if another owner has reserved addr.
 func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o ipam.Owner) (uid string, ours bool, err error) {
 	name := pool.ReservationName(addr)
 	for range vanishing {
@@ -33,9 +33,9 @@ func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o 
 		case there.Spec.ContainerID == o.ContainerID:
 			return there.Metadata.UID, true, nil
 		default:
-			// The same pod's former container made it, and may be about to
-			// delete it, which a new UID prevents. Upstream's names no
-			// container.
+			// A former container of the same pod made the reservation, and may be about to
+			// delete it. The new reservation has another UID, so that this deletion fails.
+			// A reservation by upstream's plugin names no container.
 			err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: there.Metadata.UID})
 			if err != nil && !kube.IsNotFound(err) && !kube.IsConflict(err) {
 				return "", false, err
@@ -57,8 +57,8 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 			if err != nil || there == nil || !there.Spec.BelongsTo(h.entry.Owner()) {
 				return err
 			}
-			// Upstream's names no container: if it was made just now it is that
-			// of the pod's next one.
+			// A reservation by upstream's plugin names no container. If it has just replaced
+			// another reservation, it belongs to the pod's next container.
 			if by := there.Spec.ContainerID; by != h.entry.ContainerID && (by != "" || replaced) {
 				return nil
 			}
@@ -71,6 +71,6 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 		case !kube.IsConflict(err):
 			return err
 		}
-		h.uid = "" // another one by now: check its holder
+		h.uid = "" // there is another reservation by now: check its holder
 	}
 }

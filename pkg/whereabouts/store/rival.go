@@ -10,23 +10,24 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// A pod's new sandbox takes over the entry of its former one. But an ADD may be
+// A pod's new sandbox takes over the entry of the pod's former sandbox. But an ADD may be
 // late: while it waited for a slow server, the pod got a newer sandbox, perhaps
-// on another node. If the late ADD took over the newer one's entry, its own DEL
-// would free the address of a running pod.
+// on another node. If the late ADD took over the newer sandbox's entry, the DEL of the
+// late ADD's sandbox would free the address of a running pod.
 
 const (
-	// minSuccessorAge is the age that a sandbox must have before another sandbox of
-	// its pod can hold an address: the old one must end first, and the new one must
-	// be scheduled and made.
+	// minSuccessorAge is the age that a sandbox must have before a newer sandbox of the
+	// same pod can hold an address: the older sandbox must end first, and the newer one
+	// must be scheduled and made.
 	minSuccessorAge = time.Second
 	// clockStep is the granularity of the server's times: creationTimestamp
 	// and the header Date are truncated to seconds.
 	clockStep = time.Second
 )
 
-// errRival is the error of an ask that would take over the entry of another
-// container of the pod, which may be newer. judge decides before the next patch.
+// errRival is the error of an ask that would take over the entry of another container of
+// the pod, if that container may be newer. judge finds out whether it is newer, before the
+// next patch.
 var errRival = errors.New("another container of the pod has the address")
 
 // needsJudging reports whether j may take over entry only after judge has found its
@@ -62,7 +63,7 @@ func (t *turn) judge(ctx context.Context) error {
 		case newer:
 			j.failed = failure.New(failure.TryAgain, "this ADD of container %s is too late: the newer container %s of %s has %s",
 				j.Owner.ContainerID, j.rival.entry.ContainerID, j.Owner.PodRef, j.rival.addr).
-				Cure("a pod that still needs the address gets it with its next sandbox")
+				Cure("nothing to do: a pod that still needs the address gets it with its next sandbox")
 		default:
 			j.older = j.rival.entry
 		}
@@ -70,9 +71,9 @@ func (t *turn) judge(ctx context.Context) error {
 	})
 }
 
-// newer reports whether rival may have got its address after j's sandbox was
-// made. For a rival on this node the notes decide; for one on another node its
-// reservation, by the server's clock. Without reservations it returns false.
+// newer reports whether rival may have got its address after j's sandbox was made. If rival
+// is on this node, the notes decide. If it is on another node, its reservation decides, by
+// the server's clock. Without reservations newer returns false.
 func (t *turn) newer(ctx context.Context, j *job, rival held) (bool, error) {
 	holder := rival.entry.Owner()
 	n := t.s.notes.get(holder, t.pool.Name())
@@ -87,8 +88,8 @@ func (t *turn) newer(ctx context.Context, j *job, rival held) (bool, error) {
 	case err != nil:
 		return false, err
 	case r == nil, r.Spec.BelongsTo(holder) && r.Spec.ContainerID != "" && r.Spec.ContainerID != holder.ContainerID:
-		// The holder is about to reserve the address, or died before that.
-		// Reserve it, so that the pod's next sandbox can compare.
+		// The holder is about to reserve the address, or died before it did so.
+		// Reserve the address for it, so that the pod's next sandbox can compare the times.
 		return t.reserveFor(ctx, rival)
 	case !r.Spec.BelongsTo(holder):
 		return false, nil // reserved by another: the ask gives it up later
@@ -104,8 +105,9 @@ func (t *turn) newer(ctx context.Context, j *job, rival held) (bool, error) {
 }
 
 // reserveFor makes the reservation for h, an address that another container holds. It
-// reports whether that container still holds the address. If it does not, reserveFor
-// frees the reservation again: the container's DEL may have looked for one too early.
+// reports whether that container still holds the address. If the container does not,
+// reserveFor deletes the reservation again: the container's DEL may have looked for a
+// reservation before this one was made.
 func (t *turn) reserveFor(ctx context.Context, h held) (bool, error) {
 	var err error
 	if h.uid, _, err = t.s.reserve(ctx, t.pool, h.addr, h.entry.Owner()); err != nil {

@@ -15,11 +15,11 @@ import (
 // sandbox is the network namespace of an ADD's pod.
 type sandbox struct {
 	path string
-	// file is the file of path at the start; nil if that was not a namespace.
-	// Then nothing is known about the sandbox.
+	// file identifies the file at path when the call began. It is nil if that file was not
+	// a namespace. Then nothing is known about the sandbox.
 	file fs.FileInfo
-	// born is the creation time of the namespace, by this node's clock; zero if
-	// unknown.
+	// born is the creation time of the namespace, by this node's clock. It is zero if that
+	// time is unknown.
 	born time.Time
 }
 
@@ -36,16 +36,16 @@ func openSandbox(path string) sandbox {
 	}
 	s.file = file
 	// The kernel sets the times when it makes the inode (fs/nsfs.c,
-	// simple_inode_init_ts). A bind mount keeps the inode. Without one the
-	// kernel makes it again for each call, and this is the time of the call.
+	// simple_inode_init_ts). A bind mount keeps the inode. Without a bind mount the
+	// kernel makes the inode again for each call, and born is the time of that call.
 	if is, ok := file.Sys().(*syscall.Stat_t); ok {
 		s.born = time.Unix(is.Ctim.Unix())
 	}
 	return s
 }
 
-// gone reports whether the path no longer leads to the namespace. Only this
-// process can decide: another one may have other mounts.
+// gone reports whether the path no longer leads to the namespace. Only this process can
+// find that out, because another process may have other mounts.
 func (s sandbox) gone() bool {
 	if s.file == nil {
 		return false

@@ -7,9 +7,9 @@ import (
 
 const (
 	silenceFile = "silent"
-	// silentFor is the time during which DELs go to the journal after one of
-	// them waited for the server without an answer: a pod's rails are deleted
-	// one by one, each by a process of its own.
+	// silentFor is how long DELs go to the journal at once, after one DEL has waited for
+	// the server without an answer. The DELs of a pod's rails come one after the other,
+	// each in a process of its own, and each of them would wait again.
 	silentFor = 30 * time.Second
 )
 
@@ -19,8 +19,8 @@ type silence struct {
 	Why   string    `json:"why"`
 }
 
-// recordSilence records that the server does not answer, and the reason. DELs then
-// make no request; an ADD does.
+// recordSilence records that the server does not answer, and the reason. After that, DELs
+// make no request for a time. ADDs make requests as before.
 func (s *Store) recordSilence(why error) {
 	data, err := json.Marshal(silence{time.Now(), why.Error()})
 	if err == nil {

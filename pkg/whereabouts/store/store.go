@@ -18,29 +18,31 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// RetryFor is for [kube.Config]: how long a request is repeated before a
-// release goes to the journal. A pod's end does not wait for the server.
+// RetryFor is the RetryFor of the client's [kube.Config]: how long a request is repeated
+// before a release goes to the journal. It is short because the end of a pod must not wait
+// for the server.
 const RetryFor = 5 * time.Second
 
 // Options configures a [Store].
 type Options struct {
 	// Client is opened with [RetryFor].
 	Client *kube.Client
-	// Kubeconfig is the one that Client was opened with; it is noted for a DEL
-	// without a config.
+	// Kubeconfig is the kubeconfig that Client was opened with. The notes of addresses name
+	// it, for a DEL that has no config.
 	Kubeconfig string
-	// FlatFile is the flat file of the network, see [Endpoint]; "" if it has none.
+	// FlatFile is the flat file of the network, see [Endpoint], or "" if the network has
+	// none.
 	FlatFile string
-	// StateDir and JournalDir are absolute paths of the node; the store is in
-	// "ipam-kubernetes" of the former.
+	// StateDir and JournalDir are absolute paths of directories of the node. The store is
+	// in the directory "ipam-kubernetes" in StateDir.
 	StateDir, JournalDir string
-	// Netns is the path of the network namespace of the pod that Allocate is for;
-	// "" if there is none, or if it may outlive the pod.
+	// Netns is the path of the network namespace of the pod that Allocate is called for. It
+	// is "" if there is no namespace, or if the namespace may outlive the pod.
 	Netns string
 	// Warn is called with errors that do not fail a call; it may be nil.
 	Warn func(err error)
-	// Slow is called with the warning that a pool's patches are slow, after such a patch
-	// and by Status; it may be nil.
+	// Slow is called with a warning if patches of a pool are slow: after a patch of that
+	// pool, and by Status. It may be nil.
 	Slow func(err error)
 }
 
@@ -55,7 +57,7 @@ type Store struct {
 	warn, slow func(error)
 
 	base   string         // the directory of all servers
-	server string         // the name of dir in it
+	server string         // the name of dir in base
 	dir    *statefile.Dir // of this server and namespace
 	notes  notes
 }
@@ -65,10 +67,10 @@ var _ ipam.Store = (*Store)(nil)
 const (
 	storeDir  = "ipam-kubernetes"
 	queuesDir = "pools"
-	// undoTime bounds the rollback of an ADD beyond the ADD's own time.
+	// undoTime bounds the rollback of a failed ADD. The ADD's own time does not bound it.
 	undoTime = 10 * time.Second
-	// delPatience bounds the time of a release before it goes to the journal:
-	// one request without an answer, and the work before it.
+	// delPatience bounds how long a release may take before it goes to the journal. It
+	// suffices for one request without an answer, and for the work before that request.
 	delPatience = 12 * time.Second
 )
 
@@ -113,7 +115,8 @@ func (s *Store) queueDir(pool ipam.Pool) (*statefile.Dir, error) {
 	return pools.Sub(statefile.Name(pool.Name()))
 }
 
-// submit has a carried out on pool.
+// submit has a carried out on pool, by this process or by another one, and returns the
+// answer.
 func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
 	a.Kubeconfig, a.FlatFile = s.kubeconfig, s.flatFile
 	dir, err := s.queueDir(pool)
@@ -159,9 +162,10 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	return got, nil
 }
 
-// Release implements [ipam.Store]. In addition to pools it searches the pools in the node's notes about
-// owner's attachment, for this server and for earlier servers of the kubeconfig. Addresses that cannot be released now are
-// written to the journal, which is not an error.
+// Release implements [ipam.Store]. It frees the addresses of owner's attachment in pools,
+// and in the pools that the node's notes name for the attachment. These are notes for this
+// server, and for servers that the kubeconfig named earlier. If an address cannot be freed
+// now, Release writes it to the journal, which is not an error.
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	noted, err := s.notes.list(attachmentPrefix(owner))
 	errs := []error{err}
@@ -183,9 +187,9 @@ func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool
 	return err
 }
 
-// eachFormerNote calls do with the node's notes of owner's attachment for other
-// servers and namespaces than this one's, by the same kubeconfig: it led there
-// when the attachment got its addresses, and no longer does.
+// eachFormerNote calls do with each note of owner's attachment that has the same
+// kubeconfig, but another server or namespace than this store. The kubeconfig named that
+// server when the attachment got its addresses, and was changed since then.
 func (s *Store) eachFormerNote(kubeconfig string, owner ipam.Owner, do func(all notes, n *note)) {
 	eachServer(s.base, func(server string, all notes) {
 		found, _ := all.list(attachmentPrefix(owner))
@@ -197,9 +201,10 @@ func (s *Store) eachFormerNote(kubeconfig string, owner ipam.Owner, do func(all 
 	})
 }
 
-// release releases owner's address of pool. If an earlier pool timed out it
-// writes to the journal at once, so that an unresponsive server costs a call
-// one timeout, not one for each pool.
+// release frees owner's address of pool. silence is the reason why the server did not
+// answer for an earlier pool of the same call, or "". If there is a reason, release writes
+// to the journal at once, so that a silent server costs a call one timeout, not one timeout
+// for each pool. It returns the reason for the next pool.
 func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, silence string) (string, error) {
 	j := &job{ask: &ask{Owner: owner, Note: s.notes.get(owner, pool.Name())}}
 	silence = cmp.Or(silence, s.Silence())
@@ -228,7 +233,7 @@ func (s *Store) release(ctx context.Context, owner ipam.Owner, pool ipam.Pool, s
 	return cmp.Or(silence, done.Silence), err
 }
 
-// deferAsk writes to the journal what j frees; why is the reason.
+// deferAsk writes j to the journal, so that its address is freed later. why is the reason.
 func (s *Store) deferAsk(pool ipam.Pool, j *job, why error) {
 	if j.journalFile == "" {
 		kubeconfig, flatFile := j.Kubeconfig, j.FlatFile
@@ -269,8 +274,8 @@ func (s *Store) Check(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) 
 	return got, nil
 }
 
-// GC implements [ipam.Store], for this node's notes: the runtime's list does
-// not have the other nodes' attachments, which share the pools.
+// GC implements [ipam.Store]. It frees only addresses in this node's notes: the other nodes
+// share the pools, but the runtime's list does not have their attachments.
 func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []ipam.Attachment) error {
 	began := time.Now()
 	all, err := s.notes.list("")
@@ -304,9 +309,9 @@ func (s *Store) Status(ctx context.Context, claims []ipam.Claim) error {
 	return nil
 }
 
-// AllocatedPools returns the pools in which owner's attachment has addresses,
-// from this node's notes in stateDir, by the kubeconfig that leads to them: for
-// a DEL whose config is unreadable, or leads to another server.
+// AllocatedPools returns the pools in which owner's attachment has addresses, by the
+// kubeconfig that names their cluster. It reads this node's notes in stateDir. It is for a
+// DEL whose config is unreadable, or names another server.
 func AllocatedPools(stateDir string, owner ipam.Owner) map[string][]ipam.Pool {
 	found := map[string][]ipam.Pool{}
 	for _, n := range noted(stateDir, attachmentPrefix(owner)) {
@@ -331,7 +336,7 @@ func Allocations(stateDir string) []Allocation {
 	return found
 }
 
-// noted returns the notes of all servers whose names begin with prefix.
+// noted returns the notes whose file names begin with prefix, of all servers.
 func noted(stateDir, prefix string) []*note {
 	var found []*note
 	eachServer(filepath.Join(stateDir, storeDir), func(_ string, all notes) {

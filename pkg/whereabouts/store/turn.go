@@ -19,12 +19,12 @@ const (
 	// request of 1.5 MiB, and the server needs some of that itself.
 	maxPoolSize = 1<<20 + 1<<19 - 24<<10
 	// manyEntries is the number of entries from which on the patch removes
-	// metadata.managedFields, the server's record of each entry's writer (for
-	// server-side apply, which is not used on pools): with 2500 entries it is
-	// three quarters of a patch's time, and a quarter of the object.
+	// metadata.managedFields. There the server records who wrote each entry, for
+	// server-side apply, which is not used on pools. With 2500 entries this record costs
+	// three quarters of a patch's time, and takes a quarter of the object.
 	manyEntries = 50
-	// foreignChecks is the number of addresses found to be reserved by others
-	// after which all reservations are listed at once.
+	// foreignChecks is a number of chosen addresses that turn out to be reserved by others.
+	// If a job has met so many, all reservations are listed at once.
 	foreignChecks = 3
 )
 
@@ -84,8 +84,9 @@ func (t *turn) admit(jobs []*job) {
 	t.jobs = append(t.jobs, jobs...)
 }
 
-// journalled returns the journal's jobs for the pool. It drops the entries of
-// an attachment that now requests an address, because they would free it.
+// journalled returns the journal's jobs for the pool. If an attachment now requests an
+// address, journalled drops the journal's entries of that attachment, because they would
+// free the new address.
 func (s *Store) journalled(pool ipam.Pool, jobs []*job) []*job {
 	var kept []*job
 	for _, j := range s.journal.jobs(s.client, pool) {
@@ -101,8 +102,9 @@ func (s *Store) journalled(pool ipam.Pool, jobs []*job) []*job {
 	return kept
 }
 
-// concerns reports whether err, which ended the turn, is also j's error. The
-// server may accept asks with other credentials than the writer's.
+// concerns reports whether err, which ended the turn, is also j's error. If the server
+// refused the writer's credentials, it may still accept an ask that was made with other
+// credentials.
 func (t *turn) concerns(j *job, err error) bool {
 	switch {
 	case j == t.own:
@@ -151,9 +153,9 @@ func (t *turn) run(ctx context.Context) error {
 	return nil
 }
 
-// refuse answers the requests for an address of a pool that the server does not
-// change with err, so that releases are tried without them. It reports whether
-// there were any.
+// refuse ends all waiting requests for an address with err, because the server does not
+// change the pool. The releases are then tried without these requests. refuse reports
+// whether there were such requests.
 func (t *turn) refuse(err error) bool {
 	some := false
 	for _, j := range t.jobs {
@@ -165,7 +167,7 @@ func (t *turn) refuse(err error) bool {
 	return some
 }
 
-// step reads, patches, and updates the reservations, once.
+// step reads the pool, patches it, and updates the reservations, each once.
 func (t *turn) step(ctx context.Context, lost int) error {
 	state, err := t.read(ctx, lost)
 	if err != nil {
@@ -190,7 +192,8 @@ func (t *turn) open() bool {
 	return slices.ContainsFunc(t.jobs, (*job).open)
 }
 
-// read returns the pool, or nil if all asks are releases of noted addresses.
+// read returns the pool. It returns nil, and makes no request, if all asks are releases of
+// noted addresses and no race was lost yet.
 func (t *turn) read(ctx context.Context, lost int) (*api.PoolState, error) {
 	noted := func(j *job) bool { return j.Range == nil && j.Note != nil || !j.open() }
 	if lost == 0 && !slices.ContainsFunc(t.jobs, func(j *job) bool { return !noted(j) }) {
@@ -199,7 +202,8 @@ func (t *turn) read(ctx context.Context, lost int) (*api.PoolState, error) {
 	return t.s.readPool(ctx, t.pool)
 }
 
-// readPool returns the pool; a missing one is empty, without a UID.
+// readPool returns the pool. If the server has no such pool, it returns an empty one
+// without a UID.
 func (s *Store) readPool(ctx context.Context, pool ipam.Pool) (*api.PoolState, error) {
 	state, err := api.ReadPool(ctx, s.client, pool.Name())
 	switch {
@@ -223,7 +227,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	if state != nil && state.UID == "" {
 		_, err := t.s.client.Create(ctx, pools, api.NewIPPool(t.pool.Name(), t.s.client.Namespace(), t.pool.Prefix.String(), c.Added))
 		if kube.IsNotFound(err) { // not a race
-			return failure.New(failure.InvalidConfig, "%s", err).Cure("create the namespace, or name another one in the kubeconfig's context")
+			return failure.New(failure.InvalidConfig, "%s", err).Cure("create the namespace, or name another namespace in the kubeconfig's context")
 		}
 		return err
 	}
@@ -244,7 +248,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	}
 	began := time.Now()
 	_, err := t.s.client.Patch(ctx, pools, t.pool.Name(), ops)
-	// A server that does not answer is not a pool that many change.
+	// If the server does not answer, that is no sign that many nodes change the pool.
 	if took := time.Since(began); err == nil || took >= slowPatch && !kube.IsUnavailable(err) {
 		t.patched(took)
 	}
@@ -254,8 +258,8 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 	return err
 }
 
-// reservations updates the reservations of all committed jobs, and answers the
-// completed ones.
+// reservations updates the reservations of all committed jobs, and ends the jobs that are
+// complete.
 func (t *turn) reservations(ctx context.Context) error {
 	late := inParallel(t.jobs, func(j *job) error {
 		if j.phase != phaseCommitted {
@@ -281,7 +285,8 @@ func inParallel(jobs []*job, do func(*job) error) error {
 	return all.Wait()
 }
 
-// finish updates j's reservations and answers it, or plans another address.
+// finish updates the reservations of j. Then it ends j, or makes j choose another address
+// in the next step.
 func (t *turn) finish(ctx context.Context, j *job) error {
 	var errs []error
 	for _, h := range j.freed {
@@ -331,8 +336,9 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 	return nil
 }
 
-// hideForeign hides the addresses that others have reserved from the next
-// choice: at first those that were met, and after a few of them all.
+// hideForeign makes the next choice skip addresses that others have reserved. At first
+// these are only the chosen addresses that turned out to be reserved. After foreignChecks
+// of them, it lists all reservations of the pool's network.
 func (t *turn) hideForeign(ctx context.Context) error {
 	most := 0
 	for _, j := range t.jobs {
