@@ -184,11 +184,11 @@ func (l *blockLab) checks() {
 	out, errOut, code := l.railctl("check")
 	equal(l.t, "check", squeezed(out), strings.Join([]string{
 		"LEVEL NETWORK WHAT CURE",
-		"error ns-blocks/entries the network has block_size, and IPPool 10.9.0.0-24 (used: 1) belongs to networks without block_size: its pods get no address end the pods of those networks and delete the IPPool, or give this network another range or network_name",
-		"error ns-blocks/few 3 nodes and 2 blocks of 4 addresses in 10.1.0.0/29: not each node can have one make block_size smaller or the range larger",
+		"error ns-blocks/entries the network has block_size, and IPPool 10.9.0.0-24 (used: 1) belongs to networks without block_size: the network's pods get no address end the pods of those networks and delete the IPPool, or give this network another range or network_name",
+		"error ns-blocks/few 3 nodes and 2 blocks of 4 addresses in 10.1.0.0/29: not every node can have a block make block_size smaller or the range larger",
 		"error ns-blocks/other 10.0.0.0/25 (block_size 8) overlaps 10.0.0.0/26 of network ns-blocks/plain (no block_size): one address may be assigned twice give both the same block_size, or set network_name if they are different networks",
 		"error ns-blocks/other 10.0.0.0/25 (block_size 8) overlaps 10.0.0.0/26 of network ns-blocks/rail (block_size 4): one address may be assigned twice give both the same block_size, or set network_name if they are different networks",
-		"error ns-blocks/plain the network has no block_size, and IPPool 10.0.0.0-26 is divided into blocks of 4 addresses: its pods get no address give all networks of this range the same block_size, or give this network another range or network_name",
+		"error ns-blocks/plain the network has no block_size, and IPPool 10.0.0.0-26 is divided into blocks of 4 addresses: the network's pods get no address give all networks of this range the same block_size, or give this network another range or network_name",
 	}, "\n"))
 	contains(l.t, "stderr", errOut, "5 errors")
 	if code != 1 {

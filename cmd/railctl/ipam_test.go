@@ -227,7 +227,7 @@ func testIPAMCheck(l *ipamLab) {
 		got[fmt.Sprintf("%s %s: %s", v.Level, strings.TrimPrefix(v.Network, l.ns+"/"), v.What)]++
 	}
 	for _, want := range []string{
-		"error same: it hands out 10.0.0.1, the gateway of network ns-check/fine",
+		"error same: the network hands out 10.0.0.1, the gateway of network ns-check/fine",
 		"error fine: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be assigned twice",
 		"error same: 10.0.0.0/24 overlaps 10.0.0.0/16 of network ns-check/wide: one address may be assigned twice",
 		fmt.Sprintf("warning wide: 10.0.0.0/16 has 65534 addresses, and one IPPool holds about %d", api.MaxEntries),

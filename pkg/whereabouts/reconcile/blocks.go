@@ -10,15 +10,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// Blocks frees the blocks of nodes that are gone, and those of a node's earlier boot that
-// the node has not taken again. It first revokes a block. A node that is not gone after
-// all removes the mark when it next asks the server about the block; it must ask at least
-// once in [api.BlockUsableFor]. So a block whose mark has stayed for
-// [api.BlockFreeAfter] has no holder that assigns its addresses.
+// Blocks frees the blocks of nodes that are gone. It also frees the blocks of a node's
+// earlier boot that the node has not taken again. Before it frees a block, it revokes the
+// block. A node that is not gone after all removes the mark when it next asks the server
+// about the block, and it must ask at least once in [api.BlockUsableFor]. So if the mark
+// has stayed for [api.BlockFreeAfter], no holder assigns addresses of the block any more.
 type Blocks struct {
-	Grace time.Duration // that a node must be gone before its blocks are revoked
+	Grace time.Duration // how long a node must be gone before its blocks are revoked
 	Now   func() time.Time
-	since map[string]time.Time // when a block was first seen without its node, or with its mark
+	since map[string]time.Time // when a block was first seen without its node, or with this mark
 }
 
 // NewBlocks returns a Blocks that has seen nothing yet. It is not safe for concurrent use.
@@ -26,7 +26,8 @@ func NewBlocks(grace time.Duration) *Blocks {
 	return &Blocks{Grace: grace, Now: time.Now, since: map[string]time.Time{}}
 }
 
-// Sync compares all blocks, from a [api.Survey], with the Nodes, and does what is due.
+// Sync compares all, the blocks of an [api.Survey], with the Nodes of the cluster. It
+// revokes and frees the blocks for which that is due.
 func (b *Blocks) Sync(ctx context.Context, client *kube.Client, log *slog.Logger, all []*api.PoolState) {
 	if len(all) == 0 {
 		return
@@ -46,7 +47,7 @@ func (b *Blocks) Sync(ctx context.Context, client *kube.Client, log *slog.Logger
 		case !known:
 			why = "there is no such Node"
 		case boot != "" && boot != p.Block.Boot:
-			why = "the node was rebooted and has not taken it again"
+			why = "the node was rebooted and has not taken the block again"
 		}
 		if why == "" {
 			continue
@@ -62,7 +63,8 @@ func (b *Blocks) Sync(ctx context.Context, client *kube.Client, log *slog.Logger
 	b.since = seen
 }
 
-// act revokes or frees a block whose state is the same for a time.
+// act revokes or frees the block p if that is due. same is how long the state of the block
+// has been the same.
 func (b *Blocks) act(ctx context.Context, client *kube.Client, log *slog.Logger, p *api.PoolState, same time.Duration) {
 	var ok bool
 	var err error

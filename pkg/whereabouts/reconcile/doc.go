@@ -1,7 +1,6 @@
-// Package reconcile frees the addresses of pods that are gone, and completes
-// pairs of entry and reservation of which one half is missing. It uses the
-// cluster's objects and not the node's store: it frees the addresses in a
-// node's journal through a [Journal].
+// Package reconcile frees the addresses of pods that are gone. It also completes pairs of
+// entry and reservation if one half is missing. It works on the cluster's objects, and not
+// on the node's store. It frees the addresses in a node's journal through a [Journal].
 //
 // To reconcile once:
 //

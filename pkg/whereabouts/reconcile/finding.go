@@ -13,16 +13,17 @@ type Kind string
 
 // The kinds of findings.
 const (
-	// StaleEntry: the entry is freed, together with its reservation.
+	// StaleEntry: the entry is of a pod or sandbox that is gone. The entry is freed,
+	// together with its reservation.
 	StaleEntry Kind = "stale entry"
-	// StaleReservation: the reservation has no entry, and is deleted.
+	// StaleReservation: the reservation has no entry. The reservation is deleted.
 	StaleReservation Kind = "stale reservation"
-	// MissingReservation: it is made, because the other entries of the pool
-	// have theirs.
+	// MissingReservation: the entry has no reservation, although other entries of its pool
+	// have one. The reservation is made.
 	MissingReservation Kind = "missing reservation"
-	// ForeignReservation: another's reservation blocks the entry's own.
-	// LooseReservation: the reservation has no entry while its pod lives. Both
-	// are only reported.
+	// ForeignReservation: another holder has the reservation of the entry's address.
+	// LooseReservation: the reservation has no entry, but its pod exists. Both kinds are
+	// only reported.
 	ForeignReservation Kind = "foreign reservation"
 	LooseReservation   Kind = "loose reservation"
 )
@@ -54,7 +55,7 @@ type Finding struct {
 
 	holding *api.Holding
 	loose   *api.Reservation
-	rivals  []netip.Addr // of the same interface, by another container
+	rivals  []netip.Addr // addresses that another container has for the same interface
 	mark    mark
 }
 
@@ -76,7 +77,7 @@ func (f *Finding) finish(outcome string, err error) {
 	}
 }
 
-// id is the same at each scan as long as the holder is the same.
+// id returns a text that is the same in each scan as long as the holder is the same.
 func (f *Finding) id() string {
 	if f.holding != nil {
 		return strings.Join([]string{string(f.Kind), f.Pool, f.holding.Key, f.ContainerID, f.PodRef, f.IfName}, "|")

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// removals bounds one patch: three operations each, and the server accepts
-	// ten thousand.
+	// removals bounds the number of entries that one patch removes. Each removal needs
+	// three operations, and the server accepts ten thousand operations in one patch.
 	removals = 500
-	// maxLost bounds the races of one patch.
+	// maxLost bounds the number of races that one patch may lose.
 	maxLost = 5
 )
 
-// act repairs the due findings, in batches: each requests its pods immediately
-// before.
+// act repairs the due findings in batches. It requests the pods of each batch immediately
+// before it repairs the batch.
 func (r *Reconciler) act(ctx context.Context, s *api.Survey, due []*Finding) {
 	for len(due) > 0 {
 		n := 1
@@ -41,8 +41,7 @@ func (r *Reconciler) act(ctx context.Context, s *api.Survey, due []*Finding) {
 	}
 }
 
-// confirm requests the pods of findings, and returns the findings that still
-// hold.
+// confirm requests the pods of the findings, and returns the findings that are still true.
 func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
 	var refs []string
 	for _, f := range bunch {
@@ -64,9 +63,9 @@ func (r *Reconciler) confirm(ctx context.Context, bunch []*Finding) []*Finding {
 	return sure
 }
 
-// freeEntries removes entries of one pool by one patch, which changes nothing
-// unless all of them are unchanged; otherwise it continues with the unchanged
-// ones. It returns those that are removed.
+// freeEntries removes the entries of bunch, which are of one pool, by one patch. If one of
+// the entries has changed, the server refuses the whole patch, and freeEntries tries again
+// with the unchanged entries. It returns the findings whose entries were removed.
 func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int) []*Finding {
 	if len(bunch) == 0 {
 		return nil
@@ -118,7 +117,7 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 	return append(out, r.freeEntries(ctx, same, lost+1)...)
 }
 
-// reserved returns the reservation of f's entry, nil if there is none.
+// reserved returns the reservation of f's entry, or nil if there is none.
 func (f *Finding) reserved() *api.Reservation {
 	if f.loose != nil {
 		return f.loose
@@ -126,9 +125,9 @@ func (f *Finding) reserved() *api.Reservation {
 	return f.holding.Reservation
 }
 
-// freeReservations deletes the unchanged reservations of bunch. Then it reads
-// the pools: a new pod of the same name may have got the same address in
-// between, and taken over the reservation.
+// freeReservations deletes the unchanged reservations of bunch. Then it reads the pools. If
+// in between a new pod of the same name got the same address and took over the reservation,
+// it makes the reservation again.
 func (r *Reconciler) freeReservations(ctx context.Context, bunch []*Finding, pools []string) {
 	bunch = slices.DeleteFunc(slices.Clone(bunch), func(f *Finding) bool { return f.reserved() == nil })
 	if len(bunch) == 0 {
@@ -184,8 +183,8 @@ func poolsOf(s *api.Survey, bunch []*Finding) []string {
 	return names
 }
 
-// makeReservations makes the missing reservations of entries, and deletes one
-// again if its entry is gone meanwhile.
+// makeReservations makes the missing reservations of entries. If an entry is gone
+// meanwhile, it deletes the reservation again.
 func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
 	uids := make(map[*Finding]string, len(bunch))
 	for _, f := range bunch { // there are only few

@@ -10,8 +10,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// narrow keeps the holdings of pods in refs, or of all pods if refs is nil. It
-// drops holders that cannot be pods.
+// narrow removes the holdings and loose reservations of pods that are not in refs. If refs
+// is nil, it keeps those of all pods. It also removes holdings and reservations whose
+// holders cannot be pods.
 func narrow(s *api.Survey, refs map[string]bool) {
 	drop := func(ref string) bool {
 		_, _, ok := splitRef(ref)
@@ -21,7 +22,7 @@ func narrow(s *api.Survey, refs map[string]bool) {
 	s.Loose = slices.DeleteFunc(s.Loose, func(l *api.Reservation) bool { return drop(l.Spec.PodRef) })
 }
 
-// judge returns the findings. live has the existing pods.
+// judge returns the defects in s as findings. live has the pods that exist.
 func judge(s *api.Survey, live map[string]*podState, grace time.Duration) []*Finding {
 	type iface struct{ ref, name string }
 	holds := map[iface][]*api.Holding{}
@@ -53,7 +54,8 @@ func judge(s *api.Survey, live map[string]*podState, grace time.Duration) []*Fin
 	return found
 }
 
-// judgeEntry reports whether f's entry is defective.
+// judgeEntry reports whether f's entry is defective, and sets the kind of the finding and
+// the reason.
 func (f *Finding) judgeEntry(p *podState) bool {
 	h := f.holding
 	switch {
@@ -67,7 +69,7 @@ func (f *Finding) judgeEntry(p *podState) bool {
 		f.Kind, f.Why = ForeignReservation, h.Foreign.Spec.PodRef+" has the reservation of this address"
 		f.Reservation, f.Outcome = h.Foreign.Metadata.Name, Kept
 	case h.Missing != "":
-		f.Kind, f.Why = MissingReservation, "the entry has no reservation, as others of its pool have"
+		f.Kind, f.Why = MissingReservation, "the entry has no reservation, although other entries of its pool have one"
 		f.Reservation = h.Missing
 	default:
 		return false
@@ -75,9 +77,10 @@ func (f *Finding) judgeEntry(p *podState) bool {
 	return true
 }
 
-// former reports whether the pod's status has other addresses for the interface
-// of f's entry, one of which the pod holds by an entry of another container.
-// For an entry without an interface name it returns false.
+// former reports whether f's entry is of a former sandbox of the pod. It is if the pod's
+// status has other addresses for the interface of the entry, and the pod holds one of these
+// addresses by an entry of another container. former returns false for an entry without an
+// interface name.
 func (f *Finding) former(p *podState) bool {
 	given := p.status[f.IfName]
 	return f.IfName != "" && len(given) > 0 && !slices.Contains(given, f.Address) &&
@@ -89,25 +92,25 @@ func (f *Finding) judgeLoose(p *podState, claimed bool, grace time.Duration) {
 	f.Kind = StaleReservation
 	switch {
 	case p == nil:
-		f.Why = "no pool has its address for this pod, which is gone"
+		f.Why = "no pool has the reserved address for this pod, which is gone"
 	case p.terminal != "":
-		f.Why = "no pool has its address for this pod, which has ended: " + p.terminal
+		f.Why = "no pool has the reserved address for this pod, which has ended: " + p.terminal
 	case !claimed && f.unused(p) && time.Since(f.loose.Metadata.CreationTimestamp) >= grace:
-		f.Why = "no pool has its address, and the pod's status does not name it"
+		f.Why = "no pool has the reserved address, and the pod's status does not name that address"
 	default:
 		f.Kind, f.Outcome = LooseReservation, Kept
-		f.Why = "no pool has its address for this pod, which exists"
+		f.Why = "no pool has the reserved address for this pod, which exists"
 	}
 }
 
-// unused reports whether p has a network-status of Multus, without the address of f's
-// reservation.
+// unused reports whether p has a network-status of Multus that does not name the address of
+// f's reservation.
 func (f *Finding) unused(p *podState) bool {
 	return p.status != nil && !slices.ContainsFunc(readings(f.Reservation), func(a netip.Addr) bool { return p.names("", a) })
 }
 
-// readings returns the possible addresses of a reservation's name, in any
-// address space: dashes have several meanings.
+// readings returns the addresses that a reservation's name may stand for, in any address
+// space. There may be several, because a dash in the name has several meanings.
 func readings(name string) []netip.Addr {
 	var all []netip.Addr
 	for {
@@ -122,8 +125,8 @@ func readings(name string) []netip.Addr {
 	}
 }
 
-// confirmed reports whether f still holds for the pod, which was just read: nil
-// if there is none.
+// confirmed reports whether f is still true. p is the pod as it was read just now, or nil
+// if the pod does not exist.
 func (f *Finding) confirmed(p *podState) bool {
 	switch {
 	case f.Kind == MissingReservation:

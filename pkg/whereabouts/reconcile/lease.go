@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// leaseName differs from that of releases without a Lease in their
-	// manifests: helm does not adopt an object that it did not make.
+	// leaseName differs from the name that earlier releases used. They had no Lease in
+	// their manifests, and helm does not adopt an object that it did not make.
 	leaseName = "rail-cni-reconciler"
 	leaseTime = time.Minute
-	// followTime is the shortest pause between two reads of the Lease of a holder
-	// that renews it. As a DaemonSet there is a follower on each node.
+	// followTime is the shortest pause between two reads of the Lease while its holder
+	// renews it. It is long because a DaemonSet has a follower on each node.
 	followTime = 4 * time.Minute
 )
 
@@ -28,14 +28,15 @@ type lease struct {
 	client   *kube.Client
 	identity string
 
-	// revision and renewed are of the Lease that acquire last saw with another
-	// holder, and since is when it first saw that revision, by the monotonic clock
-	// of this host. Only its own clock can tell how long the holder is silent: the
-	// times in the Lease are those of the holder's host.
+	// revision and renewed are those of the Lease when acquire last saw it with another
+	// holder. since is when acquire first saw that revision, by the monotonic clock of this
+	// host. Only this clock can show how long the holder has been silent, because the times
+	// in the Lease are those of the holder's host.
 	revision string
 	renewed  time.Time
 	since    time.Time
-	// alive is set if the holder renewed the Lease shortly before the last read.
+	// alive is set if the last read showed that the holder had renewed the Lease shortly
+	// before.
 	alive bool
 }
 
@@ -64,9 +65,10 @@ type leaseObject struct {
 	Spec     leaseSpec `json:"spec"`
 }
 
-// acquire takes the Lease if it is free. If two find it free the server refuses
-// the second. Another's Lease is free if it has not changed since a read that is
-// older than its duration.
+// acquire takes the Lease if it is free, or renews it if this process holds it. It reports
+// whether this process holds the Lease now. If two processes find the Lease free, the
+// server refuses the second one. The Lease of another holder is free if it has not changed
+// for longer than its duration.
 func (l *lease) acquire(ctx context.Context) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTime/2)
 	defer cancel()
@@ -85,7 +87,7 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 		}
 		if api.IsDenied(err) {
 			err = failure.From(err, failure.NotAvailable, "there is no Lease %s in %s", leaseName, l.client.Namespace()).
-				Cure("apply the one from the manifests (Argo CD excludes Leases: see resource.exclusions)")
+				Cure("apply the Lease from the manifests (Argo CD excludes Leases: see resource.exclusions)")
 		}
 		return err == nil, err
 	}
@@ -109,15 +111,15 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 }
 
 // expired reports whether another holder's Lease has stayed unchanged for longer than its
-// duration. It notes the Lease's revision for the next read. asked is when the Lease was
-// asked for.
+// duration. It notes the Lease's revision for the next read. asked is when the request for
+// the Lease was sent.
 func (l *lease) expired(is leaseObject, asked time.Time) bool {
 	if is.Metadata.ResourceVersion == l.revision {
 		return asked.Sub(l.since) > time.Duration(is.Spec.Seconds)*time.Second
 	}
 	now := time.Now() // the answer may have taken long
-	// A holder that renews its Lease until now has moved its time by as much as this
-	// host's clock moved, whatever the two clocks show.
+	// If the holder has renewed the Lease until now, it has moved the renew time by as much
+	// as this host's clock has moved. It does not matter which times the two clocks show.
 	silent := now.Sub(l.since) - is.Spec.Renewed.Sub(l.renewed)
 	l.alive = l.revision != "" && silent < leaseTime && silent > -leaseTime
 	l.revision, l.renewed, l.since = is.Metadata.ResourceVersion, is.Spec.Renewed.Time, now

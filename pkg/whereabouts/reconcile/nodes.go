@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// DefaultNodeGrace is [Options.NodeGrace] of a program.
+// DefaultNodeGrace is the default of the programs for NodeGrace in [Options].
 const DefaultNodeGrace = 10 * time.Minute
 
 // nodesPerPage bounds the size of one answer: a node has some 20 kB.
@@ -17,12 +17,12 @@ const nodesPerPage = 100
 
 // nodes is what a running reconciler knows of the cluster's nodes. A node that lost its
 // connection goes on running its pods, although the cluster may have deleted them: by
-// force, or together with the Node. An entry does not name the node, so one such node
-// is a reason to wait for all pods that are gone.
+// force, or together with the Node. An entry does not name the node of its pod. So one such
+// node is a reason to wait longer before the address of any pod that is gone is freed.
 type nodes struct {
 	grace time.Duration
 	known map[string]bool // the Nodes of the last scan; nil before the first
-	// NodeGrace applies until this time, for the reason why.
+	// NodeGrace applies until this time. why is the reason.
 	until time.Time
 	why   string
 }
@@ -47,8 +47,9 @@ func (n *nodes) mayRunBecause(ctx context.Context, client *kube.Client) string {
 	return ""
 }
 
-// note compares found with the Nodes of the last scan. notReady is one of them, or "". A
-// node that is ready again needs some time to end its pods.
+// note compares found with the Nodes of the last scan. notReady is the name of a node in
+// found that is not ready, or "". NodeGrace applies for a time after the node is ready
+// again, because the node needs some time to end its pods.
 func (n *nodes) note(found map[string]bool, notReady string, now time.Time) {
 	if n.known == nil {
 		n.until, n.why = now.Add(n.grace), "this reconciler has just begun, and does not know which nodes were removed before"

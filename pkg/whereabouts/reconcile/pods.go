@@ -18,8 +18,8 @@ import (
 const (
 	// notTerminal selects the pods that may still use their addresses.
 	notTerminal = "status.phase!=Succeeded,status.phase!=Failed"
-	// fewPods of a namespace are read one by one, and more by a list of the
-	// namespace. TestReconcileThousands measures both.
+	// fewPods is the largest number of pods of one namespace that are read one by one. If
+	// there are more, the namespace is listed. TestReconcileThousands measures both ways.
 	fewPods = 100
 )
 
@@ -30,13 +30,14 @@ func podsOf(namespace string) kube.Resource {
 // podState is the relevant state of a pod.
 type podState struct {
 	uid string
-	// terminal is its phase if that is Succeeded or Failed.
+	// terminal is the pod's phase if that phase is Succeeded or Failed, and "" otherwise.
 	terminal string
-	// settled: it is running and ready, so its status is not of a former
-	// sandbox. Unknown (false) if only the pod's metadata were read.
+	// settled is set if the pod is running and ready. Then its status is not of a former
+	// sandbox. It is not set if only the pod's metadata was read, because the metadata does
+	// not show it.
 	settled bool
-	// status has the addresses of each interface; nil without Multus'
-	// annotation.
+	// status has the addresses of each interface. It is nil if the pod has no readable
+	// annotation of Multus.
 	status map[string][]netip.Addr
 }
 
@@ -84,8 +85,8 @@ func parseStatus(text string) map[string][]netip.Addr {
 	return status
 }
 
-// names reports whether the status has addr on the interface; on any, if ifname
-// is "".
+// names reports whether the status has addr on the interface ifname, or on any interface if
+// ifname is "".
 func (p *podState) names(ifname string, addr netip.Addr) bool {
 	for name, addrs := range p.status {
 		if (ifname == "" || name == ifname) && slices.Contains(addrs, addr) {
@@ -95,14 +96,14 @@ func (p *podState) names(ifname string, addr netip.Addr) bool {
 	return false
 }
 
-// splitRef splits "namespace/name". ok is false for other text, which is no
-// pod's, and about which the server cannot be asked.
+// splitRef splits "namespace/name". ok is false for any other text: such a text does not
+// name a pod, and the server cannot be asked about it.
 func splitRef(ref string) (namespace, name string, ok bool) {
 	namespace, name, ok = strings.Cut(ref, "/")
 	return namespace, name, ok && kube.InPath(namespace) && kube.InPath(name)
 }
 
-// getPod requests one pod; nil if there is none.
+// getPod requests one pod. It returns nil if the pod does not exist.
 func getPod(ctx context.Context, client *kube.Client, ref string) (*podState, error) {
 	namespace, name, _ := splitRef(ref)
 	data, err := client.Get(ctx, podsOf(namespace), name)
@@ -139,9 +140,8 @@ func getPods(ctx context.Context, client *kube.Client, refs []string) (map[strin
 	return found, failed
 }
 
-// livePods returns the state of those pods in refs that may use their
-// addresses. The others are gone or, mostly, terminal. failed has the errors of
-// pods whose state is unknown. From a list only the pods in refs are kept.
+// livePods returns the state of the pods in refs that exist. Terminal pods may be missing
+// in live. failed has the errors of the pods whose state is unknown.
 func livePods(ctx context.Context, client *kube.Client, refs map[string]bool) (live map[string]*podState, failed map[string]error, err error) {
 	byNamespace := map[string][]string{}
 	for ref := range refs {

@@ -16,14 +16,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// DefaultGrace is the time that a finding must hold before it is freed: longer
-// than most runtimes' retries of a DEL.
+// DefaultGrace is the time for which a defect must exist before it is repaired. It is
+// longer than the time for which most runtimes retry a DEL.
 const DefaultGrace = time.Minute
 
 // DefaultInterval is the time between two full scans of a running reconciler.
 const DefaultInterval = 10 * time.Minute
 
-// replayTime bounds a replay: the plugins wait for its pool meanwhile.
+// replayTime bounds a replay, because plugins that need the same pool wait meanwhile.
 const replayTime = 30 * time.Second
 
 // Options configures a [Reconciler].
@@ -32,55 +32,56 @@ type Options struct {
 	// Grace is the time between the scan that first finds a defect and the one
 	// that frees it; 0 frees it at once.
 	Grace  time.Duration
-	DryRun bool // only [Reconciler.Once]: change nothing
+	DryRun bool // change nothing; only for [Reconciler.Once]
 
-	// The following are for Run only.
-	// NodeGrace is used instead of a shorter Grace while a node is not ready, and after a
-	// node was removed or Run began: pods that are gone may still run there. 0 means that
-	// Grace always holds.
+	// NodeGrace is used instead of Grace, if it is longer, while a node is not ready, and
+	// for a time after a node was removed or Run began. Pods that are gone may still run on
+	// such a node. 0 means that Grace is always used.
 	NodeGrace time.Duration
 	Interval  time.Duration // between full scans, DefaultInterval if 0
 	Identity  string        // of this process in the cluster's Lease; "" = host name and process ID
-	// Surveyed is called with what each scan has read of the store, and with nil when another
-	// reconciler may lead. It must neither change nor keep the survey. nil is none.
+	// Surveyed is called with what each scan has read of the store, and with nil when
+	// another reconciler may lead. It must neither change nor keep the survey. It may be
+	// nil.
 	Surveyed func(*api.Survey)
 
-	Journal Journal      // the node's; nil is none
-	Log     *slog.Logger // nil is none
+	Journal Journal      // the node's journal; nil if there is none
+	Log     *slog.Logger // nil if nothing is to be logged
 }
 
 // Journal has the addresses that DELs of this node could not free.
 type Journal interface {
-	// Replay frees them, and returns the number of remaining entries and the
-	// reason.
+	// Replay frees these addresses. It returns the number of entries that remain, and the
+	// reason why they remain.
 	Replay(ctx context.Context) (left int, err error)
 }
 
-// Reconciler frees the addresses of pods that are gone, entry and reservation
-// together, and completes pairs of which one half is missing.
+// Reconciler frees the addresses of pods that are gone, entry and reservation together, and
+// completes pairs of which one half is missing.
 //
-// It frees an entry only if it has found it twice without a pod, of the same container
-// and the grace period apart. Right before that it asks the server for the pod. A pod
-// that exists keeps its addresses until its DEL, whether or not Multus has annotated it,
-// with two exceptions: a pod that has been in phase Succeeded or Failed for longer than
-// the grace period, and an entry of a former sandbox. The latter means that the pod is
-// ready, its network-status has another address for the interface, and the pod holds
-// that address by an entry of another container.
+// It frees an entry only if two scans have found the same entry of the same container
+// without a pod, at least the grace period apart. Right before it frees the entry, it asks
+// the server for the pod. A pod that exists keeps its addresses until its DEL, whether or
+// not Multus has annotated it. There are two exceptions: a pod that has been in phase
+// Succeeded or Failed for longer than the grace period, and an entry of a former sandbox.
+// An entry is of a former sandbox if the pod is ready, its network-status has another
+// address for the interface, and the pod holds that address by an entry of another
+// container.
 //
-// Each patch tests that the entries are still the same container's, and a
-// reservation is deleted only if it is unchanged; so several reconcilers, ADDs
-// and whereabouts itself may work concurrently. Placeholders (entries without
-// podref), malformed keys, and holders that are not pods stay.
+// Each patch tests that the entries still belong to the same container, and a reservation
+// is deleted only if it is unchanged. So several reconcilers, ADDs and whereabouts itself
+// may work concurrently. Placeholders (entries without podref), malformed keys, and holders
+// that are not pods stay.
 //
-// Addresses of blocks are left to the nodes that hold the blocks. [Reconciler.Run] frees
-// the blocks of nodes that are gone.
+// The Reconciler leaves the addresses in blocks to the nodes that hold the blocks.
+// [Reconciler.Run] frees the blocks of nodes that are gone.
 //
 // A Reconciler is not safe for concurrent use, except for Ready.
 type Reconciler struct {
 	Options
 	failed atomic.Pointer[error] // of the last look at the Lease or the last scan; nil before the first
 	marks  map[string]mark
-	nodes  *nodes    // nil if they do not matter
+	nodes  *nodes    // nil if the state of the nodes does not matter
 	blocks *Blocks   // nil if blocks are left alone
 	next   time.Time // when the first of the marks is due
 }
@@ -113,9 +114,10 @@ var (
 	errNotScanned = errors.New("the addresses of the cluster were not checked yet")
 )
 
-// Ready returns an error while Run has not read the Lease or, as the leader, has not scanned
-// everything once, or the reason why its last read of the Lease, its last scan of everything or
-// its last scan failed.
+// Ready returns nil if Run works. It returns an error until Run has read the Lease once
+// and, if it leads, has scanned everything once. Later it returns the error of the last
+// read of the Lease, of the last scan of everything or of the last scan, if one of them
+// failed.
 func (r *Reconciler) Ready() error {
 	if err := r.failed.Load(); err != nil {
 		return *err
@@ -123,7 +125,7 @@ func (r *Reconciler) Ready() error {
 	return errNotChecked
 }
 
-// note makes err the answer of Ready, nil for none.
+// note makes err the result of [Reconciler.Ready]. nil means that Run works.
 func (r *Reconciler) note(err error) { r.failed.Store(&err) }
 
 // Once scans, waits the grace period if that is needed, and scans again. It
@@ -162,9 +164,9 @@ func (r *Reconciler) replay(ctx context.Context) error {
 	return err
 }
 
-// scan reads the store, judges it, and frees what is due. deleted has the pods
-// that ended according to a watch: scan then judges only their addresses, and
-// earlier marks. If deleted is nil, it judges everything. Errors of unreadable
+// scan reads the store, judges it, and repairs what is due. deleted has the pods that ended
+// according to a watch. scan then judges only the addresses of these pods and of the pods
+// that were marked earlier. If deleted is nil, it judges everything. Errors of unreadable
 // objects are returned as an [oddError], after everything else has been done.
 func (r *Reconciler) scan(ctx context.Context, deleted map[string]time.Time) ([]*Finding, error) {
 	survey, err := api.Inspect(ctx, r.Client)
@@ -234,16 +236,15 @@ func (r *Reconciler) surveyed(s *api.Survey) {
 	}
 }
 
-// oddError is the error of a scan that read everything except malformed objects
-// and holders whose pod no server can know. Another scan would have the same
-// error.
+// oddError is the error of a scan that read everything, except for malformed objects and
+// for holders whose pod no server can know. Another scan would return the same error.
 type oddError struct{ error }
 
 func (e oddError) Unwrap() error { return e.error }
 
-// due marks findings, and returns those that were marked long enough ago. It
-// removes marks of objects that the scan has judged and no longer finds. reason is the
-// reason why pods that are gone may still run.
+// due marks findings, and returns the findings that were marked long enough ago. If the
+// scan has judged an object and has found no defect, due removes the object's mark. reason
+// is the reason why pods that are gone may still run.
 func (r *Reconciler) due(found []*Finding, live map[string]*podState, deleted map[string]time.Time, refs map[string]bool, reason string) []*Finding {
 	now := time.Now()
 	r.next = time.Time{}

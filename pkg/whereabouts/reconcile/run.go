@@ -21,17 +21,17 @@ const (
 	gathering = time.Second
 )
 
-// Run reconciles until ctx ends. Of all that run in a cluster one at a time
-// works, by a Lease, because each full scan costs the server a list of pods;
-// the others wait, and replay their node's journal. (The Lease only saves that
-// cost: each change is fenced by itself.) If the leader dies, a follower takes the
-// Lease within about ten minutes. If the leader ends properly, a follower takes it
-// when it next reads it.
+// Run reconciles until ctx ends. If several reconcilers run in a cluster, only the one that
+// holds the Lease works, because each full scan costs the server a list of pods. The others
+// only wait, and replay the journal of their node. (The Lease only saves that cost: each
+// change is safe without it.) If the leader dies, a follower takes the Lease within about
+// ten minutes. If the leader ends properly, a follower takes the Lease when it next reads
+// it.
 //
-// The leader scans everything every Interval, and whenever its watch of pods
-// broke. In between it checks pods that the watch reported as deleted, after
-// the grace period. Pools are not watched, because each event would contain a
-// whole pool; they are read when needed.
+// The leader scans everything at each Interval, and whenever its watch of pods broke. In
+// between, it checks the pods that the watch reported as deleted, after the grace period.
+// Pools are not watched, because each event would contain a whole pool. They are read when
+// they are needed.
 func (r *Reconciler) Run(ctx context.Context) error {
 	l := &lease{client: r.Client, identity: r.Identity}
 	var next time.Time // when to read the Lease
@@ -60,7 +60,7 @@ func (r *Reconciler) Run(ctx context.Context) error {
 	return nil
 }
 
-// lead runs while the Lease is held.
+// lead reconciles while this process holds the Lease.
 func (r *Reconciler) lead(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -72,10 +72,10 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 	r.blocks = NewBlocks(max(r.NodeGrace, r.Grace))
 	deleted := map[string]time.Time{}
-	// The time of the next full scan, the first once the watch has begun; and
-	// of the next scan of deleted or marked pods, zero is never.
+	// full is the time of the next full scan; the first one begins with the watch. some is
+	// the time of the next scan of deleted or marked pods, or zero if there are none.
 	full, some := time.Now().Add(afterError), time.Time{}
-	replayed, missed := time.Now(), errNotScanned // missed: why not everything was scanned
+	replayed, missed := time.Now(), errNotScanned // missed is the reason why not everything was scanned
 	for {
 		next := full
 		if !some.IsZero() && some.Before(next) {
@@ -131,9 +131,10 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 }
 
-// noteScan notes the error of a scan, of everything or not, and returns that of the last scan of
-// everything, which was missed before. An error that comes with the end of ctx is none of the scan:
-// another may lead now.
+// noteScan notes err, the error of a scan, for [Reconciler.Ready]. all means that the scan
+// was of everything, and missed is the error of the previous scan of everything. noteScan
+// returns the new value of missed. If ctx has ended, it ignores err: the scan itself has
+// not failed, and another reconciler may lead by now.
 func (r *Reconciler) noteScan(ctx context.Context, all bool, missed, err error) error {
 	if ctx.Err() != nil {
 		return missed
@@ -145,8 +146,9 @@ func (r *Reconciler) noteScan(ctx context.Context, all bool, missed, err error) 
 	return missed
 }
 
-// someAt returns the time of the next scan of deleted or marked pods, zero if there are
-// none. It is not before afterError, and after a failed scan not before the grace period.
+// someAt returns the time of the next scan of deleted or marked pods, or zero if there are
+// no such pods. Until then at least afterError passes, and after a failed scan at least the
+// grace period.
 func (r *Reconciler) someAt(deleted int) time.Time {
 	again := time.Now().Add(max(r.Grace, afterError))
 	switch {
@@ -194,8 +196,8 @@ func (r *Reconciler) Report(found []*Finding) {
 	}
 }
 
-// watch sends the deleted pods to went, and signals on began whenever it starts
-// again and may have missed some.
+// watch sends the deleted pods to went. Whenever it starts anew, and so may have missed
+// deleted pods, it signals that on began.
 func (r *Reconciler) watch(ctx context.Context, went chan<- string, began chan<- struct{}) {
 	for from := ""; ctx.Err() == nil; {
 		var err error
@@ -233,8 +235,8 @@ func send[T any](ctx context.Context, to chan<- T, what T) {
 	}
 }
 
-// newestPod returns a resource version from which a watch of pods may begin:
-// that of an empty list from the server's cache.
+// newestPod returns a resource version from which a watch of pods may begin. It is the
+// version of an empty list from the server's cache.
 func newestPod(ctx context.Context, client *kube.Client) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, afterError)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// Divided has the blocks of a pool that is divided into them.
+// Divided describes the blocks of a pool that is divided into blocks.
 type Divided struct {
 	BlockSize int      `json:"blockSize"` // addresses
 	InRange   *big.Int `json:"inRange"`   // blocks of the whole network
@@ -27,7 +27,7 @@ type Block struct {
 	Name    string       `json:"name"` // of its IPPool
 	Range   netip.Prefix `json:"range"`
 	State   string       `json:"state"`
-	Node    string       `json:"node,omitempty"`    // that holds it
+	Node    string       `json:"node,omitempty"`    // the node that holds the block
 	Revoked bool         `json:"revoked,omitempty"` // see [api.Block]
 	Used    int          `json:"used"`              // entries that the node's rail-agent has published
 }
@@ -57,20 +57,21 @@ func (b *Block) Problem() string {
 	return ""
 }
 
-// isBlockOf reports whether p, a block, is one of the pool.
+// isBlockOf reports whether p, which is a block, is a block of pool.
 func isBlockOf(p *api.PoolState, pool ipam.Pool) bool {
 	return pool.Prefix.Overlaps(p.Prefix) && p.Name == api.BlockName(pool, p.Prefix)
 }
 
-// blocksOf returns those of the blocks that are of the pool, by address.
+// blocksOf returns the blocks of pool among all blocks, by address.
 func blocksOf(pool ipam.Pool, all []*api.PoolState) []*api.PoolState {
 	own := slices.DeleteFunc(slices.Clone(all), func(p *api.PoolState) bool { return !isBlockOf(p, pool) })
 	slices.SortFunc(own, func(a, b *api.PoolState) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
 	return own
 }
 
-// poolOf returns the pool of a guard. No node slice is divided, so what its name has
-// before the network is the address space, and perhaps [ipam.HostNode].
+// poolOf returns the pool that a guard marks as divided. The part of the guard's name
+// before the network is the address space, perhaps followed by [ipam.HostNode]. It has no
+// node, because node slices are never divided.
 func poolOf(guard *api.PoolState) ipam.Pool {
 	pool := ipam.Pool{Prefix: guard.Prefix}
 	if host := ipam.HostPool(pool); guard.Name == host.Name() || strings.HasSuffix(guard.Name, "-"+host.Name()) {
@@ -80,8 +81,9 @@ func poolOf(guard *api.PoolState) ipam.Pool {
 	return pool
 }
 
-// dividedPools returns the pools that are divided into blocks, by name, and an error if a
-// block is of none of them. The blocks of host parts are in the pool of each rail.
+// dividedPools returns the pools that are divided into blocks, by name. It also returns an
+// error if there are blocks that belong to none of these pools. A block of host parts is
+// shown in the pool of each rail.
 func dividedPools(survey *api.Survey) ([]*Pool, error) {
 	var views []*Pool
 	known := map[string]bool{}
@@ -101,13 +103,14 @@ func dividedPools(survey *api.Survey) ([]*Pool, error) {
 	}
 	lost := slices.DeleteFunc(slices.Clone(survey.Blocks), func(b *api.PoolState) bool { return known[b.Name] })
 	if len(lost) > 0 {
-		return views, fmt.Errorf("%s without the IPPool of their range, for example IPPool %s: delete them when no pod uses their addresses", plural(len(lost), "block"), lost[0].Name)
+		return views, fmt.Errorf("%s without the IPPool of the whole range, for example IPPool %s: delete such blocks when no pod uses their addresses", plural(len(lost), "block"), lost[0].Name)
 	}
 	return views, nil
 }
 
-// onRail returns a block of host parts as one of the rail whose pool has this guard, and
-// another block unchanged.
+// onRail returns b as a block of the pool that has this guard. With sameHost, b is a block
+// of host parts, and onRail returns the corresponding block of the rail's pool. Without
+// sameHost it returns b unchanged.
 func onRail(b, guard *api.PoolState) *api.PoolState {
 	if !guard.SameHost {
 		return b
@@ -165,17 +168,17 @@ func publishedIn(p *api.PoolState) []Holder {
 	return all
 }
 
-// sizeBits returns how many bits of an address count within a block of size addresses.
+// sizeBits returns how many low bits of an address differ within a block of size addresses.
 func sizeBits(size int) uint { return uint(bits.TrailingZeros(uint(size))) }
 
-// blockAt returns the block of size addresses that has addr.
+// blockAt returns the block of size addresses that contains addr.
 func blockAt(addr netip.Addr, size int) netip.Prefix {
 	block, _ := addr.Prefix(addr.BitLen() - int(sizeBits(size)))
 	return block
 }
 
-// blocks returns the blocks of a network with block_size that have an address which the
-// range assigns, by address.
+// blocks returns the blocks that contain at least one address which the range assigns, by
+// address. The network must have block_size.
 func (s *source) blocks() iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for addr := s.Range.First(); addr.IsValid(); {
@@ -193,23 +196,23 @@ func (s *source) blocks() iter.Seq[netip.Prefix] {
 	}
 }
 
-// mismatch returns how the pool's IPPool is used in another way than the network uses
-// it, and the cure. It returns "" if there is none, and if p is nil.
+// mismatch returns how the pool's IPPool, p, is used in another way than the network would
+// use it, and the cure. It returns "" if there is no mismatch, or if p is nil.
 func (s *source) mismatch(p *api.PoolState) (what, cure string) {
 	size := s.network.Conf.BlockSize
 	switch {
 	case p != nil && size != 0 && p.BlockSize == size && p.SameHost != (s.SameHost != nil):
-		return fmt.Sprintf("the network and IPPool %s differ in sameHost: its pods get no address", p.Name),
+		return fmt.Sprintf("the network and IPPool %s differ in sameHost: the network's pods get no address", p.Name),
 			"give all networks of this range the same value of sameHost, or give this network another range or network_name"
 	case p == nil || p.BlockSize == size:
 		return "", ""
 	case size == 0:
-		return fmt.Sprintf("the network has no block_size, and IPPool %s is divided into blocks of %d addresses: its pods get no address", p.Name, p.BlockSize),
+		return fmt.Sprintf("the network has no block_size, and IPPool %s is divided into blocks of %d addresses: the network's pods get no address", p.Name, p.BlockSize),
 			"give all networks of this range the same block_size, or give this network another range or network_name"
 	case p.BlockSize == 0:
-		return fmt.Sprintf("the network has block_size, and IPPool %s (used: %d) belongs to networks without block_size: its pods get no address", p.Name, len(p.Entries)),
+		return fmt.Sprintf("the network has block_size, and IPPool %s (used: %d) belongs to networks without block_size: the network's pods get no address", p.Name, len(p.Entries)),
 			"end the pods of those networks and delete the IPPool, or give this network another range or network_name"
 	}
-	return fmt.Sprintf("the network has block_size %d, and IPPool %s is divided into blocks of %d addresses: its pods get no address", size, p.Name, p.BlockSize),
+	return fmt.Sprintf("the network has block_size %d, and IPPool %s is divided into blocks of %d addresses: the network's pods get no address", size, p.Name, p.BlockSize),
 		"give all networks of this range the same block_size"
 }

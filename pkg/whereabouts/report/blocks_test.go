@@ -50,7 +50,7 @@ func TestDividedPoolsHaveTheBlocksOfTheirSpace(t *testing.T) {
 			revoked(block("fd00-1", "fd00:1::8/126", "node2", map[string]string{"1": "ns/e"})),
 		},
 	})
-	if err == nil || !strings.Contains(err.Error(), "1 block without the IPPool of their range, for example IPPool blue-rail-cni-block-10.0.0.4-30") {
+	if err == nil || !strings.Contains(err.Error(), "1 block without the IPPool of the whole range, for example IPPool blue-rail-cni-block-10.0.0.4-30") {
 		t.Errorf("the block of another space: %v", err)
 	}
 	var got []string
@@ -118,7 +118,7 @@ func TestExplainLooksIntoTheNodesBlocks(t *testing.T) {
 		{
 			"used entry by entry",
 			api.Survey{Pools: []*api.PoolState{{Name: "10.0.0.0-28"}}, Blocks: []*api.PoolState{mine}},
-			"; ; the network has block_size, and IPPool 10.0.0.0-28 (used: 0) belongs to networks without block_size: its pods get no address; end the pods of those networks and delete the IPPool, or give this network another range or network_name",
+			"; ; the network has block_size, and IPPool 10.0.0.0-28 (used: 0) belongs to networks without block_size: the network's pods get no address; end the pods of those networks and delete the IPPool, or give this network another range or network_name",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -173,8 +173,8 @@ func TestCheckComparesBlocksWithNodes(t *testing.T) {
 	for nodes, want := range map[int]string{
 		0: "",
 		1: "",
-		2: "warning: 2 nodes and 2 blocks of 8 addresses in 10.0.0.0/28: no node can have a second one",
-		3: "error: 3 nodes and 2 blocks of 8 addresses in 10.0.0.0/28: not each node can have one",
+		2: "warning: 2 nodes and 2 blocks of 8 addresses in 10.0.0.0/28: no node can have a second block",
+		3: "error: 3 nodes and 2 blocks of 8 addresses in 10.0.0.0/28: not every node can have a block",
 	} {
 		k := &checker{nodes: make([]string, nodes)}
 		k.network(network(t, "a", `"range":"10.0.0.0/28","block_size":8`))
@@ -198,9 +198,9 @@ func TestCheckComparesANetworkWithItsPool(t *testing.T) {
 		{"no pool yet", `"block_size":4`, nil, ""},
 		{"divided", `"block_size":4`, &api.PoolState{BlockSize: 4}, ""},
 		{"too large for one object", ``, nil, "10.0.0.0/16 has 65534 addresses, and one IPPool holds about 10000"},
-		{"divided into others", `"block_size":8`, &api.PoolState{BlockSize: 4}, "the network has block_size 8, and IPPool 10.0.0.0-16 is divided into blocks of 4 addresses: its pods get no address"},
-		{"used entry by entry", `"block_size":4`, &api.PoolState{Entries: taken}, "the network has block_size, and IPPool 10.0.0.0-16 (used: 1) belongs to networks without block_size: its pods get no address"},
-		{"without blocks", `"range_end":"10.0.0.9"`, &api.PoolState{BlockSize: 4}, "the network has no block_size, and IPPool 10.0.0.0-16 is divided into blocks of 4 addresses: its pods get no address"},
+		{"divided into others", `"block_size":8`, &api.PoolState{BlockSize: 4}, "the network has block_size 8, and IPPool 10.0.0.0-16 is divided into blocks of 4 addresses: the network's pods get no address"},
+		{"used entry by entry", `"block_size":4`, &api.PoolState{Entries: taken}, "the network has block_size, and IPPool 10.0.0.0-16 (used: 1) belongs to networks without block_size: the network's pods get no address"},
+		{"without blocks", `"range_end":"10.0.0.9"`, &api.PoolState{BlockSize: 4}, "the network has no block_size, and IPPool 10.0.0.0-16 is divided into blocks of 4 addresses: the network's pods get no address"},
 		{"gateway of a pod", `"block_size":4,"gateway":"10.0.0.6"`, &api.PoolState{BlockSize: 4}, "the gateway 10.0.0.6 is held by ns/a"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

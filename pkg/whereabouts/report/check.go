@@ -65,9 +65,9 @@ func Check(ctx context.Context, client *kube.Client) (*Verdicts, error) {
 // checker holds the compared ranges, and the verdicts.
 type checker struct {
 	slices   map[string]*api.NodeSlices
-	pools    map[string]*api.PoolState // of each kind, by name
+	pools    map[string]*api.PoolState // all pools and blocks, by name
 	nodes    []string                  // nil if they cannot be read
-	asked    bool                      // for the nodes
+	asked    bool                      // the nodes were asked for
 	sources  []source
 	verdicts []Verdict
 	errs     []error
@@ -128,7 +128,8 @@ func (k *checker) readNodes(ctx context.Context, client *kube.Client) {
 	}
 }
 
-// network checks one network by itself, and adds its ranges to those to compare.
+// network checks one network by itself, and adds its ranges to the ranges that are compared
+// with each other.
 func (k *checker) network(n *Network) {
 	whole, err := n.sources(plan.Slice{})
 	if err != nil {
@@ -147,7 +148,7 @@ func (k *checker) network(n *Network) {
 		return
 	}
 	if len(whole) != 1 {
-		k.report(LevelError, n.Name, "node_slice_size with several ranges", "use one network for each range")
+		k.report(LevelError, n.Name, "the network has node_slice_size and several ranges", "use one network for each range")
 		return
 	}
 	made := k.slices[name]
@@ -207,7 +208,7 @@ func (k *checker) source(s *source) {
 	}
 }
 
-// blockRoom checks that a range with blocks has one for each node.
+// blockRoom checks that a range with blocks has at least one block for each node.
 func (k *checker) blockRoom(s *source) {
 	size := s.network.Conf.BlockSize
 	if size == 0 || len(k.nodes) == 0 {
@@ -219,9 +220,9 @@ func (k *checker) blockRoom(s *source) {
 			return
 		}
 	}
-	level, what := LevelError, "not each node can have one"
+	level, what := LevelError, "not every node can have a block"
 	if blocks == len(k.nodes) {
-		level, what = LevelWarning, "no node can have a second one"
+		level, what = LevelWarning, "no node can have a second block"
 	}
 	k.report(level, s.network.Name, fmt.Sprintf("%s and %s of %d addresses in %s: %s", plural(len(k.nodes), "node"), plural(blocks, "block"), size, s.Pool.Prefix, what),
 		"make block_size smaller or the range larger")
@@ -249,7 +250,7 @@ func (k *checker) pair(a, b *source) {
 	for _, x := range [][2]*source{{a, b}, {b, a}} {
 		for _, gw := range gatewaysOf(x[0]) {
 			if x[1].Range.Why(gw) == "" {
-				k.report(LevelError, x[1].network.Name, fmt.Sprintf("it hands out %s, the gateway of network %s", gw, x[0].network.Name), "give it the same gateway, or exclude the address")
+				k.report(LevelError, x[1].network.Name, fmt.Sprintf("the network hands out %s, the gateway of network %s", gw, x[0].network.Name), "give the network the same gateway, or exclude the address")
 			}
 		}
 	}
@@ -262,7 +263,7 @@ func (k *checker) pair(a, b *source) {
 		k.blockSizes(a, b)
 	case !same && conf.BlockSize != 0 && (a.SameHost != nil || b.SameHost != nil): // their blocks are not compared
 		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s, and one of them has sameHost: one address may be assigned twice", a.Pool.Prefix, b),
-			"let no other range with block_size overlap one with sameHost, or, if they are different networks, give them network_name")
+			"change one of the ranges so that the two do not overlap, or set network_name if they are different networks")
 	case same || conf.BlockSize != 0: // no two nodes hold one block
 	case !conf.Overlapping || !other.Overlapping:
 		k.report(LevelError, a.network.Name, fmt.Sprintf("%s overlaps %s: one address may be assigned twice", a.Pool.Prefix, b),
@@ -270,8 +271,9 @@ func (k *checker) pair(a, b *source) {
 	}
 }
 
-// blockSizes is about two ranges that overlap and differ in block_size. If they have one
-// pool that exists, it is of one of them, and the verdict of [checker.source] names the other.
+// blockSizes reports two ranges that overlap and differ in block_size. If both ranges have
+// the same pool, and that pool exists, it reports nothing: the pool fits one of the two
+// networks, and [checker.source] reports the other network.
 func (k *checker) blockSizes(a, b *source) {
 	const cure = "give both the same block_size, or set network_name if they are different networks"
 	size := func(s *source) string {
@@ -284,6 +286,6 @@ func (k *checker) blockSizes(a, b *source) {
 	case name != b.Pool.Name():
 		k.report(LevelError, a.network.Name, fmt.Sprintf("%s (%s) overlaps %s (%s): one address may be assigned twice", a.Pool.Prefix, size(a), b, size(b)), cure)
 	case k.pools[name] == nil:
-		k.report(LevelError, a.network.Name, fmt.Sprintf("it has %s, and network %s with the same pool has %s: the pods of one of them get no address", size(a), b.network.Name, size(b)), cure)
+		k.report(LevelError, a.network.Name, fmt.Sprintf("the network has %s, and network %s with the same pool has %s: the pods of one of the two get no address", size(a), b.network.Name, size(b)), cure)
 	}
 }

@@ -22,12 +22,12 @@ type Explanation struct {
 	Last    netip.Addr   `json:"last"`
 	Steps   []Step       `json:"steps"` // the skipped addresses
 	Next    netip.Addr   `json:"next,omitzero"`
-	Error   string       `json:"error,omitempty"` // why there is none
-	// The others are set for a network with block_size. Claims is set if no address is
-	// free in the node's blocks: the next ADD claims one more.
+	Error   string       `json:"error,omitempty"` // why there is no next address
+	// The following fields are set only for a network with block_size. Claims is set if no
+	// address is free in the node's blocks, so that the next ADD claims one more block.
 	Node      string  `json:"node,omitempty"`
 	BlockSize int     `json:"blockSize,omitempty"`
-	Blocks    []Block `json:"blocks,omitempty"` // that the node holds, as published
+	Blocks    []Block `json:"blocks,omitempty"` // the blocks that the node holds, as published
 	Claims    bool    `json:"claims,omitempty"`
 }
 
@@ -38,9 +38,9 @@ type Step struct {
 	Why  string     `json:"why"`
 }
 
-// Explain returns the next address of each range of the networks. node is needed only
-// for networks with node slices or blocks. Which addresses of a block are free is as the
-// node's rail-agent has published it.
+// Explain returns the next address of each range of the networks. node is needed only for
+// networks with node slices or blocks. Explain knows which addresses of a block are free
+// only as far as the node's rail-agent has published it.
 func Explain(ctx context.Context, client *kube.Client, networks []Network, node string) ([]Explanation, error) {
 	list := []Explanation{}
 	if slices.ContainsFunc(networks, func(n Network) bool { return n.Rail != nil }) {
@@ -103,7 +103,7 @@ func (s *source) explainEntries(ctx context.Context, client *kube.Client) (Expla
 	return s.explain(state, hidden), nil
 }
 
-// explanation returns one without steps and without a next address.
+// explanation returns an Explanation without steps and without a next address.
 func (s *source) explanation() Explanation {
 	return Explanation{
 		Network: s.network.Name, Pool: s.Pool.Name(), Range: s.Pool.Prefix,
@@ -111,7 +111,7 @@ func (s *source) explanation() Explanation {
 	}
 }
 
-// explain walks the range like an ADD, from its first address on.
+// explain walks through the range from its first address on, as an ADD does.
 func (s *source) explain(state *api.PoolState, hidden map[netip.Addr]string) Explanation {
 	x := s.explanation()
 	used := state.Used()
@@ -140,7 +140,7 @@ func (s *source) explain(state *api.PoolState, hidden map[netip.Addr]string) Exp
 	return x
 }
 
-// explainBlocks explains the next address of a node that holds blocks, like an ADD there.
+// explainBlocks explains which address an ADD on node assigns from the blocks of that node.
 func (s *source) explainBlocks(survey *api.Survey, node string) Explanation {
 	x := s.explanation()
 	for _, p := range slices.Concat(survey.Pools, survey.Divided) {
@@ -178,7 +178,7 @@ func (s *source) explainBlocks(survey *api.Survey, node string) Explanation {
 	return x
 }
 
-// refuse sets the error, and reports whether there is one.
+// refuse sets the error if what is not "". It reports whether it has set the error.
 func (x *Explanation) refuse(what, cure string) bool {
 	if what == "" {
 		return false
@@ -199,8 +199,8 @@ func holderOf(state *api.PoolState, addr netip.Addr) string {
 // placeholder describes an entry without a pod: a person reserved the address.
 const placeholder = "held by a placeholder"
 
-// closed adds a block of addresses that the range leaves out. Each gateway in it is a
-// step of its own, apart from excluded addresses.
+// closed adds steps for the addresses from from to to, which the range leaves out. Each
+// gateway among them is a separate step, so that it is shown apart from excluded addresses.
 func (x *Explanation) closed(r *ipam.Range, from, to netip.Addr) {
 	gateways := slices.DeleteFunc(slices.Clone(r.Spec().Avoid), func(a netip.Addr) bool { return a.Less(from) || to.Less(a) })
 	slices.SortFunc(gateways, netip.Addr.Compare)

@@ -21,7 +21,7 @@ import (
 // Network is a configuration that takes addresses from whereabouts' pools.
 type Network struct {
 	Name string // namespace/name of the NetworkAttachmentDefinition, or the file
-	// Rail is the rail for which Conf is, nil if all rails have the same configuration.
+	// Rail is the rail that Conf is for, or nil if all rails have the same configuration.
 	Rail *int
 	Conf *netconf.Whereabouts
 }
@@ -30,9 +30,9 @@ func nads(namespace string) kube.Resource {
 	return kube.Resource{Group: nadv1.SchemeGroupVersion.Group, Version: nadv1.SchemeGroupVersion.Version, Plural: "network-attachment-definitions", Namespace: namespace}
 }
 
-// FindNetworks returns the networks in the file name or, if there is no such file, in
-// the NetworkAttachmentDefinition "namespace/name". It returns an error if there are
-// none.
+// FindNetworks returns the networks in the file name. If there is no such file, it returns
+// the networks in the NetworkAttachmentDefinition "namespace/name". It returns an error if
+// there are no networks.
 func FindNetworks(ctx context.Context, client *kube.Client, name string) ([]Network, error) {
 	var found []Network
 	text, err := os.ReadFile(name)
@@ -85,8 +85,8 @@ func parseNAD(item []byte) ([]Network, error) {
 	return parseNetworks(nad.Namespace+"/"+nad.Name, []byte(nad.Spec.Config))
 }
 
-// parseNetworks reads a network configuration or a list of plugins, and returns
-// those plugins in it that use whereabouts.
+// parseNetworks reads a network configuration or a list of plugins, and returns the plugins
+// in it that use whereabouts.
 func parseNetworks(name string, config []byte) ([]Network, error) {
 	type plugin struct {
 		Name, CNIVersion string
@@ -111,7 +111,7 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 		if err := json.Unmarshal(text, &keys); err != nil {
 			continue
 		}
-		// A list's plugins have its name and version, as libcni passes them.
+		// Each plugin of a list gets the list's name and version, as from libcni.
 		keys["name"], _ = json.Marshal(whole.Name)
 		keys["cniVersion"], _ = json.Marshal(whole.CNIVersion)
 		full, err := json.Marshal(keys)
@@ -154,8 +154,9 @@ func (n *Network) sources(slice plan.Slice) ([]source, error) {
 	return all, err
 }
 
-// sourcesOn returns a network's ranges on a node, the whole ones for a network with
-// blocks. It reads the node's slice, if the network has node slices, from the cluster.
+// sourcesOn returns a network's ranges on a node. For a network with node slices, these are
+// the ranges within the node's slice, which it reads from the cluster. For all other
+// networks, also those with blocks, these are the whole ranges.
 func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node string) ([]source, error) {
 	name, ok := plan.SlicePool(n.Conf)
 	if n.Conf.BlockSize != 0 && node == "" {
@@ -182,7 +183,7 @@ func (n *Network) sourcesOn(ctx context.Context, client *kube.Client, node strin
 	return n.sources(plan.Slice{Node: node, Prefix: prefix})
 }
 
-// String names the range in a sentence.
+// String returns a text that names the range in a sentence.
 func (s *source) String() string {
 	return fmt.Sprintf("%s of network %s", s.Pool.Prefix, s.network.Name)
 }

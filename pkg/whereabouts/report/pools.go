@@ -18,31 +18,32 @@ type Pool struct {
 	Name         string       `json:"name"`
 	Namespace    string       `json:"namespace"`
 	Range        netip.Prefix `json:"range"`
-	Used         int          `json:"used"` // entries, placeholders too
+	Used         int          `json:"used"` // entries, including placeholders
 	Placeholders int          `json:"placeholders"`
-	Free         *big.Int     `json:"free"` // of the network; a range may leave some out
+	Free         *big.Int     `json:"free"` // free addresses in Range; a network may leave some of them out
 	Size         *big.Int     `json:"size"` // without the network's first and last address
 	Bytes        int          `json:"bytes"`
-	Networks     []string     `json:"networks"` // NetworkAttachmentDefinitions that name it
+	Networks     []string     `json:"networks"` // NetworkAttachmentDefinitions that use the pool
 	Problems     []string     `json:"problems"`
 	Holders      []Holder     `json:"holders"`
 	// Divided is nil for a pool that is used entry by entry. Otherwise Used and Holders are
-	// what the nodes' rail-agents have published of their blocks, and Bytes is of the
-	// pool's own object.
+	// what the nodes' rail-agents have published about their blocks, and Bytes is the size
+	// of the pool's own object.
 	Divided *Divided `json:"divided,omitempty"`
 }
 
 // nearlyFull is the number of entries above which a pool counts as nearly full.
 const nearlyFull = api.MaxEntries * 9 / 10
 
-// Usage returns how full the pools of a survey are: each pool without its holders, networks
-// and problems. It is for who has read the survey anyway; [Pools] also reads the networks.
+// Usage returns how full the pools of a survey are. The pools come without their holders,
+// networks and problems. Usage is for a caller that has read the survey anyway. [Pools]
+// reads the survey itself, and also reads the networks.
 func Usage(survey *api.Survey) []*Pool {
 	var all []*Pool
 	for _, p := range survey.Pools {
 		all = append(all, newPool(p))
 	}
-	divided, _ := dividedPools(survey) // blocks without a pool are for Pools to report
+	divided, _ := dividedPools(survey) // only Pools reports blocks without a pool
 	all = append(all, divided...)
 	for _, v := range all {
 		v.Networks, v.Problems, v.Holders = nil, nil, nil
@@ -50,8 +51,9 @@ func Usage(survey *api.Survey) []*Pool {
 	return all
 }
 
-// Capacity returns how many addresses the pool can have at the most: those of its network,
-// or what one object of the API server holds if that is less. A network's range may leave some out.
+// Capacity returns how many addresses the pool can have at the most. That is the number of
+// addresses in its network, or the number of addresses that one object of the API server
+// can hold if that number is less. A network's range may leave some of the addresses out.
 func (v *Pool) Capacity() float64 {
 	host := v.Range.Addr().BitLen() - v.Range.Bits()
 	if host < 2 { // all of them are used (RFC 3021, RFC 6164)
@@ -72,8 +74,8 @@ type Holder struct {
 	ContainerID string     `json:"containerID"`
 	Reservation string     `json:"reservation,omitempty"`
 	Problem     string     `json:"problem,omitempty"`
-	// Block is the block that has the address, and Node its holder. They are zero in a
-	// pool that is used entry by entry.
+	// Block is the block that has the address, and Node is the node that holds the block.
+	// Both are zero in a pool that is used entry by entry.
 	Block netip.Prefix `json:"block,omitzero"`
 	Node  string       `json:"node,omitempty"`
 }
@@ -124,8 +126,9 @@ func Pools(ctx context.Context, client *kube.Client) ([]*Pool, []error, error) {
 	return views, errs, nil
 }
 
-// allSources returns a network's ranges, or with node slices those of all nodes.
-// Ranges that cannot be used are left out: [Check] names them.
+// allSources returns a network's ranges. If the network has node slices, it returns the
+// slices of all nodes. Ranges that cannot be used are left out, because [Check] reports
+// them.
 func allSources(n *Network, slicePools map[string]*api.NodeSlices) []source {
 	name, sliced := plan.SlicePool(n.Conf)
 	if !sliced {
@@ -217,7 +220,7 @@ func Count(n *big.Int) string {
 	return n.String()
 }
 
-// plural returns a number of things.
+// plural returns n and the thing, with an "s" if n is not 1.
 func plural(n int, thing string) string {
 	if n != 1 {
 		thing += "s"

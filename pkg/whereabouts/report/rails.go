@@ -19,8 +19,9 @@ type railConfig struct {
 	text []byte
 }
 
-// onRails returns the configuration as the IPAM plugin gets it, on each possible rail. It
-// returns none if the addresses depend on the node: no cluster has their pools.
+// onRails returns the configuration as the IPAM plugin gets it, for each possible rail. It
+// returns none if the addresses depend on the node, because such addresses have no pools in
+// a cluster.
 func onRails(config []byte) ([]railConfig, error) {
 	c := netconf.Lenient(config)
 	if !c.Varies() {
@@ -42,7 +43,7 @@ func onRails(config []byte) ([]railConfig, error) {
 		text, err := c.Expanded(netconf.Variables{Rail: &rail, Rails: []int{rail}})
 		switch {
 		case err != nil && len(all) > 0:
-			return all, nil // the range has no such rail, as 10.${rail}.0.0/16 has no 256
+			return all, nil // the range has no such rail, as 10.${rail}.0.0/16 has no rail 256
 		case err != nil:
 			return nil, err
 		}
@@ -51,8 +52,8 @@ func onRails(config []byte) ([]railConfig, error) {
 	return all, nil
 }
 
-// used returns the networks without those on rails whose pools do not exist. If a network has
-// no pool on any rail, its first rail stays.
+// used returns networks without the networks on rails whose pools do not exist. If a
+// network has no pool on any rail, its first rail stays.
 func used(networks []Network, survey *api.Survey) []Network {
 	exists := map[string]bool{}
 	for _, p := range slices.Concat(survey.Pools, survey.Divided) {
