@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// pageAddrs is the number of addresses that a [Page] covers: those that
-	// differ in their last 16 bits only.
+	// pageAddrs is the number of addresses in a [Page]. The addresses of a page differ only
+	// in their last 16 bits.
 	pageAddrs = 1 << 16
 	// PageBytes is the size of a [Page] as bytes.
 	PageBytes = pageAddrs / 8
@@ -20,8 +20,8 @@ const (
 // is empty.
 type Page struct {
 	taken [pageAddrs / 64]uint64
-	// full has a bit for each word of taken without a free address, so that a
-	// search skips 4096 of them in one step.
+	// full has a bit for each word of taken. The bit is set if the word has no free
+	// address, so that a search skips 4096 addresses in one step.
 	full [pageAddrs / 64 / 64]uint64
 }
 
@@ -31,7 +31,7 @@ func PageBase(a netip.Addr) netip.Addr {
 	return p.Addr()
 }
 
-// PageIndex returns a's place in its page.
+// PageIndex returns the index of a in its page.
 func PageIndex(a netip.Addr) int {
 	s := a.As16()
 	return int(binary.BigEndian.Uint16(s[14:]))
@@ -55,7 +55,7 @@ func ParsePage(data *[PageBytes]byte) *Page {
 	return p
 }
 
-// Bytes returns the page in the form of [ParsePage].
+// Bytes returns the page as the bytes that [ParsePage] reads.
 func (p *Page) Bytes() *[PageBytes]byte {
 	data := new([PageBytes]byte)
 	for word, taken := range p.taken {
@@ -67,7 +67,7 @@ func (p *Page) Bytes() *[PageBytes]byte {
 // Byte returns byte i of [Page.Bytes].
 func (p *Page) Byte(i int) byte { return byte(p.taken[i/8] >> (i % 8 * 8)) }
 
-// Set marks an address as taken or free.
+// Set marks the address at index as taken, or as free if taken is false.
 func (p *Page) Set(index int, taken bool) {
 	if taken {
 		p.taken[index/64] |= 1 << (index % 64)
@@ -85,7 +85,7 @@ func (p *Page) summarize(word int) {
 	}
 }
 
-// Taken reports whether an address is taken.
+// Taken reports whether the address at index is taken.
 func (p *Page) Taken(index int) bool { return p.taken[index/64]>>(index%64)&1 == 1 }
 
 // Or returns a page with the addresses that are taken in p or in q.
@@ -98,7 +98,8 @@ func (p *Page) Or(q *Page) *Page {
 	return sum
 }
 
-// nextFree returns the lowest free index from from on, or pageAddrs.
+// nextFree returns the lowest free index that is not below from, or pageAddrs if there is
+// none.
 func (p *Page) nextFree(from int) int {
 	word := from / 64
 	if free := ^p.taken[word] >> (from % 64); free != 0 {
@@ -128,7 +129,7 @@ type Used interface {
 // returns an *[ExhaustedError]; it also returns errors of used.
 func Choose(r *Range, used Used) (netip.Addr, error) { return ChooseFrom(r, used, r.First()) }
 
-// ChooseFrom is [Choose] among the addresses from from on.
+// ChooseFrom is like [Choose], but passes over the addresses below from.
 func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 	addr, ok := r.Next(from)
 	for ok {
@@ -157,8 +158,8 @@ func ChooseFrom(r *Range, used Used, from netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, r.Exhausted()
 }
 
-// ChooseAfter is [Choose] among the addresses after last, and then among the others. The
-// zero last is none.
+// ChooseAfter returns the lowest free address after last. If there is none, or if last is
+// the zero Addr, it returns the same as [Choose].
 func ChooseAfter(r *Range, used Used, last netip.Addr) (netip.Addr, error) {
 	if next := last.Next(); next.IsValid() {
 		addr, err := ChooseFrom(r, used, next)

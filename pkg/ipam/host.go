@@ -10,10 +10,10 @@ import (
 // HostNode takes the place of the node in the name of a [HostPool].
 const HostNode = "rail-cni-host"
 
-// HostPool returns the pool of the host parts of a pool's addresses: the network of the
-// same length that begins with the family's first address, 0.0.0.0/16 for example. If a node
-// has a block of it, it has the same block in each pool of the address space that has this
-// length and sameHost.
+// HostPool returns the pool of the host parts of p's addresses. Its network has the same
+// length as p's network, and begins with the first address of the family: 0.0.0.0/16, for
+// example. If a node holds a block of this pool, it holds the corresponding block in each
+// pool of the same address space that has a network of the same length and sameHost.
 func HostPool(p Pool) Pool {
 	zero := netip.IPv4Unspecified()
 	if p.Prefix.Addr().Is6() {
@@ -22,8 +22,8 @@ func HostPool(p Pool) Pool {
 	return Pool{Space: p.Space, Node: HostNode, Prefix: netip.PrefixFrom(zero, p.Prefix.Bits())}
 }
 
-// Move returns the address of the network to that has the host part of addr. Both networks
-// are masked, of addr's family and of one length.
+// Move returns the address in the network to that has the same host part as addr. The
+// network of addr must have the same length as to. to must be masked, and of addr's family.
 func Move(addr netip.Addr, to netip.Prefix) netip.Addr {
 	host, network := addr.AsSlice(), to.Addr().AsSlice()
 	for bit := range to.Bits() {
@@ -34,14 +34,14 @@ func Move(addr netip.Addr, to netip.Prefix) netip.Addr {
 	return moved
 }
 
-// MovePrefix returns p with the network bits of to: the same part of another network of one
-// length. A p that is larger than to becomes to.
+// MovePrefix returns the part of the network to that corresponds to p, a part of another
+// network of the same length. If p is larger than to, MovePrefix returns to.
 func MovePrefix(p, to netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(Move(p.Masked().Addr(), to), max(p.Bits(), to.Bits()))
 }
 
-// Moved returns the range with the same host parts in the network to. Exclusions outside of
-// r's network are left out.
+// Moved returns the range with the same host parts in the network to. It leaves out
+// exclusions that are outside of r's network.
 func (r *Range) Moved(to netip.Prefix) *Range {
 	moved := &Range{prefix: to, first: Move(r.first, to), last: Move(r.last, to), spec: r.spec}
 	lowest, highest := r.prefix.Addr(), iprange.Last(r.prefix)
@@ -77,8 +77,8 @@ func (r *Range) Moved(to netip.Prefix) *Range {
 	return moved
 }
 
-// OnRails returns the pools of all rails of the node, the claim's own included. It returns
-// none for a claim without SameHost.
+// OnRails returns the pools of all rails of the node, including the claim's own pool. It
+// returns none for a claim without SameHost.
 func (c *Claim) OnRails() []Pool {
 	var pools []Pool
 	for _, p := range c.SameHost {
@@ -87,15 +87,16 @@ func (c *Claim) OnRails() []Pool {
 	return pools
 }
 
-// HostTaken returns the error of an ADD that cannot have addr, which has the host part that its
-// container has on other rails. It wraps why.
+// HostTaken returns the error of an ADD that cannot get addr. The ADD needs addr because
+// addr has the host part that the container has on its other rails. The error wraps why.
 func HostTaken(addr netip.Addr, why error) error {
 	return failure.From(why, failure.TryAgain, "%s, which has the host part of the pod's other rails, is not free on this rail", addr).
 		Cure("wait for the pod's next sandbox, which gets another host part; if the error repeats, add the address to \"exclude\"")
 }
 
-// WantsOtherHost returns the error of an ADD that requests an address with another host part
-// than that of its container's other rails, whose address on this rail is host.
+// WantsOtherHost returns the error of an ADD that requests want, although its container has
+// another host part on its other rails. host is the address on this rail that has that host
+// part.
 func WantsOtherHost(owner Owner, want, host netip.Addr) error {
 	return failure.New(failure.IPAM, "%s asks for %s, but its addresses on the other rails have the host part of %s", owner.PodRef, want, host).
 		Cure("ask for addresses with the same host part on all rails")

@@ -11,8 +11,8 @@ import (
 // same pool, even if several networks use them.
 type Pool struct {
 	Space string // network_name, "" for the unnamed address space
-	// Node is the name of the node whose slice Prefix is, "" if nodes share the
-	// pool; [HostNode] for a [HostPool].
+	// Node is the name of a node if Prefix is the slice of that node, or "" if nodes share
+	// the pool. In a [HostPool] it is [HostNode].
 	Node   string
 	Prefix netip.Prefix // masked
 }
@@ -34,9 +34,9 @@ func (p Pool) Name() string {
 	return p.inSpace(name)
 }
 
-// ReservationName returns the name of the reservation of addr in the pool's
-// address space in whereabouts' form: "[space-]address", with '-' for every ':'
-// and a final "0" if the name would end with one.
+// ReservationName returns the name of the reservation of addr in the pool's address space,
+// in whereabouts' form: "[space-]address", with '-' for every ':'. If the address ends with
+// ':', a "0" is appended to it.
 func (p Pool) ReservationName(addr netip.Addr) string {
 	text := addr.String()
 	if strings.HasSuffix(text, ":") {
@@ -56,16 +56,16 @@ func dashed(s string) string {
 	return strings.NewReplacer(":", "-", "/", "-").Replace(s)
 }
 
-// CheckSpace returns an error unless space can be an address space: the names
-// of pools and reservations with it must be names of Kubernetes objects (RFC
-// 1123 subdomains). Otherwise the API server would refuse each pod's ADD.
+// CheckSpace returns an error if space cannot be an address space. The names of pools and
+// reservations contain the space, and they must be names of Kubernetes objects (RFC 1123
+// subdomains). Otherwise the API server would refuse each pod's ADD.
 func CheckSpace(space string) error {
 	if space == "" {
 		return nil
 	}
 	for _, node := range []string{BlockNode, HostNode} {
 		if space == node || strings.HasSuffix(space, "-"+node) {
-			return failure.New(failure.InvalidConfig, "network_name %q is reserved for the IPPools of blocks", space).Cure("use another name")
+			return failure.New(failure.InvalidConfig, "network_name %q is reserved for the IPPools of blocks", space).Cure("use another network_name")
 		}
 	}
 	if len(space) > maxSpace || !subdomain(space) {

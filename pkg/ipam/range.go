@@ -23,7 +23,7 @@ type RangeSpec struct {
 	Exclude []netip.Prefix
 	// ExcludeText is Exclude in the user's own form, for messages.
 	ExcludeText []string
-	// Avoid lists addresses of others: gateways.
+	// Avoid lists the addresses of gateways, which are not assigned either.
 	Avoid []netip.Addr
 	// Small permits networks of one or two addresses, of which all are usable (RFC 3021,
 	// RFC 6164).
@@ -41,9 +41,9 @@ type Range struct {
 // block is a run of addresses, both ends included.
 type block struct{ lo, hi netip.Addr }
 
-// TooSmallError is the error of a network without an address to assign:
-// whereabouts reserves the first and the last one of every network, IPv6 too.
-// See [RangeSpec.Small].
+// TooSmallError is the error of a network that has no address to assign. whereabouts
+// reserves the first and the last address of every network, also in IPv6. See
+// [RangeSpec.Small].
 type TooSmallError struct{ Prefix netip.Prefix }
 
 func (e *TooSmallError) Error() string {
@@ -96,8 +96,9 @@ func NewRange(spec RangeSpec) (*Range, error) {
 	return r, nil
 }
 
-// Within returns the part of the range that lies in the blocks, which do not overlap, with
-// the mask of the whole range. It returns false if no address of the blocks can be assigned.
+// Within returns the part of the range that lies in the blocks. The blocks must not
+// overlap. The part has the mask of the whole range. Within returns false if the part has
+// no address that can be assigned.
 func (r *Range) Within(blocks []netip.Prefix) (*Range, bool) {
 	if len(blocks) == 0 {
 		return nil, false
@@ -121,9 +122,9 @@ func (r *Range) Within(blocks []netip.Prefix) (*Range, bool) {
 	return &part, some
 }
 
-// Part returns the part of the range in slice, a network within the range's:
-// bounds outside of it still count. It returns a *[TooSmallError], or an error
-// of kind IPAM if the part is empty.
+// Part returns the part of the range that lies in slice, which must be a part of the
+// range's network. The bounds of the range still apply. Part returns a *[TooSmallError] if
+// slice is too small, and an error of kind IPAM if the part is empty.
 func (r *Range) Part(slice netip.Prefix) (*Range, error) {
 	spec := r.spec
 	spec.Prefix, spec.Start, spec.End = slice, netip.Addr{}, netip.Addr{}
@@ -164,10 +165,10 @@ func (r *Range) Exhausted() *ExhaustedError {
 	return &ExhaustedError{First: r.first, Last: r.last, Prefix: r.prefix, Exclude: r.spec.ExcludeText}
 }
 
-// Next returns the lowest address of the range from from on, and false if there
-// is none. Its cost is that of a binary search in the excluded blocks.
+// Next returns the lowest address of the range that is not excluded and not below from. It
+// returns false if there is none. It costs a binary search in the excluded blocks.
 func (r *Range) Next(from netip.Addr) (netip.Addr, bool) {
-	if from.Less(r.first) { // as the invalid address is
+	if from.Less(r.first) { // the invalid address is less than all others
 		from = r.first
 	}
 	if b, closed := r.blockOf(from); closed {
@@ -179,7 +180,7 @@ func (r *Range) Next(from netip.Addr) (netip.Addr, bool) {
 	return from, true
 }
 
-// Why returns the reason why the range does not assign addr, "" if it does.
+// Why returns the reason why the range does not assign addr, or "" if it does.
 func (r *Range) Why(addr netip.Addr) string {
 	switch {
 	case !r.prefix.Contains(addr):
@@ -195,8 +196,8 @@ func (r *Range) Why(addr netip.Addr) string {
 	return ""
 }
 
-// inBounds reports whether a lies between the bounds. No address of the other family does: all of
-// IPv4 is less than IPv6.
+// inBounds reports whether a lies between the bounds. An address of the other family never
+// does, because every IPv4 address is less than every IPv6 address.
 func (r *Range) inBounds(a netip.Addr) bool { return !a.Less(r.first) && !r.last.Less(a) }
 
 func (r *Range) blockOf(a netip.Addr) (block, bool) {

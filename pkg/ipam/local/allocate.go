@@ -83,9 +83,9 @@ func (p *pool) heldBy(owner ipam.Owner) (netip.Addr, *record, error) {
 	return netip.Addr{}, nil, nil
 }
 
-// renew writes owner, whose container may be a new one, into its record r of addr. It
-// returns false if another pool has reserved the address meanwhile: then the
-// record is gone.
+// renew writes owner into r, the record of addr that owner already has. owner's container
+// may be a new one. renew returns false if another pool has reserved the address meanwhile.
+// Then the record is gone.
 func (p *pool) renew(ctx context.Context, owner ipam.Owner, addr netip.Addr, r *record, c ipam.Claim) (bool, error) {
 	if was := r.owner(); was != owner {
 		if err := p.link(owner, addr); err != nil {
@@ -129,15 +129,15 @@ func (p *pool) takeWanted(ctx context.Context, owner ipam.Owner, c ipam.Claim) e
 	return err
 }
 
-// foreignChecks is the number of addresses found to be taken in other pools after
-// which all of those are read at once.
+// foreignChecks is a number of chosen addresses that turn out to be taken in other pools.
+// After so many of them, all addresses that are taken in other pools are read at once.
 const foreignChecks = 8
 
-// lastFile has the address that was handed out last, for claims that rotate. It may be
-// lost or wrong: then another free address is the next one.
+// lastFile has the address that was handed out last, for claims that rotate. The file may
+// be lost or wrong. Then the next claim gets another free address.
 const lastFile = "last"
 
-// last returns the address in lastFile, the zero Addr if there is none.
+// last returns the address in lastFile, or the zero Addr if there is none.
 func (p *pool) last() netip.Addr {
 	data, err := p.dir.Read(lastFile)
 	if err != nil {
@@ -147,7 +147,8 @@ func (p *pool) last() netip.Addr {
 	return addr
 }
 
-// takeFree takes the free address that the claim asks for: the lowest, or the next one.
+// takeFree takes the free address that the claim asks for: the lowest one, or with Rotate
+// the next one after the last.
 func (p *pool) takeFree(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
 	var last netip.Addr
 	if c.Rotate {
@@ -200,9 +201,9 @@ func exhaustedError(err error) error {
 	return failure.From(err, failure.IPAM, "").Cure("end attachments that are not needed, or widen the range")
 }
 
-// hideForeign hides all reserved addresses in the range, including this pool's
-// own, which are taken anyway. It uses only the names, because reading each
-// reservation would cost ten times as much.
+// hideForeign hides all reserved addresses in the range. This includes the addresses that
+// this pool has reserved, which are taken anyway. hideForeign reads only the names of the
+// reservations, because reading each reservation would cost ten times as much.
 func (p *pool) hideForeign(r *ipam.Range) error {
 	addrs, err := p.reserved.addrs()
 	if err != nil {
@@ -219,8 +220,8 @@ func (p *pool) hideForeign(r *ipam.Range) error {
 	return nil
 }
 
-// take writes owner's record of addr, which has none. It returns false if
-// another pool holds the address; then nothing of it is left here.
+// take writes a record of addr for owner. addr must not have a record. If another pool
+// holds the address, take returns false and leaves nothing behind.
 func (p *pool) take(ctx context.Context, owner ipam.Owner, addr netip.Addr, exclusive bool) (bool, error) {
 	if exclusive && p.reserved.elsewhere(addr) {
 		return false, nil
@@ -248,7 +249,7 @@ func (p *pool) link(owner ipam.Owner, addr netip.Addr) error {
 	return p.byAttachment.set(attachmentKey(owner), addr)
 }
 
-// unlinkOther removes the links of was that owner does not have.
+// unlinkOther removes the links of the former owner, was, that are not links of owner, too.
 func (p *pool) unlinkOther(was, owner ipam.Owner, addr netip.Addr) error {
 	var err error
 	if podKey(was) != podKey(owner) {

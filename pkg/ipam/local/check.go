@@ -29,7 +29,7 @@ func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (neti
 	}
 	p, err := s.openPool(ctx, id, false)
 	if errors.Is(err, fs.ErrNotExist) {
-		return netip.Addr{}, none(errors.New("it has no assigned address"))
+		return netip.Addr{}, none(errors.New("the pool has no assigned address"))
 	}
 	if err != nil {
 		return netip.Addr{}, err
@@ -44,7 +44,7 @@ func (s *Store) check(ctx context.Context, owner ipam.Owner, id ipam.Pool) (neti
 			return addr, nil
 		}
 	}
-	return netip.Addr{}, none(errors.New("this attachment has no address in it"))
+	return netip.Addr{}, none(errors.New("this attachment has no address in the pool"))
 }
 
 // Allocation is an assigned address.
@@ -75,7 +75,7 @@ func (s *Store) Allocations(ctx context.Context, id ipam.Pool) ([]Allocation, er
 		switch {
 		case readErr != nil:
 			found = append(found, Allocation{Addr: addr})
-		case r != nil: // one that was set aside has no owner either
+		case r != nil: // a record that was set aside has no owner either
 			found = append(found, Allocation{addr, r.owner()})
 		}
 	}

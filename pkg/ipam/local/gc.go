@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// GC implements [ipam.Store]: it reads every pool of the node. Records that are
-// younger than the call stay: the runtime's list may be older than they are.
+// GC implements [ipam.Store]. It reads every pool of the node. Records that are younger
+// than the call stay, because the runtime may have made its list before these records.
 func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []ipam.Attachment) error {
 	keep := make(map[ipam.Attachment]bool, len(valid))
 	for _, a := range valid {
@@ -29,8 +29,8 @@ func (s *Store) GC(ctx context.Context, network string, _ []ipam.Pool, valid []i
 	return errors.Join(errs...)
 }
 
-// gcPool reads the records without the lock, so that ADDs can go on, and again
-// with it before it frees one.
+// gcPool reads the records without the lock, so that ADDs can go on. If some records are
+// stale, it takes the lock and reads each of them again before it frees the address.
 func (s *Store) gcPool(ctx context.Context, id ipam.Pool, stale func(*record) bool) error {
 	p, err := s.openPool(ctx, id, false)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -27,7 +27,7 @@ func (x index) get(key string) (netip.Addr, bool) {
 	return recordAddr(name)
 }
 
-// set makes key a link to addr's record, replacing an earlier one.
+// set makes key a link to addr's record. It replaces an earlier link.
 func (x index) set(key string, addr netip.Addr) error {
 	target := "../" + recordName(addr)
 	if now, err := x.dir.Readlink(key); err == nil && now == target {

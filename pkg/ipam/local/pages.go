@@ -11,9 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// pages are the pool's map: one file for each page that has ever had an
-// address. The holder of the pool's lock changes them in place, a byte at a
-// time.
+// pages are the pool's map: one file for each page that has ever had an address. The holder
+// of the pool's lock changes the files in place, a byte at a time.
 type pages struct {
 	dir    *statefile.Dir
 	loaded map[netip.Addr]*page
@@ -21,8 +20,8 @@ type pages struct {
 
 type page struct {
 	bits *ipam.Page // as in the file
-	// hidden is bits and, in memory only, the addresses of other pools. nil
-	// while they are the same.
+	// hidden has the addresses in bits and, in memory only, the hidden addresses of other
+	// pools. It is nil while no address is hidden.
 	hidden *ipam.Page
 }
 
@@ -67,11 +66,11 @@ func (m *pages) load(base netip.Addr) (*page, error) {
 	return p, nil
 }
 
-// take marks addr taken. An error is ignored: the map may call a taken address
-// free.
+// take marks addr as taken. An error is ignored, because in the map a taken address may
+// look free.
 func (m *pages) take(addr netip.Addr) { _ = m.mark(addr, true) }
 
-// free marks addr free.
+// free marks addr as free.
 func (m *pages) free(addr netip.Addr) error { return m.mark(addr, false) }
 
 // mark changes the page in memory, even if the file cannot be written.
@@ -149,7 +148,7 @@ func (m *pages) rebuild(taken *ipam.Set, bases map[netip.Addr]bool) error {
 	return nil
 }
 
-// rewrite writes the bytes of a page that differ.
+// rewrite writes the bytes of a page that differ between was and is.
 func (m *pages) rewrite(base netip.Addr, was, is *ipam.Page) error {
 	f, err := m.open(base)
 	if err != nil {
@@ -172,5 +171,5 @@ func (m *pages) rewrite(base netip.Addr, was, is *ipam.Page) error {
 }
 
 func mapError(err error, dir *statefile.Dir) error {
-	return failure.From(err, failure.IO, "map of the addresses in %s", dir.Path()).Cure("make it writable for root and free space on its file system")
+	return failure.From(err, failure.IO, "map of the addresses in %s", dir.Path()).Cure("make the directory writable for root and free space on its file system")
 }

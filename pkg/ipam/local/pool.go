@@ -43,8 +43,8 @@ type pool struct {
 	reserved     *reservations
 	open         []*statefile.Dir
 	nameless     bool // pool.json does not exist yet
-	// rails are the pools of other rails in which a new address' host part must be free,
-	// nil if there are none.
+	// rails are the pools of the other rails in which the host part of a new address must
+	// be free, or nil if there are none.
 	rails *rails
 
 	lock  *statefile.Lock // nil while unlocked
@@ -57,7 +57,8 @@ func poolDir(prefix netip.Prefix) string {
 	return strings.Replace(prefix.String(), "/", "_", 1)
 }
 
-// poolPrefix is the inverse of poolDir. It returns false for other names.
+// poolPrefix is the inverse of poolDir. It returns false for a name that poolDir never
+// returns.
 func poolPrefix(name string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(strings.Replace(name, "_", "/", 1))
 	return p, err == nil && poolDir(p.Masked()) == name
@@ -73,9 +74,9 @@ func spaceDir(space string) string {
 	return statefile.Name(unnamedSpace + "-" + space)
 }
 
-// openPool opens a pool's directories. Unless create is set, a missing pool, or
-// one that was never completed and so has no record, is an error that wraps
-// [fs.ErrNotExist].
+// openPool opens a pool's directories. If create is not set, it returns an error that wraps
+// [fs.ErrNotExist] for a missing pool. It returns this error, too, for a pool that was
+// never completed, and so has no records.
 func (s *Store) openPool(ctx context.Context, id ipam.Pool, create bool) (*pool, error) {
 	root, err := s.root(ctx, create)
 	if err != nil {
@@ -124,8 +125,8 @@ func (p *pool) close() {
 	}
 }
 
-// checkInfo compares pool.json with the requested pool. A pool has none until
-// the first holder of its lock has written it.
+// checkInfo compares pool.json with the requested pool. A pool has no pool.json until the
+// first holder of its lock has written the file.
 func (p *pool) checkInfo() error {
 	path := filepath.Join(p.dir.Path(), poolFile)
 	data, err := p.dir.Read(poolFile)
@@ -134,11 +135,11 @@ func (p *pool) checkInfo() error {
 		return nil
 	}
 	if err != nil {
-		return failure.From(err, failure.IO, "address pool %s", path).Cure("make it readable for root")
+		return failure.From(err, failure.IO, "address pool %s", path).Cure("make the file readable for root")
 	}
 	var info poolInfo
 	if err := json.Unmarshal(data, &info); err != nil {
-		return failure.From(err, failure.BadRecord, "address pool %s is corrupt", path).Cure("remove it if the records beside it belong to that network")
+		return failure.From(err, failure.BadRecord, "address pool %s is corrupt", path).Cure("remove the file if the records beside it belong to the network that its directory is named after")
 	}
 	if info.Version > recordVersion {
 		return failure.New(failure.BadRecord, "address pool %s was written by a newer version (%d)", path, info.Version).
@@ -180,7 +181,7 @@ func (p *pool) acquire(ctx context.Context) error {
 	if err == nil {
 		err = p.begin(ctx)
 	}
-	return failure.From(err, failure.IO, "address pool %s", p.dir.Path()).Cure("make it writable for root and free space on its file system")
+	return failure.From(err, failure.IO, "address pool %s", p.dir.Path()).Cure("make the directory writable for root and free space on its file system")
 }
 
 func (p *pool) begin(ctx context.Context) error {
@@ -207,9 +208,9 @@ func (p *pool) begin(ctx context.Context) error {
 	return err
 }
 
-// end marks the pool consistent after an operation that returned err, so that
-// the next holder of the lock need not tidy up. After an error other than a
-// refusal it tidies first; if that fails too the pool stays marked.
+// end marks the pool as consistent after an operation that returned err, so that the next
+// holder of the lock need not tidy up. If err is an error other than a refusal, end tidies
+// up first. If that fails, the pool stays marked as busy.
 func (p *pool) end(ctx context.Context, err error) {
 	if err != nil && !refusal(err) {
 		ctx, cancel := afterwards(ctx)
@@ -283,7 +284,7 @@ func (x index) tidy(taken *ipam.Set) error {
 	return err
 }
 
-// entries returns the names of everything in d, temporary files too.
+// entries returns the names of everything in d, including temporary files.
 func entries(d *statefile.Dir) ([]string, error) {
 	found, err := list(d)
 	names := make([]string, len(found))
@@ -297,9 +298,9 @@ func entries(d *statefile.Dir) ([]string, error) {
 func list(d *statefile.Dir) ([]fs.DirEntry, error) {
 	f, err := d.OpenFile(".", os.O_RDONLY)
 	if err != nil {
-		return nil, failure.From(err, failure.IO, "%s", d.Path()).Cure("make it readable for root")
+		return nil, failure.From(err, failure.IO, "%s", d.Path()).Cure("make the directory readable for root")
 	}
 	defer f.Close()
 	found, err := f.ReadDir(-1)
-	return found, failure.From(err, failure.IO, "%s", d.Path()).Cure("make it readable for root")
+	return found, failure.From(err, failure.IO, "%s", d.Path()).Cure("make the directory readable for root")
 }

@@ -59,8 +59,8 @@ func recordAddr(name string) (netip.Addr, bool) {
 	return addr, err == nil && recordName(addr) == name
 }
 
-// errNewer is wrapped by parseRecord's error for a record of a newer release:
-// it is not corrupt, and must not be changed.
+// errNewer is wrapped by the error of [parseRecord] if a newer release has written the
+// record. Such a record is not corrupt, and must not be changed.
 var errNewer = errors.New("written by a newer version")
 
 // parseRecord reads the record of addr.
@@ -77,10 +77,10 @@ func parseRecord(data []byte, addr netip.Addr) (*record, error) {
 	}
 	p, err := netip.ParsePrefix(r.Address)
 	if err != nil {
-		return nil, fmt.Errorf("its address: %w", err)
+		return nil, fmt.Errorf("its address is unreadable: %w", err)
 	}
 	if p.Addr() != addr {
-		return nil, fmt.Errorf("it is for %s", p.Addr())
+		return nil, fmt.Errorf("it is the record of %s", p.Addr())
 	}
 	if r.SetAside == "" && r.ContainerID == "" {
 		return nil, errors.New("it has no container id")
@@ -88,8 +88,9 @@ func parseRecord(data []byte, addr netip.Addr) (*record, error) {
 	return &r, nil
 }
 
-// read returns addr's record, or nil if there is none. It sets an unreadable
-// record aside and returns an error once.
+// read returns addr's record, or nil if there is none. It returns an error if the record is
+// unreadable. If it also holds the lock, it sets the record aside, so that later reads
+// return no error.
 func (p *pool) read(addr netip.Addr) (*record, error) {
 	name := recordName(addr)
 	data, err := p.dir.Read(name)
@@ -98,7 +99,7 @@ func (p *pool) read(addr netip.Addr) (*record, error) {
 	}
 	path := filepath.Join(p.dir.Path(), name)
 	if err != nil {
-		return nil, failure.From(err, failure.IO, "address record %s", path).Cure("make it readable for root")
+		return nil, failure.From(err, failure.IO, "address record %s", path).Cure("make the file readable for root")
 	}
 	r, err := parseRecord(data, addr)
 	switch {
@@ -107,22 +108,22 @@ func (p *pool) read(addr netip.Addr) (*record, error) {
 	case errors.Is(err, errNewer):
 		return nil, failure.From(err, failure.BadRecord, "address record %s", path).Cure("use the newer version of the plugin")
 	case p.lock == nil:
-		return nil, p.corrupt(err, path, "it is set aside by the next ADD or DEL that meets it")
+		return nil, p.corrupt(err, path, "nothing to do: the next ADD or DEL that reads the record sets it aside")
 	}
 	aside, asideErr := p.setAside(addr)
 	if asideErr != nil {
-		return nil, errors.Join(p.corrupt(err, path, "see to the other error"), asideErr)
+		return nil, errors.Join(p.corrupt(err, path, "correct the cause of the error that follows"), asideErr)
 	}
 	return nil, p.corrupt(err, path, fmt.Sprintf(
-		"its content is now in %s, and %s stays taken: remove %s when no pod uses that address", aside, addr, path))
+		"the content of the record is now in %s, and %s stays taken: remove %s when no pod uses that address", aside, addr, path))
 }
 
 func (p *pool) corrupt(err error, path, cure string) error {
 	return failure.From(err, failure.BadRecord, "address record %s is corrupt", path).Cure("%s", cure)
 }
 
-// setAside renames the unreadable record of addr and puts one without an owner
-// in its place. The link comes first, so that the address never looks free. The
+// setAside renames the unreadable record of addr and puts a record without an owner in its
+// place. It makes a link with the new name first, so that the address never looks free. The
 // caller holds the lock.
 func (p *pool) setAside(addr netip.Addr) (string, error) {
 	name := recordName(addr)

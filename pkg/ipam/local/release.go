@@ -10,9 +10,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// Release implements [ipam.Store]. If one of pools holds nothing of owner, or
-// pools is empty, it reads every other pool: the config may have changed since
-// ADD, and an attachment that ends must not hold anything.
+// Release implements [ipam.Store]. If pools is empty, or owner has no address in one of
+// pools, Release also searches all other pools. The config may have changed since ADD, and
+// an attachment that ends must not keep an address.
 func (s *Store) Release(ctx context.Context, owner ipam.Owner, pools []ipam.Pool) error {
 	found, err := s.releaseIn(ctx, owner, pools)
 	if found == len(pools) && len(pools) > 0 {
@@ -62,7 +62,7 @@ func (s *Store) releaseOne(ctx context.Context, owner ipam.Owner, id ipam.Pool) 
 	return had, err
 }
 
-// linksOf returns the addresses that owner's links name, without a check.
+// linksOf returns the addresses that owner's links name. It does not check the records.
 func (p *pool) linksOf(owner ipam.Owner) []netip.Addr {
 	var addrs []netip.Addr
 	add := func(x index, key string) {
@@ -92,16 +92,16 @@ func (p *pool) releaseLinked(ctx context.Context, owner ipam.Owner) (bool, error
 		case r == nil || !owner.Same(r.owner()):
 			errs = append(errs, p.byPod.drop(podKey(owner), addr), p.byAttachment.drop(attachmentKey(owner), addr))
 		default:
-			// The pod's new container has taken it over.
+			// The pod's new container has taken over the address.
 			errs = append(errs, p.byAttachment.drop(attachmentKey(owner), addr))
 		}
 	}
 	return had, errors.Join(errs...)
 }
 
-// free makes addr available again. The bit comes first, because the map may
-// call a taken address free, but not vice versa; the record comes before the
-// links, by which a later DEL finds it.
+// free makes addr available again. It clears the bit first: in the map a taken address may
+// look free, but a free address must not look taken. It removes the record before the
+// links, because a later DEL finds the record by the links.
 func (p *pool) free(ctx context.Context, owner ipam.Owner, addr netip.Addr) error {
 	if err := p.pages.free(addr); err != nil {
 		return err

@@ -11,14 +11,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// reservations are the addresses of an address space that a pool has reserved
-// against the other pools: links, named by the address, to its record.
+// reservations are the reserved addresses of an address space, as one pool sees them. A
+// pool reserves an address against the other pools by a link to its record of the address.
+// The link is named after the address.
 //
-// They are changed under a lock of their own, which is taken inside a pool's
-// lock. No pool's lock is taken inside it.
+// The links are changed under a separate lock. A process may take this lock while it holds
+// a pool's lock, but not the other way round.
 type reservations struct {
 	space *statefile.Dir // the address space
-	dir   *statefile.Dir // its "reserved"
+	dir   *statefile.Dir // the directory "reserved" in space
 	pool  string         // the name of the pool's directory in space
 }
 
@@ -47,8 +48,8 @@ func (r *reservations) elsewhere(addr netip.Addr) bool {
 	return r.space.Exists(strings.TrimPrefix(target, "../"))
 }
 
-// take reserves addr, whose record exists already, and reports whether that
-// succeeded: false means that another pool has it.
+// take reserves addr, whose record must exist already. It returns false if another pool has
+// reserved addr.
 func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) {
 	lock, err := r.space.Lock(ctx, reservedLock)
 	if err != nil {
@@ -72,7 +73,7 @@ func (r *reservations) take(ctx context.Context, addr netip.Addr) (bool, error) 
 		Cure("make the directory writable for root and free space on its file system")
 }
 
-// free removes the reservation of addr if it is this pool's.
+// free removes the reservation of addr if this pool has made it.
 func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
 	if !r.owned(addr) {
 		return nil
@@ -88,7 +89,7 @@ func (r *reservations) free(ctx context.Context, addr netip.Addr) error {
 	return r.dir.Remove(addr.String())
 }
 
-// addrs lists the reserved addresses, this pool's and the others'.
+// addrs returns the reserved addresses of all pools of the address space.
 func (r *reservations) addrs() ([]netip.Addr, error) {
 	names, err := entries(r.dir)
 	if err != nil {

@@ -13,17 +13,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// hostLock is the lock of an address space that is held from the choice of a host part until
-// the record of its first address exists. It is taken before the lock of a pool.
+// hostLock is a lock of an address space. A process holds it from the choice of a host part
+// until the record of the first address with this host part exists. It is taken before the
+// lock of a pool.
 const hostLock = "host.lock"
 
-// rails are the pools of the other rails for a claim with SameHost. Only their records count:
-// a process that is killed leaves no choice of a host part behind.
+// rails are the pools of the other rails for a claim with SameHost. Only the records in
+// them count, so a process that is killed leaves no choice of a host part behind.
 type rails struct {
 	own  netip.Prefix
-	open []*pool // without those that have never had an address
-	// others are the networks of the other rails, and reserved are the addresses of the
-	// address space that pools have reserved, nil if they do not count.
+	open []*pool // the pools, without those that have never had an address
+	// others are the networks of the other rails. reserved are the reservations of the
+	// address space, or nil if reservations do not count.
 	others   []netip.Prefix
 	reserved *reservations
 }
@@ -37,7 +38,7 @@ func (s *Store) openFree(ctx context.Context, p *pool, c ipam.Claim) (*rails, er
 	return r, err
 }
 
-// openRails opens the pools of the other rails, to be read.
+// openRails opens the pools of the other rails for reading.
 func (s *Store) openRails(ctx context.Context, c ipam.Claim) (*rails, error) {
 	r := &rails{own: c.Pool.Prefix}
 	for _, id := range c.OnRails() {
@@ -64,8 +65,9 @@ func (r *rails) close() {
 	}
 }
 
-// allocateSameHost assigns owner an address with the host part that its container has on the
-// other rails. If it has none, it chooses one that is free on all rails.
+// allocateSameHost assigns owner an address with the host part that its container has on
+// the other rails. If the container has none yet, allocateSameHost chooses a host part that
+// is free on all rails.
 func (s *Store) allocateSameHost(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
 	p, err := s.openPool(ctx, c.Pool, true)
 	if err != nil {
@@ -81,7 +83,7 @@ func (s *Store) allocateSameHost(ctx context.Context, owner ipam.Owner, c ipam.C
 		return netip.Addr{}, err
 	}
 	defer release(lock)
-	// Another rail's ADD may have chosen one meanwhile.
+	// The ADD of another rail may have chosen a host part meanwhile.
 	addr, err = s.withHost(ctx, p, owner, c)
 	if addr.IsValid() || err != nil {
 		return addr, err
@@ -104,7 +106,7 @@ func (s *Store) allocateSameHost(ctx context.Context, owner ipam.Owner, c ipam.C
 }
 
 // withHost assigns owner the address with the host part that its container has on other
-// rails. It returns the zero Addr if there is none.
+// rails. It returns the zero Addr if the container has no host part yet.
 func (s *Store) withHost(ctx context.Context, p *pool, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
 	others, err := s.openRails(ctx, c)
 	if err != nil {
@@ -143,7 +145,7 @@ func (p *pool) alone(ctx context.Context, do func() (netip.Addr, error)) (netip.
 }
 
 // giveUpUnless frees the address that a former container of owner's pod has, unless keep
-// returns true for it.
+// returns true for that address.
 func (p *pool) giveUpUnless(ctx context.Context, owner ipam.Owner, keep func(held netip.Addr) bool) error {
 	held, r, err := p.heldBy(owner)
 	if err != nil || r == nil || keep(held) || r.ContainerID == owner.ContainerID {
@@ -153,8 +155,9 @@ func (p *pool) giveUpUnless(ctx context.Context, owner ipam.Owner, keep func(hel
 }
 
 // hostOf returns the address in own's pool with the host part that owner's container has on
-// any rail, the zero Addr if it has none. It is an error if another interface of the container
-// has it on own's rail. It reads without a lock.
+// any rail. It returns the zero Addr if the container has no address on a rail. It returns
+// an error if another interface of the container has an address on own's rail. It reads
+// without a lock.
 func (r *rails) hostOf(own *pool, owner ipam.Owner) (netip.Addr, error) {
 	var host netip.Addr
 	for _, p := range append([]*pool{own}, r.open...) {
@@ -172,8 +175,8 @@ func (r *rails) hostOf(own *pool, owner ipam.Owner) (netip.Addr, error) {
 	return host, nil
 }
 
-// heldByContainer returns the addresses of a container's interfaces. It passes over records
-// that cannot be read: those say nothing about the container.
+// heldByContainer returns the addresses of a container, with the interface that has each of
+// them. It skips records that cannot be read, because they do not show whose they are.
 func (p *pool) heldByContainer(id string) (map[netip.Addr]string, error) {
 	names, err := entries(p.byAttachment.dir)
 	if err != nil {
@@ -202,13 +205,13 @@ func (p *pool) heldByContainer(id string) (map[netip.Addr]string, error) {
 	return held, nil
 }
 
-// have reports whether another rail's pool has an address with addr's host part. Addresses of
-// the pod podRef do not count; with "" all count.
+// have reports whether an address with addr's host part is taken on another rail. Addresses
+// of the pod podRef do not count. If podRef is "", all addresses count.
 func (r *rails) have(addr netip.Addr, podRef string) bool {
 	if r == nil {
 		return false
 	}
-	if r.reserved != nil { // by a pool that is no rail's
+	if r.reserved != nil { // the address may be reserved by a pool that belongs to no rail
 		for _, rail := range r.others {
 			there := reservations{space: r.reserved.space, dir: r.reserved.dir, pool: poolDir(rail)}
 			if there.elsewhere(ipam.Move(addr, rail)) {
@@ -228,7 +231,7 @@ func (r *rails) have(addr netip.Addr, podRef string) bool {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		// One that cannot be read is another pod's.
+		// A record that cannot be read counts as another pod's.
 		if held, err := parseRecord(data, there); err != nil || held.PodRef != podRef {
 			return true
 		}

@@ -19,7 +19,7 @@ import (
 // is safe for concurrent use by goroutines and processes.
 type Store struct {
 	path   string // <state directory>/ipam
-	bootID string // file
+	bootID string // the file with the boot ID
 	now    func() time.Time
 }
 
@@ -89,7 +89,7 @@ func (s *Store) freshBoot(ctx context.Context, root *statefile.Dir) error {
 	for _, name := range names {
 		if name == unnamedSpace || strings.HasPrefix(name, unnamedSpace+"-") || strings.HasPrefix(name, tmpPrefix) {
 			if err := root.RemoveAll(name); err != nil {
-				return failure.Wrap(err, failure.IO, "addresses of the last boot")
+				return failure.Wrap(err, failure.IO, "cannot remove the addresses of the last boot")
 			}
 		}
 	}

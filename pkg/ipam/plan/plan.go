@@ -69,9 +69,9 @@ func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 	return claims, assignRequested(conf, claims)
 }
 
-// onAllRails returns the range of a rail with the bounds and exclusions that lie in the
-// networks of other rails, because they are written without ${rail}: the same host parts are
-// then free on all rails.
+// onAllRails returns the range r of one rail. It moves into r the bounds and exclusions
+// that lie in the networks of other rails, as they do if they are written without ${rail}.
+// So the same host parts are free on all rails.
 func onAllRails(r netconf.WhereaboutsRange, rails []netip.Prefix) netconf.WhereaboutsRange {
 	r.Exclude = slices.Clone(r.Exclude)
 	for _, rail := range rails {
@@ -92,8 +92,9 @@ func onAllRails(r netconf.WhereaboutsRange, rails []netip.Prefix) netconf.Wherea
 	return r
 }
 
-// avoid returns the gateways. With sameHost a gateway on another rail excludes its host part
-// on all rails, so that all rails have the same free host parts.
+// avoid returns the addresses of gateways that must not be assigned. With sameHost, a
+// gateway on another rail excludes its host part on all rails, so that all rails have the
+// same free host parts.
 func avoid(conf *netconf.Whereabouts, own netip.Prefix) []netip.Addr {
 	gateways := conf.Gateways()
 	for _, gw := range gateways {
@@ -117,7 +118,7 @@ next:
 			if other := claims[i].Want; other.IsValid() {
 				return failure.New(failure.InvalidConfig, "the requested addresses %s and %s are in the same range, from which an interface gets only one address",
 					other, want).
-					Cure("ask for one of them")
+					Cure("ask for only one of the two")
 			}
 			claims[i].Want = want
 			continue next

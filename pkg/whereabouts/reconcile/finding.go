@@ -13,8 +13,8 @@ type Kind string
 
 // The kinds of findings.
 const (
-	// StaleEntry: the entry is of a pod or sandbox that is gone. The entry is freed,
-	// together with its reservation.
+	// StaleEntry: the entry's pod is gone or has ended, or the entry is of a former sandbox
+	// of the pod. The entry is freed, together with its reservation.
 	StaleEntry Kind = "stale entry"
 	// StaleReservation: the reservation has no entry. The reservation is deleted.
 	StaleReservation Kind = "stale reservation"
