@@ -141,7 +141,7 @@ func TestProgramWithoutCredentialsIsNamed(t *testing.T) {
 		dir, user string
 		wants     []string
 	}{
-		"it fails":            {fails, userOf("./login", ""), []string{filepath.Join(fails, "login"), "exit code 1", "make sure that it works"}},
+		"it fails":            {fails, userOf("./login", ""), []string{filepath.Join(fails, "login"), "exit code 1", "make sure that the program works"}},
 		"it is not there":     {t.TempDir(), userOf("no-such-login", `,"installHint":"ask X"`), []string{"no-such-login not found", "ask X"}},
 		"it is refused":       {refused, userOf("./login", ""), []string{"401", "the server refused the credentials from the program " + filepath.Join(refused, "login")}},
 		"an unknown version":  {t.TempDir(), `{"name":"u","user":{"exec":{"apiVersion":"v0","command":"x","interactiveMode":"Never"}}}`, []string{"v0", "correct it"}},

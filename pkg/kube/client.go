@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Resource is a kind of object, in one namespace or in none.
+// Resource is a kind of object, in one namespace, in all namespaces or without a namespace.
 type Resource struct {
 	Group, Version, Plural string // "", "v1", "pods"
 	Namespace              string // "" if cluster-scoped, and for List and Watch of all namespaces
 }
 
-// Meta is the metadata of an object, which its JSON has under "metadata".
+// Meta is the metadata of an object. In the object's JSON it is under "metadata".
 type Meta struct {
 	Name              string            `json:"name,omitempty"`
 	Namespace         string            `json:"namespace,omitempty"`
@@ -31,17 +31,18 @@ type Meta struct {
 
 // ListOptions restrict the results of List and Watch.
 type ListOptions struct {
-	Limit         int64 // objects of one page, 500 if 0; List only
-	PageBytes     int   // List adapts the number of objects to pages of about this size; Limit is of the first one
+	Limit         int64 // number of objects in one page, 500 if 0; only for List
+	PageBytes     int   // if not 0, List makes pages of about this size; Limit applies only to the first page
 	LabelSelector string
 	FieldSelector string
 
-	// ResourceVersion for List: "" is the newest state, "0" any that the server
-	// has cached (which then ignores Limit). For Watch: the start, mostly
-	// List's result; "" reports all existing objects as ADDED first.
+	// ResourceVersion selects the state. For List, "" means the newest state, and "0" any
+	// state that the server has cached; with "0" the server ignores Limit. For Watch it is
+	// where the watch begins, mostly the result of List. If it is "", Watch first reports
+	// all existing objects as ADDED.
 	ResourceVersion string
 
-	MetadataOnly bool          // objects come with only their metadata
+	MetadataOnly bool          // the objects have only their metadata
 	Timeout      time.Duration // after which the server ends a Watch, in whole seconds; the server's choice if 0 (30 to 60 min)
 }
 
@@ -50,10 +51,10 @@ type ListOptions struct {
 type PatchOp struct {
 	Op    string
 	Path  string // JSON pointer, see [Escape]
-	Value any    // any value for encoding/json; nil is null; ignored by remove
+	Value any    // any value for encoding/json; nil means null; ignored by remove
 }
 
-// MarshalJSON writes the value also when it is null.
+// MarshalJSON writes the step as JSON. It writes the value even if it is null.
 func (o PatchOp) MarshalJSON() ([]byte, error) {
 	step := map[string]any{"op": o.Op, "path": o.Path}
 	if o.Op != "remove" {
@@ -67,7 +68,7 @@ func Escape(s string) string {
 	return strings.NewReplacer("~", "~0", "/", "~1").Replace(s)
 }
 
-// Preconditions of a Delete; empty ones are not checked.
+// Preconditions are the preconditions of a Delete. An empty field is not checked.
 type Preconditions struct {
 	UID             string `json:"uid,omitempty"`
 	ResourceVersion string `json:"resourceVersion,omitempty"`
@@ -80,8 +81,8 @@ const (
 
 	defaultLimit = 500
 
-	// A continue token is valid as long as etcd keeps old revisions (5 minutes
-	// at least). A list that is too slow for that will be so again.
+	// maxListRestarts bounds how often a list starts again. A continue token is valid as
+	// long as etcd keeps old revisions, at least 5 minutes. A slower list fails each time.
 	maxListRestarts = 3
 )
 
@@ -90,16 +91,15 @@ func (c *Client) Get(ctx context.Context, r Resource, name string) ([]byte, erro
 	return c.send(ctx, request{verb: "get", method: http.MethodGet, resource: r, name: name, accept: plainJSON})
 }
 
-// GetMeta returns the object's metadata, without the rest of it.
+// GetMeta returns the object's metadata without the rest of the object.
 func (c *Client) GetMeta(ctx context.Context, r Resource, name string) (Meta, error) {
 	return c.sendForMeta(ctx, request{verb: "get", method: http.MethodGet, resource: r, name: name, accept: metadataOnly})
 }
 
-// List calls each with the JSON of every object, page by page, and returns the
-// list's resource version, where a Watch may begin. If the server forgets the
-// list between two pages List starts again, so each may see an object twice.
-// One page is held in memory at a time. An error of each ends the list, and is
-// returned unchanged.
+// List calls each with the JSON of every object, page by page. It returns the list's
+// resource version, at which a Watch may begin. If the server forgets the list between two
+// pages, List starts again, so each may see an object twice. One page is held in memory at
+// a time. If each returns an error, List ends and returns that error unchanged.
 func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(item []byte) error) (string, error) {
 	if o.Limit <= 0 {
 		o.Limit = defaultLimit
@@ -114,7 +114,7 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(
 		query.Set("limit", strconv.FormatInt(limit, 10))
 		if next != "" {
 			query.Set("continue", next)
-			query.Del("resourceVersion") // the token contains it; the server refuses both together
+			query.Del("resourceVersion") // the token contains the resource version, and the server refuses both together
 		}
 		q := request{verb: "list", method: http.MethodGet, resource: r, query: query, accept: accept}
 		body, err := c.send(ctx, q)
@@ -151,8 +151,9 @@ func (c *Client) List(ctx context.Context, r Resource, o ListOptions, each func(
 	}
 }
 
-// nextLimit returns the number of objects of the next page, after one of limit objects
-// with so many bytes. It doubles at most, because objects differ.
+// nextLimit returns the number of objects for the next page, after a page of limit objects
+// had so many bytes. The new number is at most twice limit, because the sizes of objects
+// differ.
 func (o ListOptions) nextLimit(limit int64, bytes int) int64 {
 	switch {
 	case o.PageBytes == 0:
@@ -164,8 +165,9 @@ func (o ListOptions) nextLimit(limit int64, bytes int) int64 {
 	return limit
 }
 
-// Create creates an object. If its answer is lost the repeated request returns
-// an [IsAlreadyExists] error: the caller must then check whose object it is.
+// Create creates an object. If the answer is lost, the request is repeated, and returns an
+// error for which [IsAlreadyExists] is true. The caller must then check whose object
+// exists.
 func (c *Client) Create(ctx context.Context, r Resource, object any) (Meta, error) {
 	q := request{verb: "create", method: http.MethodPost, resource: r, accept: metadataOnly, contentType: plainJSON}
 	// For errors: the path of a create does not have the object's name.
@@ -185,29 +187,32 @@ func (c *Client) Create(ctx context.Context, r Resource, object any) (Meta, erro
 	return c.sendForMeta(ctx, q)
 }
 
-// Patch applies all steps, or none: it returns an [IsRefused] error if a test
-// among them fails. The server itself repeats a patch that races with another's
-// for as long as the request may take, and then answers that it took too long
-// (k8s.io/apiserver, GuaranteedUpdate); each repetition costs it as much as the first
-// try. It answers [IsConflict] at once if a step sets the resourceVersion to an old
-// one. If the answer is lost the repeated request
-// is mostly Refused, because the first one has changed the object: the caller
-// must then check.
+// Patch applies all steps, or none. If a test among the steps fails, it returns an error
+// for which [IsRefused] is true.
+//
+// If a patch races with another one, the server itself repeats it for as long as the
+// request may take, and then answers that it took too long (k8s.io/apiserver,
+// GuaranteedUpdate). Each repetition costs the server as much as the first try. If a step
+// sets the resourceVersion to an old one, the server does not repeat the patch:
+// [IsConflict] is true for the error.
+//
+// If the answer is lost, the repeated request is mostly refused, because the first request
+// has changed the object. The caller must then check the object.
 func (c *Client) Patch(ctx context.Context, r Resource, name string, ops []PatchOp) (Meta, error) {
 	return c.patch(ctx, r, name, "application/json-patch+json", ops)
 }
 
-// MergePatch sets the fields in patch, and removes those that are null in it
-// (RFC 7386). It may be repeated, unless it has a resourceVersion: then a lost
-// answer makes the repeated request an [IsConflict].
+// MergePatch sets the fields in patch, and removes the fields that are null in patch (RFC
+// 7386). It may be repeated, except if patch has a resourceVersion: if an answer is lost
+// then, [IsConflict] is true for the error of the repeated request.
 func (c *Client) MergePatch(ctx context.Context, r Resource, name string, patch any) (Meta, error) {
 	return c.patch(ctx, r, name, "application/merge-patch+json", patch)
 }
 
-// PatchStatus sets the fields in patch of the status of an object of a kind that Kubernetes
-// has built in, by a strategic merge patch: elements of lists are merged by their key, as
-// conditions are by "type". It may be repeated. It needs the right to patch the subresource
-// status.
+// PatchStatus sets fields of an object's status to those in patch. The kind of the object
+// must be built into Kubernetes, because the request is a strategic merge patch: it merges
+// the elements of lists by their key, conditions for example by "type". PatchStatus may be
+// repeated. It needs the right to patch the subresource status.
 func (c *Client) PatchStatus(ctx context.Context, r Resource, name string, patch any) (Meta, error) {
 	return c.patchSub(ctx, r, name, "status", "application/strategic-merge-patch+json", map[string]any{"status": patch})
 }
@@ -225,10 +230,11 @@ func (c *Client) patchSub(ctx context.Context, r Resource, name, sub, contentTyp
 	return c.sendForMeta(ctx, q)
 }
 
-// Delete removes the object, or marks it if it has finalizers. It returns a
-// [IsConflict] error if a precondition does not hold. If the answer is lost the
-// repeated request returns [IsNotFound] or, if the name is in use again, Conflict
-// because of the UID. Without a UID it would delete the new object.
+// Delete removes the object, or marks it as deleted if it has finalizers. If a precondition
+// does not hold, it returns an error for which [IsConflict] is true. If the answer is lost,
+// the request is repeated, and [IsNotFound] is true for the error. If the name is in use
+// again by then, [IsConflict] is true, because the UID differs. Without a UID in p, the
+// repeated request would delete the new object.
 func (c *Client) Delete(ctx context.Context, r Resource, name string, p Preconditions) error {
 	options := deleteOptions{}
 	if p != (Preconditions{}) {
@@ -237,8 +243,8 @@ func (c *Client) Delete(ctx context.Context, r Resource, name string, p Precondi
 	return c.delete(ctx, r, name, options)
 }
 
-// DeleteWithDependents removes the object, and lets the server's garbage collector remove those
-// that it owns, such as the pods of a Job, which Delete would leave.
+// DeleteWithDependents removes the object, and lets the server's garbage collector remove
+// the objects that it owns, such as the pods of a Job. [Client.Delete] leaves them.
 func (c *Client) DeleteWithDependents(ctx context.Context, r Resource, name string) error {
 	return c.delete(ctx, r, name, deleteOptions{Propagation: "Background"})
 }
@@ -311,9 +317,9 @@ func (r Resource) path(name string) (string, error) {
 	return strings.Join(parts, "/"), nil
 }
 
-// InPath reports whether a name can be part of an object's path. It is the
-// server's own condition: another name would lead to another path, and a DELETE
-// to another object.
+// InPath reports whether a name can be part of an object's path. The server has the same
+// condition. Any other name would lead to another path, and a DELETE of it to another
+// object.
 func InPath(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/%")
 }

@@ -31,38 +31,41 @@ const (
 // Config configures the access to the server.
 type Config struct {
 	Kubeconfig string        // path of the file; "" is a pod's service account
-	Namespace  string        // "" is that of the kubeconfig's context or of the service account
+	Namespace  string        // "" means the namespace of the kubeconfig's context or of the service account
 	UserAgent  string        // "rail-cni" if empty; it is in the server's audit log
 	Timeout    time.Duration // of one request, 10 s when 0
-	// RetryFor bounds how long after its first try a request is repeated; 0 is
-	// the caller's context. It does not interrupt a try that is under way.
+	// RetryFor bounds how long after its first try a request is repeated. If it is 0, only
+	// the caller's context bounds that. RetryFor does not interrupt a try that is under
+	// way.
 	RetryFor time.Duration
 
-	// Load, unless nil, returns the access. Kubeconfig then only names the source in errors.
+	// Load, if it is not nil, returns the access. Kubeconfig then only names the source in
+	// errors.
 	Load func() (*Access, error)
-	// SilentTries, unless 0, bounds how often a request is sent while the server has
-	// never answered this client: for a person who waits.
+	// SilentTries, if it is not 0, bounds how often a request is sent as long as the server
+	// has never answered this client. It is for commands, so that a person need not wait
+	// long.
 	SilentTries int
-	// Waiting, unless nil, is called once, with the server's URL, if the first answer
+	// Waiting, if it is not nil, is called once, with the server's URL, if the first answer
 	// takes longer than a second.
 	Waiting func(server string)
 
-	// Vet, unless nil, is called before a Kubeconfig is used, with the files that
-	// it names. Open returns its error.
+	// Vet, if it is not nil, is called before a Kubeconfig is used, with the files that the
+	// kubeconfig names. If Vet returns an error, Open returns that error.
 	Vet func(files []string) error
 
-	// ServiceAccount is the directory with token, ca.crt and namespace that the
-	// kubelet mounts into a pod; "" is the usual path. It is used only without
-	// a Kubeconfig.
+	// ServiceAccount is the directory with token, ca.crt and namespace that the kubelet
+	// mounts into a pod. "" means the usual path. The directory is used only if Kubeconfig
+	// is "".
 	ServiceAccount string
 }
 
-// Client sends requests to one API server, as one user. It is safe for
-// concurrent use, and needs no Close.
+// Client sends requests to one API server, as one user. It is safe for concurrent use, and
+// needs no Close.
 //
-// Tokens and CAs may be replaced while a client lives, in their own files or in
-// the kubeconfig: a token file is read again every minute, and all files when
-// the server refuses the user, or is not trusted.
+// Tokens and CAs may be replaced while a client lives, in their own files or in the
+// kubeconfig. A token file is read again every minute. All files are read again when the
+// server refuses the user, or when the client does not trust the server.
 type Client struct {
 	config     Config
 	http       atomic.Pointer[http.Client]
@@ -70,12 +73,12 @@ type Client struct {
 	namespace  string
 	from       origin
 	serverTime atomic.Pointer[serverTime]
-	answered   atomic.Bool // by any answer of HTTP
+	answered   atomic.Bool // the server has sent any HTTP answer
 	waiting    sync.Once
 }
 
-// Open reads the kubeconfig (or service account) and all files that it names.
-// It makes no request. Errors are of kind InvalidConfig.
+// Open reads the kubeconfig (or the files of the service account) and all files that it
+// names. It makes no request. Its errors are of kind InvalidConfig.
 func Open(c Config) (*Client, error) {
 	if c.ServiceAccount == "" {
 		c.ServiceAccount = serviceAccount
@@ -96,7 +99,7 @@ func Open(c Config) (*Client, error) {
 	}
 	round, err := transport.New(loaded.Transport)
 	if err != nil {
-		return nil, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("certificates, keys and tokens must be complete and readable")
+		return nil, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("make the certificates, keys and tokens complete and readable")
 	}
 	opened := &Client{
 		config:    c,
@@ -108,7 +111,7 @@ func Open(c Config) (*Client, error) {
 	return opened, nil
 }
 
-// renew reads all files again. It changes nothing if they cannot be read, or
+// renew reads all files again. It changes nothing if the files cannot be read, or if they
 // now name another server.
 func (c *Client) renew() {
 	fresh, err := Open(c.config)
@@ -125,13 +128,13 @@ func (c *Client) hangUp() { utilnet.CloseIdleConnectionsFor(c.http.Load().Transp
 
 // origin is the source of a client's settings, for errors.
 type origin struct {
-	source      string // of server and CA
+	source      string // where the server and the CA come from
 	credentials string // the kind of credentials, and its file
 }
 
-// Namespace returns the Config's namespace, else that of the kubeconfig's
-// current context or of the service account, else "kube-system", as in
-// whereabouts.
+// Namespace returns the namespace in the Config. If the Config has none, it returns the
+// namespace of the kubeconfig's current context or of the service account. If there is none
+// either, it returns "kube-system", as in whereabouts.
 func (c *Client) Namespace() string { return c.namespace }
 
 // Server returns the server's URL, for example https://10.96.0.1:443.
@@ -142,7 +145,7 @@ type Access struct {
 	Server    *url.URL
 	Transport *transport.Config
 	Namespace string // of the kubeconfig's context or of the service account, "" if it has none
-	Program   string // that provides the credentials, for errors
+	Program   string // the program that provides the credentials, for errors
 
 	source string // "kubeconfig /etc/…", for errors
 }
@@ -153,7 +156,7 @@ func (c *Config) load() (*Access, error) {
 		source := "kubeconfig " + c.Kubeconfig
 		loaded, err := c.Load()
 		if err != nil {
-			return nil, failure.From(err, failure.InvalidConfig, "%s", source).Cure("name another file with --kubeconfig or $KUBECONFIG, or correct it")
+			return nil, failure.From(err, failure.InvalidConfig, "%s", source).Cure("correct the file, or name another file with --kubeconfig or $KUBECONFIG")
 		}
 		loaded.source = source
 		return loaded, nil
@@ -170,24 +173,24 @@ func (c *Config) loadKubeconfig() (*Access, error) {
 	}
 	file, err := readKubeconfig(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, bad(err, "whereabouts' installer writes it on each node; kubernetes.kubeconfig says where it is", "")
+		return nil, bad(err, "check the path in kubernetes.kubeconfig; whereabouts' installer writes the file on each node", "")
 	}
 	if err != nil {
-		return nil, bad(err, "it must be a readable YAML or JSON file of the kind Config", "")
+		return nil, bad(err, "make the file a readable YAML or JSON file of the kind Config", "")
 	}
 	if file.CurrentContext == "" {
-		return nil, bad(errors.New("no current-context"), "name one of its contexts there", "")
+		return nil, bad(errors.New("no current-context"), "set current-context to one of the contexts in the file", "")
 	}
 	context, cluster, user, err := file.current()
 	if err != nil {
 		return nil, bad(err, "", "")
 	}
 	if cluster.Server == "" {
-		return nil, bad(errors.New("no server"), "it must be like https://10.96.0.1:443", ": cluster %q", context.Cluster)
+		return nil, bad(errors.New("no server"), "set server to a URL like https://10.96.0.1:443", ": cluster %q", context.Cluster)
 	}
 	if key := user.provider(); key != "" {
 		return nil, bad(fmt.Errorf("%q names a program for the credentials, and plugins and rail-agent run no such program", key),
-			"use a token, tokenFile or client certificate there; rail-agent run --cni-conf writes such a kubeconfig", ": user %q", context.User)
+			"use a token, tokenFile or client certificate in the kubeconfig; rail-agent run --cni-conf writes such a kubeconfig", ": user %q", context.User)
 	}
 	if err := resolve(path, cluster, user); err != nil {
 		return nil, bad(err, "", "")
@@ -202,7 +205,7 @@ func (c *Config) loadKubeconfig() (*Access, error) {
 	}
 	base, err := serverURL(cluster.Server)
 	if err != nil {
-		return nil, bad(err, "the server must be like https://10.96.0.1:443", ": server %q", cluster.Server)
+		return nil, bad(err, "set server to a URL like https://10.96.0.1:443", ": server %q", cluster.Server)
 	}
 	t, err := access(base, cluster, user)
 	if err != nil {
@@ -217,9 +220,9 @@ func named(user *authInfo, cluster *clusterInfo) []string {
 	return slices.DeleteFunc(files, func(name string) bool { return name == "" })
 }
 
-// loadServiceAccount reads the kubelet's files in each container: three files,
-// and the server's address in the environment. Source: Kubernetes, "Accessing
-// the Kubernetes API from a Pod".
+// loadServiceAccount returns the access of a pod's service account. The kubelet gives each
+// container three files, and the server's address in the environment. Source: Kubernetes,
+// "Accessing the Kubernetes API from a Pod".
 func loadServiceAccount(dir string) (*Access, error) {
 	const cure = "outside of a pod with a service account, give a kubeconfig"
 	source := "service account " + dir
@@ -245,7 +248,8 @@ func loadServiceAccount(dir string) (*Access, error) {
 	return &Access{Server: base, Transport: t, Namespace: strings.TrimSpace(string(namespace)), source: source}, nil
 }
 
-// credentials names the credentials that a server refused with 401.
+// credentials returns a text that names the credentials. It is for the error if the server
+// refuses the credentials with 401.
 func (l *Access) credentials() string {
 	switch t := l.Transport; {
 	case t.BearerTokenFile != "":

@@ -19,28 +19,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// ErrExpired is wrapped by the error of a List or Watch whose resource version
-// the server has forgotten (410): the caller must list again.
+// ErrExpired is wrapped by the error of a List or Watch if the server has forgotten its
+// resource version (410). The caller must list again.
 var ErrExpired = errors.New("the resource version is too old")
 
-// Error is a failed request. It is often wrapped in a [failure.Error] with the
-// cure.
+// Error is a failed request. It is often wrapped in a [failure.Error] that has the cure.
 type Error struct {
 	Verb    string // get, list, watch, create, patch or delete
 	Object  string // like "ippools kube-system/10.0.0.0-24"
 	Server  string
-	Status  int    // of HTTP; 0 is no answer, or an incomplete one
+	Status  int    // HTTP status; 0 if there was no answer, or only a part of it
 	Reason  string // of the server's Status object: NotFound, AlreadyExists, …
-	Message string // of the server
-	Err     error  // the cause, unless it was the server
+	Message string // the server's message
+	Err     error  // the cause, if it was not the server
 
 	Tries int           // how often the request was sent
 	Tried time.Duration // from the first try to the end of the last
 
 	retryAfter   time.Duration
 	final        bool // the request itself is wrong
-	invalid      bool // 422: the object is invalid, not the patch
-	notAPIServer bool // the answer is not an API server's
+	invalid      bool // the status 422 means that the object is invalid, and not the patch
+	notAPIServer bool // the answer is not from an API server
 }
 
 func (e *Error) Error() string {
@@ -63,7 +62,8 @@ func (e *Error) Error() string {
 	return s
 }
 
-// rounded returns Tried as a reader wants it: to a tenth of a second where it is seconds.
+// rounded returns Tried in a form for people: rounded to a tenth of a second if it is at
+// least a second, and to a millisecond otherwise.
 func (e *Error) rounded() time.Duration {
 	if e.Tried < time.Second {
 		return e.Tried.Round(time.Millisecond)
@@ -80,9 +80,9 @@ func is(err error, f func(*Error) bool) bool {
 	return errors.As(err, &e) && f(e)
 }
 
-// IsNotFound reports whether the object does not exist or, for a Create, the
-// namespace. It is false if the server does not know the kind, which is a
-// missing CRD.
+// IsNotFound reports whether the object does not exist, or for a Create the namespace. It
+// returns false if the server does not know the kind of object, because then a CRD is
+// missing.
 func IsNotFound(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusNotFound && e.Reason != "" })
 }
@@ -92,19 +92,20 @@ func IsAlreadyExists(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusConflict && e.Reason == "AlreadyExists" })
 }
 
-// IsConflict reports whether the object has another resource version or UID than
-// requested, or changed all the time while the server patched it.
+// IsConflict reports whether the object has another resource version or UID than the
+// request asks for, or changed all the time while the server patched it.
 func IsConflict(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusConflict && e.Reason != "AlreadyExists" })
 }
 
-// IsRefused reports whether a test of a JSON patch failed, or a path in it does
-// not exist. It is false for an object that violates the CRD's schema.
+// IsRefused reports whether a test of a JSON patch failed, or a path in the patch does not
+// exist. It returns false for an object that violates the CRD's schema.
 func IsRefused(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusUnprocessableEntity && !e.invalid })
 }
 
-// IsForbidden reports whether the user may not do this.
+// IsForbidden reports whether the server refused the request because the user may not make
+// it.
 func IsForbidden(err error) bool {
 	return is(err, func(e *Error) bool { return e.Status == http.StatusForbidden })
 }
@@ -112,14 +113,14 @@ func IsForbidden(err error) bool {
 // IsTooLarge reports whether the object is too large for the server or etcd.
 func IsTooLarge(err error) bool { return is(err, (*Error).tooLarge) }
 
-// IsUnavailable reports whether the server cannot answer now: no answer, 429,
-// 5xx.
+// IsUnavailable reports whether the server cannot answer now: there was no answer, or the
+// status is 429 or 5xx.
 func IsUnavailable(err error) bool { return is(err, (*Error).transient) }
 
-// IsMisdirected reports whether the answer is not from the kubeconfig's server:
-// its certificate is not trusted, only one end uses TLS, or the answer, perhaps
-// of a proxy, is not an API server's. It is false for a 404, which may be a
-// missing CRD.
+// IsMisdirected reports whether the answer is not from the kubeconfig's server. That is so
+// if the server's certificate is not trusted, if only one end uses TLS, or if the answer is
+// not an API server's, but perhaps a proxy's. It returns false for a 404, which may mean
+// that a CRD is missing.
 func IsMisdirected(err error) bool { return is(err, (*Error).misdirected) }
 
 func (e *Error) misdirected() bool {
@@ -146,8 +147,8 @@ func (e *Error) transient() bool {
 	return e.Status == http.StatusTooManyRequests || e.Status >= 500
 }
 
-// mistrust reports whether the listener is not the kubeconfig's server. A retry
-// does not help then.
+// mistrust reports whether another program than the kubeconfig's server listens at the
+// address. A retry does not help then.
 func (e *Error) mistrust() bool {
 	var certificate *tls.CertificateVerificationError
 	return errors.As(e.Err, &certificate) || errors.Is(e.Err, http.ErrSchemeMismatch)
@@ -157,8 +158,8 @@ func (c *Client) failure(q request, err error) *Error {
 	return &Error{Verb: q.verb, Object: q.object(), Server: c.Server(), Err: err, Tries: 1}
 }
 
-// unreadable returns the error for a document, ours or the server's, that
-// encoding/json refuses.
+// unreadable returns the error for a document that encoding/json refuses. The document may
+// be the client's or the server's.
 func (c *Client) unreadable(q request, err error) error {
 	failed := c.failure(q, err)
 	failed.final = true
@@ -195,10 +196,10 @@ func (e *Error) set(body []byte) {
 		if e.Status == 0 {
 			e.Status = status.Code
 		}
-		// The answer to a failed patch has no details, and no reason.
+		// The answer to a failed patch has neither details nor a reason.
 		e.invalid = status.Details.Kind != ""
 		if e.Verb == "patch" && e.Status == http.StatusUnprocessableEntity && !e.invalid {
-			e.Message = "a test of the patch failed, or a path in it does not exist"
+			e.Message = "a test of the patch failed, or a path in the patch does not exist"
 		}
 	} else {
 		e.notAPIServer = true
@@ -216,8 +217,9 @@ func (e *Error) set(body []byte) {
 // upgrades reports whether the request is for a WebSocket.
 func (q request) upgrades() bool { return q.sub == "exec" || q.sub == "attach" }
 
-// quotedVerbs returns the verbs of the rule that allows the request. A WebSocket is a GET, and since
-// Kubernetes 1.35 the API server then asks for "create" too, and does not say so when it refuses
+// quotedVerbs returns the verbs of the rule that allows the request. The request for a
+// WebSocket is a GET. Since Kubernetes 1.35 the API server asks for the right to "create"
+// as well, but does not mention that when it refuses
 // (AuthorizePodWebsocketUpgradeCreatePermission).
 func (q request) quotedVerbs() string {
 	if q.upgrades() {
@@ -226,18 +228,19 @@ func (q request) quotedVerbs() string {
 	return strconv.Quote(q.verb)
 }
 
-// forbidden finds the user in the API server's message. It is compiled on first use: each start of a plugin would pay for it.
+// forbidden finds the user in the API server's message. It is compiled on first use,
+// because otherwise each start of a plugin would pay for it.
 var forbidden = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`User "([^"]*)" cannot `) })
 
-// explain adds kind and cure if a person can fix the error. Errors that callers
-// expect (NotFound, Exists, Conflict, …) stay unchanged.
+// explain adds a kind and a cure if a person can correct the cause of the error. Errors
+// that callers expect (NotFound, Exists, Conflict, …) stay unchanged.
 func (c *Client) explain(q request, e *Error) error {
 	code, cure := failure.InvalidConfig, ""
 	switch {
 	case e.final:
 		return e
 	case e.Status == http.StatusUnauthorized:
-		cure = fmt.Sprintf("the server refused %s: renew it", c.from.credentials)
+		cure = fmt.Sprintf("the server refused %s: renew the credentials", c.from.credentials)
 	case e.Status == http.StatusForbidden:
 		// 403 has other causes than RBAC: quotas, a namespace that is being deleted, or a proxy.
 		user := "the user of " + c.from.credentials
@@ -255,7 +258,7 @@ func (c *Client) explain(q request, e *Error) error {
 			}
 		}
 	case e.Status == http.StatusNotFound && e.Reason == "":
-		cure = fmt.Sprintf("the server does not know %s of version %s: apply its CRD", q.resource, q.resource.Version)
+		cure = fmt.Sprintf("the server does not know %s of version %s: apply the CRD", q.resource, q.resource.Version)
 	case e.mistrust():
 		cure = fmt.Sprintf("check the server and the CA in %s, and the clock", c.from.source)
 	case e.transient():
@@ -263,11 +266,11 @@ func (c *Client) explain(q request, e *Error) error {
 		switch {
 		case errors.Is(e.Err, context.Canceled): // the caller knows why
 		case errors.Is(e.Err, syscall.ECONNREFUSED):
-			cure = fmt.Sprintf("nothing listens there: is the API server up, and the address in %s right?", c.from.source)
+			cure = fmt.Sprintf("nothing listens there: check that the API server is up, and that the address in %s is right", c.from.source)
 		case e.Status == 0 && e.Err != nil && strings.HasPrefix(e.Err.Error(), "getting credentials"):
-			cure = fmt.Sprintf("no request is sent without %s: make sure that it works here", c.from.credentials)
+			cure = fmt.Sprintf("no request is sent without %s: make sure that the program works here", c.from.credentials)
 		case e.Status == 0:
-			cure = fmt.Sprintf("is the API server up, and the way from this node to it open? The address is from %s", c.from.source)
+			cure = fmt.Sprintf("check that the API server is up, and that this node can reach it; the address is from %s", c.from.source)
 		}
 	default:
 		return e

@@ -106,7 +106,7 @@ func readKubeconfig(path string) (*kubeconfig, error) {
 	return k, nil
 }
 
-// dropOverridden keeps the last of several values of a key, as client-go's
+// dropOverridden keeps only the last value of a key that has several values, as client-go's
 // decoder does. yaml.v3 would return an error.
 func dropOverridden(n *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
@@ -130,9 +130,9 @@ func dropOverridden(n *yaml.Node) {
 	}
 }
 
-// withoutText removes the quoted text of the file from an error of yaml: a
-// network names its kubeconfig, which may be another file, and its author sees
-// the error.
+// withoutText removes the quoted text of the file from an error of yaml. The author of a
+// network chooses the file that is read as a kubeconfig and sees the error, so the error
+// must not quote a file that is not a kubeconfig.
 func withoutText(err error) error {
 	var wrong *yaml.TypeError
 	if !errors.As(err, &wrong) {
@@ -141,14 +141,16 @@ func withoutText(err error) error {
 	var errs []error
 	for _, e := range wrong.Errors {
 		line, _, _ := strings.Cut(e, ": ")
-		errs = append(errs, fmt.Errorf("%s: it has the wrong type", line))
+		errs = append(errs, fmt.Errorf("%s: the value has the wrong type", line))
 	}
 	return errors.Join(errs...)
 }
 
 // current returns the current context, and its cluster and user.
 func (k *kubeconfig) current() (*contextInfo, *clusterInfo, *authInfo, error) {
-	none := func(what, name string) error { return fmt.Errorf("%s %q: not among its %ss", what, name, what) }
+	none := func(what, name string) error {
+		return fmt.Errorf("%s %q: not among the %ss in the file", what, name, what)
+	}
 	if k.CurrentContext == "" {
 		return nil, nil, nil, errors.New("no current-context")
 	}
@@ -185,7 +187,7 @@ func byName[N, T any](list []N, split func(N) (string, T)) (map[string]T, error)
 	return found, nil
 }
 
-// resolve makes the paths absolute that are relative to the kubeconfig's directory.
+// resolve makes relative paths absolute. They are relative to the kubeconfig's directory.
 func resolve(path string, c *clusterInfo, u *authInfo) error {
 	dir, err := filepath.Abs(filepath.Dir(path))
 	for _, ref := range []*string{&c.CAFile, &u.CertFile, &u.KeyFile, &u.TokenFile} {
@@ -229,8 +231,8 @@ func readable(what, path string) error {
 	return f.Close()
 }
 
-// provider returns the key by which the user leaves its credentials to a program, "" if
-// it does not.
+// provider returns the key with which the user leaves its credentials to a program, or ""
+// if it has no such key.
 func (u *authInfo) provider() string {
 	switch {
 	case u.Exec != nil:
@@ -252,11 +254,11 @@ func (u *authInfo) check() error {
 	if u.CertFile != "" || len(u.CertData) > 0 {
 		refuse(u.CertFile != "" && len(u.CertData) > 0, "client-certificate-data and client-certificate are both set")
 		refuse(u.KeyFile != "" && len(u.KeyData) > 0, "client-key-data and client-key are both set")
-		refuse(u.KeyFile == "" && len(u.KeyData) == 0, "a client certificate without client-key-data or client-key")
+		refuse(u.KeyFile == "" && len(u.KeyData) == 0, "a client certificate is set without client-key-data or client-key")
 		errs = append(errs, readable("client-certificate", u.CertFile), readable("client-key", u.KeyFile))
 	}
 	refuse(u.Impersonate == "" && (u.ImpersonateUID != "" || len(u.ImpersonateGroups) > 0 || len(u.ImpersonateExtra) > 0),
-		"as-uid, as-groups or as-user-extra without as")
+		"as-uid, as-groups or as-user-extra is set without as")
 	return errors.Join(errs...)
 }
 
@@ -291,8 +293,8 @@ func access(base *url.URL, c *clusterInfo, u *authInfo) (*transport.Config, erro
 	return t, nil
 }
 
-// serverURL parses a URL, or host and port, which mean http. Source: client-go,
-// rest.DefaultServerURL.
+// serverURL parses a URL, or a host and port, for which the scheme is http. Source:
+// client-go, rest.DefaultServerURL.
 func serverURL(server string) (*url.URL, error) {
 	base, err := url.Parse(server)
 	if err != nil || base.Scheme == "" || base.Host == "" {

@@ -36,16 +36,17 @@ const (
 	statusChannel = 3
 )
 
-// Exec runs a program in a container of a running pod, without stdin, and writes what it prints
-// to out. It returns an error if the program's exit code is not 0, with the end of its stderr.
-// It needs the right to get pods/exec, and to create it since Kubernetes 1.35. It is not
-// repeated. An error of out ends it, and is returned.
+// Exec runs a program in a container of a running pod, without stdin, and writes the
+// program's stdout to out. If the program's exit code is not 0, it returns an error with
+// the end of the program's stderr. If a write to out fails, Exec ends and returns the
+// error. Exec is not repeated. It needs the right to get pods/exec, and since Kubernetes
+// 1.35 also the right to create it.
 func (c *Client) Exec(ctx context.Context, namespace, pod, container string, command []string, out io.Writer) error {
 	return c.ExecTo(ctx, namespace, pod, container, command, out, nil)
 }
 
-// ExecTo is [Client.Exec], and writes what the program prints to stderr to errOut, unless that is
-// nil. The error for an exit code other than 0 wraps an [ExitError].
+// ExecTo is like [Client.Exec], and also writes the program's stderr to errOut, if errOut
+// is not nil. If the exit code is not 0, the error wraps an [ExitError].
 func (c *Client) ExecTo(ctx context.Context, namespace, pod, container string, command []string, out, errOut io.Writer) error {
 	q := request{
 		verb: "get", method: http.MethodGet, resource: Resource{Version: "v1", Plural: "pods", Namespace: namespace}, name: pod, sub: "exec",
@@ -63,13 +64,15 @@ func (c *Client) ExecTo(ctx context.Context, namespace, pod, container string, c
 	return nil
 }
 
-// Attach connects in and out to the program of a running container: it copies in to the program's
-// stdin, and the program's output from now on to out. It returns when the program ends, without an
-// error, or when ctx ends. With stdinOnce in the container, the program's stdin ends with the
-// connection, also if this process is killed.
-// When in ends, Attach closes the connection too, because the protocol cannot close stdin alone.
-// Attach needs the right to get pods/attach, and to create it since Kubernetes 1.35. It does not close
-// in and out; a Read of in and a Write of out may still be under way when it returns.
+// Attach connects in and out to the program of a running container. It copies in to the
+// program's stdin, and the program's output from now on to out. It returns nil when the
+// program ends, and an error when ctx ends.
+//
+// When in ends, Attach closes the connection as well, because the protocol cannot close
+// stdin alone. If the container has stdinOnce, the program's stdin ends with the
+// connection, even if this process is killed. Attach does not close in and out; a Read of
+// in and a Write of out may still be under way when it returns. It needs the right to get
+// pods/attach, and since Kubernetes 1.35 also the right to create it.
 func (c *Client) Attach(ctx context.Context, namespace, pod, container string, in io.Reader, out io.Writer) error {
 	q := request{
 		verb: "get", method: http.MethodGet, resource: Resource{Version: "v1", Plural: "pods", Namespace: namespace}, name: pod, sub: "attach",
@@ -88,7 +91,7 @@ func (c *Client) Attach(ctx context.Context, namespace, pod, container string, i
 	select {
 	case err = <-running:
 	case err = <-ended:
-	case <-ctx.Done(): // out may block, and in
+	case <-ctx.Done(): // both out and in may block
 		err = ctx.Err()
 	}
 	if err != nil {
@@ -97,10 +100,10 @@ func (c *Client) Attach(ctx context.Context, namespace, pod, container string, i
 	return nil
 }
 
-// upgrade sends the request for a WebSocket, on a connection of its own: HTTP/2, which the
-// client's other requests use, has no upgrades.
+// upgrade sends the request for a WebSocket on a new connection. The client's other
+// requests use HTTP/2, which has no upgrades.
 func (c *Client) upgrade(ctx context.Context, q request) (*websocket.Conn, *Error) {
-	// API servers take each frame for a message, so the buffer must hold one as a whole.
+	// API servers take each frame for a message, so the buffer must hold a whole message.
 	dial := &dialing{Dialer: websocket.Dialer{Subprotocols: []string{execProtocol}, WriteBufferSize: 1 + maxInput}}
 	sent, err := c.build(ctx, q)
 	var round http.RoundTripper
@@ -127,15 +130,15 @@ func (c *Client) upgrade(ctx context.Context, q request) (*websocket.Conn, *Erro
 	return dial.conn, nil
 }
 
-// dialing makes the connection of one request. It is a round tripper, so that those of
-// client-go can add credentials.
+// dialing makes the connection of one request. It is a round tripper, so that client-go's
+// round trippers can add credentials.
 type dialing struct {
 	websocket.Dialer
 	conn *websocket.Conn // nil if the server refused
 }
 
-// withCredentials returns a round tripper that adds the credentials of the configuration, and
-// sets its TLS and proxy.
+// withCredentials returns a round tripper that adds the credentials of c, and sets d's TLS
+// and proxy from c.
 func (d *dialing) withCredentials(c *Config) (http.RoundTripper, error) {
 	loaded, err := c.load()
 	if err != nil {
@@ -156,13 +159,14 @@ func (d *dialing) RoundTrip(r *http.Request) (*http.Response, error) {
 	to.Scheme = strings.Replace(to.Scheme, "http", "ws", 1)
 	conn, answer, err := d.DialContext(r.Context(), to.String(), r.Header)
 	if errors.Is(err, websocket.ErrBadHandshake) {
-		return answer, nil // with the reason
+		return answer, nil // the answer has the reason
 	}
 	d.conn = conn
 	return answer, err
 }
 
-// readExec reads messages until the server tells the program's exit. errOut may be nil.
+// readExec reads messages until the server sends the exit status of the program. errOut may
+// be nil.
 func readExec(conn *websocket.Conn, out, errOut io.Writer) error {
 	conn.SetReadLimit(maxMessage)
 	stderr := &tail{}
@@ -179,7 +183,7 @@ func readExec(conn *websocket.Conn, out, errOut io.Writer) error {
 		case err != nil:
 			return fmt.Errorf("the connection broke off: %w", err)
 		case kind != websocket.BinaryMessage:
-			return errors.New("unexpected text message")
+			return errors.New("the server sent an unexpected text message")
 		}
 		var channel [1]byte
 		if _, err := io.ReadFull(message, channel[:]); errors.Is(err, io.EOF) {
@@ -204,7 +208,7 @@ func readExec(conn *websocket.Conn, out, errOut io.Writer) error {
 	}
 }
 
-// feed sends what can be read as stdin, until its end.
+// feed sends what can be read from in as stdin, until in ends.
 func feed(conn *websocket.Conn, in io.Reader) error {
 	message := make([]byte, 1+maxInput)
 	message[0] = stdinChannel
@@ -224,7 +228,7 @@ func feed(conn *websocket.Conn, in io.Reader) error {
 	}
 }
 
-// exit returns the error in the program's status, nil for exit code 0.
+// exit returns the error in the program's status, or nil if the exit code is 0.
 func exit(text []byte, stderr *tail) error {
 	var status struct {
 		Status  string `json:"status"`
@@ -237,7 +241,7 @@ func exit(text []byte, stderr *tail) error {
 		} `json:"details"`
 	}
 	if err := json.Unmarshal(text, &status); err != nil {
-		return fmt.Errorf("its status is not JSON: %w", err)
+		return fmt.Errorf("the program's status is not JSON: %w", err)
 	}
 	if status.Status == "Success" {
 		return nil
@@ -254,7 +258,7 @@ func exit(text []byte, stderr *tail) error {
 	return errors.New(message)
 }
 
-// ExitError is the error of a program that ran in a container, and exited with another code than 0.
+// ExitError is the error of a program that ran in a container and whose exit code is not 0.
 type ExitError struct {
 	Code int
 	text string

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// LogOptions bound the log of a container.
+// LogOptions bound what [Client.Log] returns.
 type LogOptions struct {
-	Since    time.Duration // how old its lines may be; 0 is no bound
-	Lines    int           // from the end; 0 is no bound
-	Bytes    int           // from the beginning of those; 0 is no bound
-	Previous bool          // that of the container's run before its last restart
+	Since    time.Duration // how old the lines may be; 0 means no bound
+	Lines    int           // number of lines, from the end of the log; 0 means no bound
+	Bytes    int           // number of bytes, from the beginning of these lines; 0 means no bound
+	Previous bool          // the log of the container's run before its last restart
 }
 
 // Log returns the log of a container, with the time of each line. It needs the right to get

@@ -22,14 +22,14 @@ import (
 const (
 	firstWait = 50 * time.Millisecond
 	maxWait   = 2 * time.Second
-	patience  = time.Second // of a person, before Config.Waiting tells
+	patience  = time.Second // how long a person waits before Config.Waiting is called
 
 	// maxAnswer bounds the memory of an answer. etcd accepts objects of 1.5
 	// MiB, and lists are read in pages.
 	maxAnswer = 64 << 20
 )
 
-// anyType is accepted of what is no object, such as a log.
+// anyType is the accepted type for an answer that is not an object, such as a log.
 const anyType = "*/*"
 
 // errTooMuch is wrapped by the error of an answer that is larger than maxAnswer.
@@ -107,7 +107,8 @@ func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 	return body, nil
 }
 
-// try sends q once. The answer is a 2xx one, with its body unread.
+// try sends q once. It returns an answer only if its status is 2xx. The body of the answer
+// is unread.
 func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 	sent, err := c.build(ctx, q)
 	if err != nil {
@@ -142,10 +143,11 @@ func (c *Client) try(ctx context.Context, q request) (*http.Response, *Error) {
 	return answer, nil
 }
 
-// connection is the connection of one try, and the body of its answer. It is closed if
-// the try reaches its time limit, also in the middle of the body. The transport would use
-// a connection whose far end is silently gone until HTTP/2 pings it, after 30 s. Closing
-// idle connections does not close it while it waits for the end of an interrupted request.
+// connection is the connection of one try, and the body of its answer. If the try reaches
+// its time limit, even in the middle of the body, the connection is closed. Otherwise the
+// transport would go on to use a connection whose far end is silently gone, until HTTP/2
+// pings it after 30 s. To close the idle connections is not enough, because a connection is
+// not idle while it waits for the end of an interrupted request.
 type connection struct {
 	io.ReadCloser
 	ctx  context.Context // of the try
@@ -195,9 +197,9 @@ func (c *Client) build(ctx context.Context, q request) (*http.Request, error) {
 	return sent, nil
 }
 
-// retry calls try until it succeeds, fails for good, or ctx ends. Then it
-// returns the last error, except that of a try that ctx interrupted: the one
-// before is more useful.
+// retry calls try until it succeeds, until it returns an error that a retry does not
+// change, or until ctx ends. Then it returns the last error. If ctx interrupted the last
+// try, it returns the error of the try before, which is more useful.
 func (c *Client) retry(ctx context.Context, q request, try func() *Error) error {
 	began := time.Now()
 	var last *Error
@@ -208,7 +210,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 			return nil
 		}
 		if failed.Status == 0 {
-			c.hangUp() // instead of another try on a connection that may be broken
+			c.hangUp() // so that the next try does not use a connection that may be broken
 		}
 		if ctx.Err() != nil && failed.Status == 0 && last != nil {
 			failed = last
@@ -240,7 +242,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 	}
 }
 
-// silence returns the cause for a try that reached the client's own time limit.
+// silence returns the cause with which a try ends that reaches the client's own time limit.
 func (c *Client) silence() error {
 	return &timeoutError{after: c.config.Timeout}
 }
@@ -250,7 +252,7 @@ type timeoutError struct{ after time.Duration }
 func (e *timeoutError) Error() string { return fmt.Sprintf("no answer within %s", e.after) }
 func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// because returns the cause of ctx's end if that ended the request, else err.
+// because returns the cause of ctx's end if ctx has ended, and err otherwise.
 func because(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -270,10 +272,10 @@ func (c *Client) noteDate(h http.Header) {
 	}
 }
 
-// ServerTime returns the earliest time that the server's clock can show now, from
-// the Date of its last answer (RFC 9110, section 6.6.1: in whole seconds), or false
-// if no answer had one. The clock may be ahead by that answer's travel time and a
-// second.
+// ServerTime returns the earliest time that the server's clock can show now, or false if no
+// answer had a Date. It uses the Date of the server's last answer, which is in whole
+// seconds (RFC 9110, section 6.6.1). The server's clock may be ahead of the result by a
+// second and the time that the answer took to arrive.
 func (c *Client) ServerTime() (time.Time, bool) {
 	last := c.serverTime.Load()
 	if last == nil {
@@ -282,8 +284,8 @@ func (c *Client) ServerTime() (time.Time, bool) {
 	return last.date.Add(time.Since(last.received)), true
 }
 
-// retryAfter returns the delay in the Retry-After header, in its form of
-// seconds, the only one that an API server uses.
+// retryAfter returns the delay in the Retry-After header. It knows only the form with
+// seconds, because an API server uses no other form.
 func retryAfter(h http.Header) time.Duration {
 	seconds, err := strconv.Atoi(h.Get("Retry-After"))
 	if err != nil || seconds < 0 {

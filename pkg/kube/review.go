@@ -14,8 +14,8 @@ type User struct {
 	Extra  map[string][]string `json:"extra,omitempty"`
 }
 
-// WhoIs returns the user of a token (TokenReview), or false for one that the
-// server does not know. It needs the right to create tokenreviews.
+// WhoIs returns the user of a token (TokenReview), or false if the server does not know the
+// token. It needs the right to create tokenreviews.
 func (c *Client) WhoIs(ctx context.Context, token string) (User, bool, error) {
 	var answer struct {
 		Status struct {
@@ -46,9 +46,9 @@ func (c *Client) MayGet(ctx context.Context, user User, path string) (bool, erro
 }
 
 // Known reports whether the server knows the client's credentials. It uses a
-// SelfSubjectReview (Kubernetes 1.28), which every user may make. Every answer
-// but 401 means yes. A 401 that is not an API server's, but perhaps a proxy's, is an
-// error.
+// SelfSubjectReview (Kubernetes 1.28), which every user may make. Every answer except a 401
+// means that the server knows them. A 401 that is not an API server's, but perhaps a
+// proxy's, is an error.
 func (c *Client) Known(ctx context.Context) (bool, error) {
 	q := request{resource: Resource{Group: "authentication.k8s.io", Version: "v1", Plural: "selfsubjectreviews"}}
 	err := c.ask(ctx, q, "authentication.k8s.io/v1", "SelfSubjectReview", nil, &struct{}{})

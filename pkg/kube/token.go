@@ -15,18 +15,18 @@ import (
 type Token struct {
 	Value   string
 	Expires time.Time
-	// Unbound is the reason why the token is not bound to the requested Node;
-	// nil if it is, or if none was requested.
+	// Unbound is the reason why the token is not bound to the requested Node. It is nil if
+	// the token is bound, or if no Node was requested.
 	Unbound error
 }
 
-// Token requests a token of a service account (TokenRequest of
-// authentication.k8s.io/v1), which ends after lifetime or when the account is
-// deleted. The server may change the lifetime. With a node the token also ends
-// with the Node object of that name, and the server knows the node of each
-// request with it (ServiceAccountTokenNodeBinding, Kubernetes 1.31). If the
-// server refuses that, because it is older or has no such Node, the token is
-// not bound. It needs the right to create serviceaccounts/token.
+// Token requests a token of a service account (TokenRequest of authentication.k8s.io/v1).
+// The token ends after lifetime, which the server may change, or when the account is
+// deleted. If node is not "", the token also ends with the Node object of that name, and
+// the server knows for each request with the token which node made it
+// (ServiceAccountTokenNodeBinding, Kubernetes 1.31). If the server refuses to bind the
+// token, because it is older or has no such Node, the token is not bound. Token needs the
+// right to create serviceaccounts/token.
 func (c *Client) Token(ctx context.Context, namespace, account, node string, lifetime time.Duration) (Token, error) {
 	spec := map[string]any{"expirationSeconds": int64(lifetime / time.Second)}
 	if node == "" {
@@ -44,10 +44,10 @@ func (c *Client) Token(ctx context.Context, namespace, account, node string, lif
 	return unbound, again
 }
 
-// refusesBinding reports whether the server does not bind the token: 400 or 422
-// means that it cannot bind one to a Node
-// (pkg/registry/core/serviceaccount/storage/token.go of Kubernetes), 404 that it
-// has no such Node.
+// refusesBinding reports whether the server refuses to bind the token to the Node. 400 or
+// 422 mean that the server cannot bind tokens to Nodes
+// (pkg/registry/core/serviceaccount/storage/token.go of Kubernetes). 404 means that it has
+// no such Node.
 func (e *Error) refusesBinding() bool {
 	return e.Status == http.StatusBadRequest || e.Status == http.StatusNotFound || e.Status == http.StatusUnprocessableEntity
 }
@@ -89,15 +89,15 @@ func (c *Client) ask(ctx context.Context, q request, apiVersion, kind string, sp
 	return nil
 }
 
-// Indirect reports whether the kubeconfig leads to the server by a proxy, or names the server by
-// another name than that in its URL.
+// Indirect reports whether the kubeconfig leads to the server through a proxy, or names the
+// server by another name than the name in its URL.
 func (c *Client) Indirect() bool {
 	loaded, err := c.config.load()
 	return err == nil && (loaded.Transport.Proxy != nil || loaded.Transport.TLS.ServerName != "")
 }
 
-// CA returns the certificates that the server's certificate is verified with,
-// as PEM; nil if they are the system's. It reads the files again.
+// CA returns the certificates with which the server's certificate is verified, as PEM. It
+// returns nil if they are the system's certificates. It reads the files again.
 func (c *Client) CA() ([]byte, error) {
 	loaded, err := c.config.load()
 	if err != nil {
@@ -108,5 +108,5 @@ func (c *Client) CA() ([]byte, error) {
 		return ca.CAData, nil
 	}
 	data, err := os.ReadFile(ca.CAFile)
-	return data, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("certificates must be readable")
+	return data, failure.From(err, failure.InvalidConfig, "%s", loaded.source).Cure("make the file with the certificates readable")
 }

@@ -13,19 +13,26 @@ import (
 
 // Event is one line of a watch.
 type Event struct {
-	// Type is ADDED, MODIFIED, DELETED, or BOOKMARK: the object of a bookmark
-	// has only a resource version, from which a later Watch may begin.
+	// Type is ADDED, MODIFIED, DELETED, or BOOKMARK. The object of a BOOKMARK has only a
+	// resource version, at which a later Watch may begin.
 	Type   string          `json:"type"`
-	Object json.RawMessage `json:"object"` // its JSON; for DELETED its last state
+	Object json.RawMessage `json:"object"` // the object's JSON; for DELETED the object's last state
 }
 
-// Watch calls each with every change of the objects that o selects, until the
-// server ends it (nil; begin again from the last resource version), the
-// connection breaks ([IsUnavailable]; the same), the server has forgotten
-// o.ResourceVersion (an error that wraps [ErrExpired]; list again), or ctx ends
-// (its error is wrapped). An error of each ends the watch, and is returned
-// unchanged. The start is retried like any request, and bounded by
-// Config.Timeout; the rest has no limit.
+// Watch calls each with every change of the objects that o selects. It ends in one of these
+// cases:
+//
+//   - The server ends the watch. Watch returns nil, and the caller may begin again at the
+//     last resource version.
+//   - The connection breaks. [IsUnavailable] is true for the error, and the caller may
+//     begin again in the same way.
+//   - The server has forgotten o.ResourceVersion. The error wraps [ErrExpired], and the
+//     caller must list again.
+//   - ctx ends. The error wraps that of ctx.
+//   - each returns an error. Watch returns it unchanged.
+//
+// The start of the watch is retried like any request, and bounded by Config.Timeout. The
+// rest has no time limit.
 func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func(Event) error) error {
 	query := o.query()
 	query.Set("watch", "true")

@@ -62,5 +62,5 @@ func TestReadyWhenAllNodesAreAndTheReconciler(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
-	refused("no definitions", "apply its CRD")
+	refused("no definitions", "apply the CRD")
 }

@@ -546,7 +546,7 @@ func TestDelWhereTheServerKnowsNoPoolsAnyMoreIsDoneLater(t *testing.T) {
 		served(false)
 		n.del(pooltest.Pod(i), c.Pool)
 		n.wantJournal("without "+plural, 1)
-		if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(9), []ipam.Claim{c}); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), "apply its CRD") {
+		if _, err := n.Allocate(pooltest.Context(t), pooltest.Pod(9), []ipam.Claim{c}); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), "apply the CRD") {
 			t.Errorf("ADD without %s: %v", plural, err)
 		}
 		ask("POST", strings.TrimSuffix(definition(""), "/."+api.Group), crd, 201)
