@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Printable returns a name that a pod may have given to its NIC, quoted if it has
-// characters for the terminal.
+// Printable returns name, which a pod may have given to its NIC. If the name has characters
+// that control a terminal, Printable returns it quoted.
 func Printable(name string) string {
 	if !strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) || r == utf8.RuneError }) {
 		return name
@@ -19,7 +19,8 @@ func Printable(name string) string {
 	return strconv.QuoteToASCII(name)
 }
 
-// Cut returns the text, shortened to limit characters of which the last is "…".
+// Cut returns the text. If the text has more than limit characters, Cut shortens it to
+// limit characters, and the last one is "…".
 func Cut(text string, limit int) string {
 	if runes := []rune(text); len(runes) > limit {
 		return string(runes[:limit-1]) + "…"
@@ -27,8 +28,8 @@ func Cut(text string, limit int) string {
 	return text
 }
 
-// List returns the parts, separated by commas, with "-" for an empty one. Without any text it
-// returns "".
+// List returns the parts, separated by commas, with "-" for an empty part. If all parts are
+// empty, it returns "".
 func List(parts []string) string {
 	if !slices.ContainsFunc(parts, func(s string) bool { return s != "" }) {
 		return ""
@@ -40,7 +41,7 @@ func List(parts []string) string {
 	return strings.Join(text, ",")
 }
 
-// Number returns the number, "" for none.
+// Number returns the number as text, or "" if n is nil.
 func Number(n *int) string {
 	if n == nil {
 		return ""
@@ -48,7 +49,8 @@ func Number(n *int) string {
 	return strconv.Itoa(*n)
 }
 
-// Speed returns the text of a speed in Mb/s, "400G" or "2500M"; "" if it is not positive.
+// Speed returns the text of a speed in Mb/s, for example "400G" or "2500M". It returns ""
+// if the speed is not positive.
 func Speed[N uint32 | int64](mbps N) string {
 	switch {
 	case mbps <= 0:
@@ -59,7 +61,7 @@ func Speed[N uint32 | int64](mbps N) string {
 	return fmt.Sprintf("%dM", mbps)
 }
 
-// Age returns a duration in its short form, in one unit.
+// Age returns a duration in a short form with one unit, for example "3h".
 func Age(d time.Duration) string {
 	switch {
 	case d < 2*time.Minute:

@@ -1,5 +1,6 @@
-// Package cell writes values as the cells of tables, pictures and pages show them. The texts come
-// from others, such as the pods that name their NICs: [Printable] makes one harmless.
+// Package cell returns values as texts for the cells of tables, pictures and pages. The
+// values may come from others, for example from pods that name their NICs. [Printable]
+// makes such a text harmless.
 //
 //	cell.Age(50 * time.Hour) // "2d"
 //	cell.Speed(400000)       // "400G"

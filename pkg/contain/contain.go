@@ -13,7 +13,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Panics calls f and returns its error. If f panics, that is a [*PanicError].
+// Panics calls f and returns its error. If f panics, it returns a [*PanicError].
 func Panics(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -1,10 +1,10 @@
-// Package nlattr reads and writes netlink attributes (struct nlattr,
-// netlink(7)): those of rtnetlink, generic netlink and RDMA.
+// Package nlattr reads and writes netlink attributes (struct nlattr, netlink(7)). They are
+// used by rtnetlink, generic netlink and RDMA.
 //
-// Its input may be malformed: a record can be edited, and a pod can make a link
-// that the kernel describes wrongly. So the package never panics, and returns
-// the attributes before the damage. nl.ParseRouteAttr of vishvananda/netlink
-// panics if the padding of the last attribute is missing ("05 00 01 00 09").
+// The input may be malformed: a record can be edited, and a pod can make a link that the
+// kernel describes wrongly. So the package never panics. It returns the attributes before
+// the malformed one. In comparison, nl.ParseRouteAttr of vishvananda/netlink panics if the
+// padding of the last attribute is missing ("05 00 01 00 09").
 //
 // To read a string attribute of a message:
 //

@@ -20,11 +20,11 @@ type Attr struct {
 	Value []byte
 }
 
-// Attrs are the attributes of a message, or in another attribute.
+// Attrs are the attributes of a message, or the attributes nested in another attribute.
 type Attrs []Attr
 
-// Parse reads attributes. Their values point into b. If one is malformed, it
-// returns those before it, and an error.
+// Parse reads attributes. Their values point into b. If an attribute is malformed, Parse
+// returns the attributes before it, and an error.
 func Parse(b []byte) (Attrs, error) {
 	var attrs Attrs
 	for len(b) >= unix.SizeofRtAttr {
@@ -39,8 +39,9 @@ func Parse(b []byte) (Attrs, error) {
 	return attrs, nil
 }
 
-// ParseMessage splits the payload of a message into its header of size bytes and
-// its attributes, as [Parse] does. The header is nil if m is shorter.
+// ParseMessage splits the payload of a message into its header of size bytes and its
+// attributes. If an attribute is malformed, it returns the same as [Parse]. The header is
+// nil if m is shorter than size.
 func ParseMessage(m []byte, size int) (header []byte, attrs Attrs, err error) {
 	if len(m) < size {
 		return nil, nil, ErrMalformed
@@ -49,8 +50,7 @@ func ParseMessage(m []byte, size int) (header []byte, attrs Attrs, err error) {
 	return m[:size], attrs, err
 }
 
-// Marshal returns a header followed by the attributes: the inverse of
-// [ParseMessage].
+// Marshal returns a header followed by the attributes. It is the inverse of [ParseMessage].
 func Marshal(header []byte, attrs Attrs) []byte {
 	m := append([]byte(nil), header...)
 	for _, a := range attrs {
@@ -62,11 +62,12 @@ func Marshal(header []byte, attrs Attrs) []byte {
 	return m
 }
 
-// Align returns n, or the next offset at which an attribute may begin.
+// Align returns n if an attribute may begin at the offset n. Otherwise it returns the next
+// offset at which one may begin.
 func Align(n int) int { return (n + unix.RTA_ALIGNTO - 1) &^ (unix.RTA_ALIGNTO - 1) }
 
-// Get returns the value of the first attribute of a type, and reports whether
-// there is one.
+// Get returns the value of the first attribute of a type, and reports whether there is such
+// an attribute.
 func (a Attrs) Get(typ uint16) ([]byte, bool) {
 	for _, one := range a {
 		if one.Type == typ {
@@ -76,8 +77,8 @@ func (a Attrs) Get(typ uint16) ([]byte, bool) {
 	return nil, false
 }
 
-// Uint32 returns the number in the first attribute of a type, and reports whether
-// there is one, of 32 bits.
+// Uint32 returns the number in the first attribute of a type. It returns false if there is
+// no such attribute, or if its value does not have 32 bits.
 func (a Attrs) Uint32(typ uint16) (uint32, bool) {
 	if v, _ := a.Get(typ); len(v) == 4 {
 		return binary.NativeEndian.Uint32(v), true
@@ -100,7 +101,8 @@ func (a Attrs) Uint(typ uint16) (uint64, bool) {
 	return 0, false
 }
 
-// Text returns the string in the first attribute of a type, up to its NUL.
+// Text returns the string in the first attribute of a type, up to its NUL. It returns "" if
+// there is no such attribute.
 func (a Attrs) Text(typ uint16) string {
 	v, _ := a.Get(typ)
 	return unix.ByteSliceToString(v)
@@ -112,7 +114,7 @@ func (a Attrs) Nested(typ uint16) (Attrs, error) {
 	return Parse(v)
 }
 
-// Without returns the attributes of all other types.
+// Without returns the attributes whose type is not one of types.
 func (a Attrs) Without(types ...uint16) Attrs {
 	var kept Attrs
 next:
@@ -127,12 +129,13 @@ next:
 	return kept
 }
 
-// Int returns the 32-bit number in the first attribute of the type, 0 if it has none.
+// Int returns the 32-bit number in the first attribute of a type, or 0 if there is no such
+// number.
 func (a Attrs) Int(typ uint16) int {
 	n, _ := a.Uint32(typ)
 	return int(n)
 }
 
-// IsIP reports whether the message of this header is about IPv4 or IPv6. All headers of rtnetlink about
-// addresses, routes, rules and neighbors begin with the family.
+// IsIP reports whether the message with this header is about IPv4 or IPv6. All headers of
+// rtnetlink about addresses, routes, rules and neighbors begin with the address family.
 func IsIP(header []byte) bool { return header[0] == unix.AF_INET || header[0] == unix.AF_INET6 }

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Distance is how far two PCI functions are apart. A smaller one is nearer.
+// Distance is how far two PCI functions are apart. A smaller distance is nearer.
 type Distance int
 
 // The distances, with the abbreviations of `nvidia-smi topo -m`.
@@ -40,9 +40,10 @@ func (d *Distance) UnmarshalText(text []byte) error {
 // MarshalText implements [encoding.TextMarshaler].
 func (d Distance) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// Distance returns the distance between the functions at two addresses. It returns SYS
-// also if one of them does not exist. Below different host bridges it returns SYS also if
-// the NUMA node of only one is known, and NODE if neither is known.
+// Distance returns the distance between the functions at two addresses. If one of them does
+// not exist, it returns SYS. If the functions are below different host bridges, it returns
+// SYS if their NUMA nodes differ or only one of the NUMA nodes is known, and NODE if the
+// NUMA nodes are the same or neither is known.
 func (t *Tree) Distance(a, b string) Distance {
 	x, y := t.devices[a], t.devices[b]
 	switch {
@@ -60,8 +61,8 @@ func (t *Tree) Distance(a, b string) Distance {
 	for shared < min(len(x.Path), len(y.Path)) && x.Path[shared] == y.Path[shared] {
 		shared++
 	}
-	// Behind one switch each path has at most one bridge of its own, a downstream port.
-	// A further switch adds its upstream port and another downstream port.
+	// Behind one switch each path has at most one bridge that the other path does not have,
+	// a downstream port. A further switch adds an upstream port and a downstream port.
 	switch below := max(len(x.Path), len(y.Path)) - shared; {
 	case shared == 1:
 		return PHB

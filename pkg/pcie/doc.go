@@ -1,8 +1,8 @@
-// Package pcie reads the machine's PCI devices from sysfs, and how far two of them are
-// apart on the PCI Express tree.
+// Package pcie reads the machine's PCI devices from sysfs. It also computes how far two of
+// them are apart on the PCI Express tree.
 //
-// The facts are those of the host, in every network namespace, also while a NIC's netdev
-// or RDMA device is in a pod.
+// The devices are those of the host, in every network namespace. They are also there while
+// a NIC's netdev or RDMA device is in a pod.
 //
 // To find the GPUs near a NIC:
 //

@@ -15,13 +15,13 @@ import (
 // Device is a PCI function.
 type Device struct {
 	Address string // "0000:3b:00.0"
-	Class   uint32 // base class, subclass and interface, 0x020000 of an Ethernet controller
+	Class   uint32 // base class, subclass and interface, for example 0x020000 for an Ethernet controller
 	Vendor  uint16
 	Device  uint16
-	Driver  string // "" if none is bound
-	NUMA    int    // -1 if the machine does not say
-	// Path has the host bridge ("pci0000:3a") and the bridges from there to the
-	// device, in this order.
+	Driver  string // "" if no driver is bound
+	NUMA    int    // NUMA node, -1 if the machine does not name it
+	// Path has the host bridge ("pci0000:3a"), and then the bridges from there to the
+	// device, in order.
 	Path []string
 }
 
@@ -30,14 +30,15 @@ type Tree struct {
 	devices map[string]*Device
 }
 
-// Read returns the PCI functions below the root of sysfs, "/sys" but for tests. A machine
-// without a PCI bus has none.
+// Read returns the PCI functions below sys, the root of sysfs. sys is "/sys" except in
+// tests. A machine without a PCI bus has no functions.
 func Read(sys string) (*Tree, error) { return read(sys, func(uint32) bool { return true }) }
 
-// ReadNICs is [Read] for the network controllers alone, which reads a fraction of the files.
+// ReadNICs is like [Read], but returns only the network controllers. It reads a fraction of
+// the files.
 func ReadNICs(sys string) (*Tree, error) { return read(sys, isNetwork) }
 
-// read returns the functions of the classes for which wanted is true.
+// read returns the functions for whose class wanted returns true.
 func read(sys string, wanted func(class uint32) bool) (*Tree, error) {
 	t := &Tree{devices: map[string]*Device{}}
 	dir := filepath.Join(sys, "bus/pci/devices")
@@ -50,7 +51,7 @@ func read(sys string, wanted func(class uint32) bool) (*Tree, error) {
 		class := uint32(number(at, "class", 0))
 		target, err := os.Readlink(at)
 		if err != nil || !wanted(class) {
-			continue // not wanted, or it was unplugged just now
+			continue // the function is not wanted, or was unplugged just now
 		}
 		t.devices[e.Name()] = &Device{
 			Address: e.Name(),
@@ -61,14 +62,14 @@ func read(sys string, wanted func(class uint32) bool) (*Tree, error) {
 	return t, nil
 }
 
-// step matches the parts of a device's path that are on PCI: host bridges, also those
-// behind another device, and functions. It is compiled on first use, which is rare in a
-// plugin.
+// step matches the parts of a device's path that are on PCI: functions and host bridges,
+// including host bridges behind another device. It is compiled on first use, because a
+// plugin seldom uses it.
 var step = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^(pci)?[0-9a-f]{4,}:[0-9a-f]{2}(:[0-9a-f]{2}\.[0-7])?$`)
 })
 
-// bridges returns what is above the device on PCI.
+// bridges returns the parts of the path above the device that are on PCI.
 func bridges(target string) []string {
 	var path []string
 	for part := range strings.SplitSeq(filepath.Dir(target), "/") {
@@ -79,7 +80,7 @@ func bridges(target string) []string {
 	return path
 }
 
-// number returns the number in a file of the device, other if there is none.
+// number returns the number in a file of the device, or other if there is no number.
 func number(dir, file string, other int64) int64 {
 	text, err := os.ReadFile(filepath.Join(dir, file))
 	if err != nil {
@@ -100,7 +101,7 @@ func linkBase(dir, name string) string {
 	return filepath.Base(target)
 }
 
-// ByAddress returns the function at a PCI address, nil if there is none.
+// ByAddress returns the function at a PCI address, or nil if there is none.
 func (t *Tree) ByAddress(address string) *Device { return t.devices[address] }
 
 // The classes of devices (PCI Code and ID Assignment Specification, section 1).
@@ -119,18 +120,19 @@ func (t *Tree) NICs() []*Device {
 
 func isNetwork(class uint32) bool { return class>>16 == classNetwork }
 
-// The vendors of GPUs, and of accelerators that have their place in training.
+// The vendors of GPUs, and of accelerators that are used for training like GPUs.
 const (
 	vendorNVIDIA = 0x10de
 	vendorAMD    = 0x1002
 	vendorHabana = 0x1da3
 )
 
-// gpuClasses are the classes that the vendors' GPUs have. A class alone tells nothing: the
-// display of a server's BMC has that of a GPU, and a CPU's offload engine that of an accelerator.
-// Sources: NVIDIA's driver (open-gpu-kernel-modules, kernel-open/nvidia/nv-pci-table.c) binds to
-// VGA and 3D controllers, Linux's amdgpu (drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c, pciidlist) to
-// VGA and other display controllers and to processing accelerators. habanalabs binds by device
+// gpuClasses are the classes that the vendors' GPUs have. A class alone is not enough: the
+// display of a server's BMC has the class of a GPU, and a CPU's offload engine has the
+// class of an accelerator. Sources: NVIDIA's driver (open-gpu-kernel-modules,
+// kernel-open/nvidia/nv-pci-table.c) binds to VGA and 3D controllers. Linux's amdgpu
+// (drivers/gpu/drm/amd/amdgpu/amdgpu_drv.c, pciidlist) binds to VGA and other display
+// controllers and to processing accelerators. habanalabs binds by device
 // (drivers/accel/habanalabs/common/habanalabs_drv.c); lspci shows Gaudi as an accelerator.
 var gpuClasses = map[uint16][]uint32{
 	vendorNVIDIA: {classVGA, class3D},
@@ -143,7 +145,7 @@ func (t *Tree) GPUs() []*Device {
 	return t.matching(func(d *Device) bool { return slices.Contains(gpuClasses[d.Vendor], d.Class>>8) })
 }
 
-// matching returns the functions of which match is true, by address.
+// matching returns the functions for which match returns true, by address.
 func (t *Tree) matching(match func(*Device) bool) []*Device {
 	var list []*Device
 	for _, d := range t.devices {

@@ -9,7 +9,7 @@ import (
 //go:embed names.txt
 var names string
 
-// table returns the names, by "15b3:1021".
+// table returns the names by ID. An ID is vendor and device, for example "15b3:1021".
 var table = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(names) {
@@ -20,6 +20,6 @@ var table = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-// Of returns the name of a PCI device, "" if it is unknown. The IDs are four hexadecimal
-// digits each, in lower case.
+// Of returns the name of a PCI device, or "" if the name is unknown. vendor and device are
+// IDs of four hexadecimal digits in lower case.
 func Of(vendor, device string) string { return table()[vendor+":"+device] }

@@ -1,12 +1,16 @@
-// Package quickstart prepares the Go runtime for a program that ends within milliseconds, if it is imported. The main of such
-// a program imports it, and nobody else:
+// Package quickstart prepares the Go runtime for a program that ends within milliseconds.
+// To use it, import it in the main package of such a program, and nowhere else:
 //
 //	import _ "github.com/rail-cni/rail-cni/pkg/quickstart"
 //
-// The process gets one processor of the runtime: in a plugin one step follows the other, and more processors only make idle
-// threads look for work. And the stack of the main goroutine grows once, not five times with a copy each time.
+// The process gets only one processor of the runtime. In a plugin each step follows the one
+// before, and more processors would only make idle threads look for work. The stack of the
+// main goroutine grows once at the start, instead of five times later with a copy each
+// time.
 //
-// The package imports nothing but the runtime. So it is initialized before nearly all others (Go specification, "Package
-// initialization": the first by import path whose imports are initialized). Later the change to one processor costs half
-// a millisecond, because the runtime takes back the memory that was prepared for the others.
+// The package imports nothing but the runtime, so it is initialized before nearly all other
+// packages. (The Go specification, "Package initialization": of the packages whose imports
+// are initialized, the first by import path is next.) If the change to one processor came
+// later, it would cost half a millisecond, because the runtime takes back the memory that
+// it has prepared for the other processors.
 package quickstart

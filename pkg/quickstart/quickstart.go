@@ -7,8 +7,9 @@ func init() {
 	growStack(false)
 }
 
-// growStack has the runtime give the main goroutine, at once, a stack that suffices for the whole program: newstack
-// makes room for the frame. The frame itself is not used.
+// growStack makes the runtime give the main goroutine a stack that suffices for the whole
+// program. A call of growStack needs room for its large frame, so newstack in the runtime
+// makes room at once. The frame itself is not used.
 //
 //go:noinline
 func growStack(use bool) {

@@ -15,19 +15,19 @@ import (
 // (path_resolution(7)).
 const maxLinks = 40
 
-// Check fails if a user other than root and that of this process can have
-// written the file at path. As in sshd(8) and sudo(8), the file and each
-// directory on the way must belong to one of the two, and no other user may
-// write to it, so none can change it later either. A directory on the way may
-// be writable for all if it is sticky, as /tmp is: root's files stay there
-// (inode(7)). Symbolic links follow the same rules.
+// Check returns an error if another user than root and this process' own user can have
+// written the file at path. As in sshd(8) and sudo(8), the file and each directory on the
+// way must belong to one of these two users. No other user may have the right to write to
+// them, so that no other user can change the file later. A directory on the way may be
+// writable for all if it is sticky, like /tmp, because root's files stay in such a
+// directory (inode(7)). Symbolic links and their targets follow the same rules.
 //
-// The error wraps [fs.ErrNotExist] if a part of the path is missing, and the part
-// that exists is safe.
+// If a part of the path is missing and the part that exists is safe, the error wraps
+// [fs.ErrNotExist].
 func Check(path string) error { return check(path, 0o022) }
 
-// CheckExceptGroups is [Check], but groups may write, like the group of the
-// system log in /var/log on Debian.
+// CheckExceptGroups is like [Check], but permits that groups may write, as the group of the
+// system log may write to /var/log on Debian.
 func CheckExceptGroups(path string) error { return check(path, 0o002) }
 
 func check(path string, forbidden fs.FileMode) error {
@@ -47,9 +47,9 @@ func check(path string, forbidden fs.FileMode) error {
 			continue
 		case "..":
 			if at == kernels {
-				return fmt.Errorf("%s has .. after a link of the kernel (such as /proc/PID/cwd), which leads elsewhere", path)
+				return fmt.Errorf("%s has .. after a link of the kernel (such as /proc/PID/cwd): there .. leads elsewhere than the path shows", path)
 			}
-			at = filepath.Dir(at) // at has no other link in it, so this is what the kernel does
+			at = filepath.Dir(at) // at has no other links in it, so the kernel does the same
 			continue
 		}
 		next := filepath.Join(at, name)
@@ -65,7 +65,7 @@ func check(path string, forbidden fs.FileMode) error {
 		}
 		var st unix.Statfs_t
 		if err = unix.Statfs(at, &st); err == nil && st.Type == unix.PROC_SUPER_MAGIC {
-			// Its target is not its text (proc_pid_root(5)).
+			// The text of such a link is not its target (proc_pid_root(5)).
 			if info, err = os.Stat(next); err == nil {
 				err = safe(next, info, forbidden)
 			}
@@ -81,12 +81,12 @@ func check(path string, forbidden fs.FileMode) error {
 	return err
 }
 
-// safe fails if others can write to the file at path, or can give themselves
-// that right.
+// safe returns an error if other users can write to the file at path, or can give
+// themselves the right to write to it.
 func safe(path string, info fs.FileInfo, forbidden fs.FileMode) error {
 	mode := info.Mode()
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s belongs to user %d, and not to root", path, st.Uid)
+		return fmt.Errorf("%s belongs to user %d, not to root", path, st.Uid)
 	}
 	if mode.Type() == fs.ModeSymlink || mode.Perm()&forbidden == 0 || mode.IsDir() && mode&fs.ModeSticky != 0 {
 		return nil

@@ -67,7 +67,7 @@ func TestCheck(t *testing.T) {
 		"a link of the kernel to what is not": {func(d string) (string, error) {
 			return "/proc/self/root" + d + "/open/x", errors.Join(os.MkdirAll(d+"/open/x", 0o700), os.Chmod(d+"/open", 0o777))
 		}, "/open (mode 0777)"},
-		".. of a link of the kernel": {func(string) (string, error) { return "/proc/self/cwd/../etc", nil }, "which leads elsewhere"},
+		".. of a link of the kernel": {func(string) (string, error) { return "/proc/self/cwd/../etc", nil }, "leads elsewhere"},
 		"a relative path":            {func(string) (string, error) { return "run", nil }, "not an absolute path"},
 		"a missing parent":           {func(d string) (string, error) { return d + "/none/x", nil }, "no such file"},
 		"a missing name in a directory of others": {func(d string) (string, error) {

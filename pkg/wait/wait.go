@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// firstPause is the pause after the first call of [Until]. Most waits for the
-// kernel end within it.
+// firstPause is the pause after the first call of done in [Until]. Most waits for the
+// kernel end within this time.
 const firstPause = time.Millisecond
 
-// Until calls done until it returns true or an error, or ctx ends. The error is
-// that of done, or of ctx: [Ended] distinguishes them.
+// Until calls done until done returns true or an error, or until ctx ends. It returns the
+// error of done, or an error that wraps that of ctx. [Ended] distinguishes the two.
 //
-// It calls done at least once, even if ctx has ended: that is how a caller
-// checks without waiting. The pauses between the calls begin at a millisecond
-// and double up to every.
+// Until calls done at least once, even if ctx has ended, so that a caller can check without
+// waiting. The pauses between the calls begin at a millisecond and double up to every.
 func Until(ctx context.Context, every time.Duration, done func() (bool, error)) error {
 	for pause := min(firstPause, every); ; pause = min(2*pause, every) {
 		if ok, err := done(); ok || err != nil {
@@ -35,16 +34,16 @@ type ended struct {
 
 func (e *ended) Unwrap() error { return e.error }
 
-// Ended reports whether err is of an [Until] with ctx that was not done when
-// ctx ended. The error of done may wrap [context.DeadlineExceeded] as well, of
-// a wait of its own.
+// Ended reports whether err is the error of an [Until] that was still waiting when its ctx
+// ended. To compare err with [context.DeadlineExceeded] does not suffice, because an error
+// of done may wrap that, too.
 func Ended(ctx context.Context, err error) bool {
 	var e *ended
 	return errors.As(err, &e) && e.ctx == ctx
 }
 
-// Rest returns how long to rest after work that took so long. Work that is repeated with these rests
-// takes at most a fifth of the time.
+// Rest returns how long to rest after work that took the time took. Work that is repeated
+// with these rests takes at most a fifth of the time.
 func Rest(took time.Duration) time.Duration { return 4 * took }
 
 // For waits for d. If ctx ends first, it returns the error of ctx.

@@ -14,7 +14,7 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// The process's first thread must never be parked in another namespace: that
+// The process's first thread must never be parked in another namespace, because that
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 

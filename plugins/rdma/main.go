@@ -1,5 +1,6 @@
-// rdma follows the plugin that attached a NIC in a chain. In exclusive RDMA mode it
-// moves the NIC's RDMA devices into the pod; in shared mode it only records them.
+// rdma is a chained plugin: it runs after the plugin that attached a NIC. In exclusive RDMA
+// mode it moves the NIC's RDMA devices into the pod. In shared mode it only records the
+// devices.
 //
 //	{"cniVersion": "1.1.0", "name": "rail0", "plugins": [
 //		{"type": "sriov"},
@@ -17,7 +18,7 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// The process's first thread must never be parked in another namespace: that
+// The process's first thread must never be parked in another namespace, because that
 // would keep the namespace alive.
 func init() { runtime.LockOSThread() }
 

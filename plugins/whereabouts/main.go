@@ -18,9 +18,9 @@ import (
 var version = "devel"
 
 func main() {
-	// Without a receiver the Go runtime ends the process when it writes to a
-	// stdout that is closed; with one the write fails, and ADD rolls back the
-	// address that the runtime will never hear of.
+	// Without a receiver for SIGPIPE, the Go runtime ends the process when it writes to a
+	// stdout that is closed. With a receiver the write fails, and ADD frees the
+	// address again, because the container runtime will never learn of it.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	p := &plugin.Plugin{Version: version, FlatFiles: netconf.WhereaboutsFlatFiles(), Stdout: os.Stdout, Stderr: os.Stderr}
 	skel.PluginMainFuncs(p.Funcs(context.Background()), cniversion.All, "CNI plugin whereabouts (rail-cni) "+version)
