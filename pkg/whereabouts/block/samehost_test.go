@@ -125,7 +125,7 @@ func TestPoolsOfRailsAreGuarded(t *testing.T) {
 	divided := pooltest.Claim(t, "guards", "10.2.0.0/24")
 	n.add(pooltest.Pod(8), divided)
 	_, err = n.Allocate(pooltest.Context(t), railPod(9, 2), []ipam.Claim{onRail(t, "guards", 2, 0, 1, 2)})
-	wantError(t, err, "a network with sameHost", "networks without it")
+	wantError(t, err, "a network with sameHost", "networks without sameHost")
 	if failure.KindOf(err) != failure.InvalidConfig {
 		t.Errorf("kind %s", failure.KindOf(err))
 	}

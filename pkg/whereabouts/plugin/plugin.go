@@ -106,7 +106,7 @@ func add(ctx context.Context, c *call) error {
 		return err
 	}
 	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {
-		return failure.New(failure.InvalidEnv, "the call names no pod, but an address of a cluster's pool must belong to a pod").
+		return failure.New(failure.InvalidEnv, "there is no pod name, but an address of a cluster's pool must belong to a pod").
 			Cure(`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
 	}
 	if c.storeName() != netconf.StoreKubernetes {

@@ -91,7 +91,7 @@ func TestSliceIsReadAsAWholeOnlyAfterAChange(t *testing.T) {
 		t.Errorf("another node's by now: %s, %v", got, err)
 	}
 	deleteSlices(t, name)
-	if got, err := n.Slice(pooltest.Context(t), pooltest.Pod(0), name, "node1"); failure.KindOf(err) != failure.NotAvailable || !strings.Contains(err.Error(), "check that it runs") {
+	if got, err := n.Slice(pooltest.Context(t), pooltest.Pod(0), name, "node1"); failure.KindOf(err) != failure.NotAvailable || !strings.Contains(err.Error(), "check that whereabouts' node slice controller runs") {
 		t.Errorf("deleted: %s, %v", got, err)
 	}
 }
