@@ -144,9 +144,9 @@ func TestProgramWithoutCredentialsIsNamed(t *testing.T) {
 		"it fails":            {fails, userOf("./login", ""), []string{filepath.Join(fails, "login"), "exit code 1", "make sure that the program works"}},
 		"it is not there":     {t.TempDir(), userOf("no-such-login", `,"installHint":"ask X"`), []string{"no-such-login not found", "ask X"}},
 		"it is refused":       {refused, userOf("./login", ""), []string{"401", "the server refused the credentials from the program " + filepath.Join(refused, "login")}},
-		"an unknown version":  {t.TempDir(), `{"name":"u","user":{"exec":{"apiVersion":"v0","command":"x","interactiveMode":"Never"}}}`, []string{"v0", "correct it"}},
-		"no interactive mode": {t.TempDir(), `{"name":"u","user":{"exec":{"apiVersion":"` + credentialV1 + `","command":"x"}}}`, []string{"interactiveMode", "correct it"}},
-		"an auth provider":    {t.TempDir(), `{"name":"u","user":{"auth-provider":{"name":"gcp"}}}`, []string{"gcp", "correct it"}},
+		"an unknown version":  {t.TempDir(), `{"name":"u","user":{"exec":{"apiVersion":"v0","command":"x","interactiveMode":"Never"}}}`, []string{"v0", "correct the file"}},
+		"no interactive mode": {t.TempDir(), `{"name":"u","user":{"exec":{"apiVersion":"` + credentialV1 + `","command":"x"}}}`, []string{"interactiveMode", "correct the file"}},
+		"an auth provider":    {t.TempDir(), `{"name":"u","user":{"auth-provider":{"name":"gcp"}}}`, []string{"gcp", "correct the file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(c.dir, "kubeconfig")
