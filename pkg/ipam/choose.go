@@ -125,8 +125,8 @@ type Used interface {
 	Page(base netip.Addr) (*Page, error)
 }
 
-// Choose returns the lowest address of r that is not taken. If there is none it
-// returns an *[ExhaustedError]; it also returns errors of used.
+// Choose returns the lowest address of r that is not taken, or an *[ExhaustedError] if
+// there is none. It also returns errors of used.
 func Choose(r *Range, used Used) (netip.Addr, error) { return ChooseFrom(r, used, r.First()) }
 
 // ChooseFrom is like [Choose], but passes over the addresses below from.

@@ -30,7 +30,7 @@ type RangeSpec struct {
 	Small bool
 }
 
-// Range is a set of addresses from which one is chosen.
+// Range is a set of addresses from which an address is chosen.
 type Range struct {
 	prefix      netip.Prefix
 	first, last netip.Addr
@@ -142,7 +142,7 @@ func (r *Range) Part(slice netip.Prefix) (*Range, error) {
 		return nil, failure.New(failure.IPAM, "no address of the slice %s lies between %s and %s", slice, r.first, r.last).
 			Cure("widen range_start and range_end, or give them the range that is divided into slices")
 	}
-	// So that Spec makes the same range in another process.
+	// With these bounds, another process makes the same range from Spec.
 	part.spec.Start, part.spec.End = part.first, part.last
 	return part, nil
 }
@@ -150,14 +150,13 @@ func (r *Range) Part(slice netip.Prefix) (*Range, error) {
 // Prefix returns the network. Its length is the mask of every address in it.
 func (r *Range) Prefix() netip.Prefix { return r.prefix }
 
-// Spec returns a specification of the range, from which another process can
-// make it.
+// Spec returns a specification of the range. Another process can make the range from it.
 func (r *Range) Spec() RangeSpec { return r.spec }
 
-// First returns the lower bound, which is usable unless excluded.
+// First returns the lower bound. It is usable unless it is excluded.
 func (r *Range) First() netip.Addr { return r.first }
 
-// Last returns the upper bound, which is usable unless excluded.
+// Last returns the upper bound. It is usable unless it is excluded.
 func (r *Range) Last() netip.Addr { return r.last }
 
 // Exhausted returns the error for a range without a free address.

@@ -17,8 +17,8 @@ type Owner struct {
 	Network string
 }
 
-// Same reports whether held is o itself: the same interface of the same pod, or
-// the same attachment under another pod name.
+// Same reports whether o and held are the same owner: the same interface of the same pod,
+// or the same attachment under another pod name.
 func (o Owner) Same(held Owner) bool {
 	return held.PodRef == o.PodRef && held.IfName == o.IfName || held.ContainerID == o.ContainerID && held.IfName == o.IfName
 }
@@ -62,17 +62,18 @@ type Attachment struct{ ContainerID, IfName string }
 // either changed nothing, or left a state that Release or a later Allocate of the same
 // owner repairs. It never leaves one address with two owners.
 type Store interface {
-	// Allocate assigns owner one address of each claim, in order, with the mask
-	// of the claim's network: all of them or, with an error, none. An address
-	// that the owner already holds is returned again, now for
-	// owner.ContainerID.
+	// Allocate assigns owner one address of each claim. It returns the addresses in the
+	// order of the claims, with the mask of each claim's network. If it returns an error,
+	// it has assigned no address. If owner already holds an address, Allocate returns this
+	// address again, and now for owner.ContainerID.
 	Allocate(ctx context.Context, owner Owner, claims []Claim) ([]netip.Prefix, error)
 	// Release frees the addresses in pools that owner ends (see [Owner.Ends]). It is no
 	// error if owner has no address in a pool. Release continues after errors and joins
 	// them.
 	Release(ctx context.Context, owner Owner, pools []Pool) error
-	// Check returns the address that owner's attachment holds in each pool, in
-	// order, or an error of kind Mismatch if it holds none.
+	// Check returns the address that owner's attachment holds in each pool, in the order of
+	// pools. If the attachment holds no address in a pool, Check returns an error of kind
+	// Mismatch.
 	Check(ctx context.Context, owner Owner, pools []Pool) ([]netip.Prefix, error)
 	// GC frees the addresses of network whose attachment is not in valid. It searches the
 	// pools of the configuration, and all other pools that the store knows for that

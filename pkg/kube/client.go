@@ -170,7 +170,7 @@ func (o ListOptions) nextLimit(limit int64, bytes int) int64 {
 // exists.
 func (c *Client) Create(ctx context.Context, r Resource, object any) (Meta, error) {
 	q := request{verb: "create", method: http.MethodPost, resource: r, accept: metadataOnly, contentType: plainJSON}
-	// For errors: the path of a create does not have the object's name.
+	// The errors need the object's name, which the path of a create does not have.
 	var named struct {
 		Metadata struct {
 			Name string `json:"name"`

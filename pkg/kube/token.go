@@ -32,7 +32,7 @@ func (c *Client) Token(ctx context.Context, namespace, account, node string, lif
 	if node == "" {
 		return c.token(ctx, namespace, account, spec)
 	}
-	// Without a UID the server uses that of the existing Node.
+	// Without a UID in the reference, the server uses the UID of the existing Node.
 	spec["boundObjectRef"] = map[string]any{"apiVersion": "v1", "kind": "Node", "name": node}
 	bound, err := c.token(ctx, namespace, account, spec)
 	if !is(err, (*Error).refusesBinding) {

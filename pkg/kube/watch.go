@@ -49,8 +49,8 @@ func (c *Client) Watch(ctx context.Context, r Resource, o ListOptions, each func
 	defer cancel(nil)
 	var answer *http.Response
 	if err := c.retry(ctx, q, func() *Error {
-		// The answer's body lives as long as its context: so the time limit of
-		// the start is a timer that is stopped, not a deadline.
+		// The answer's body lives only as long as its context. So the time limit of
+		// the start is a timer that is stopped, and not a deadline of the context.
 		trying, end := context.WithCancelCause(ctx)
 		timer := time.AfterFunc(c.config.Timeout, func() { end(c.silence()) })
 		got, failed := c.try(trying, q)

@@ -10,21 +10,21 @@ type Distance int
 
 // The distances, with the abbreviations of `nvidia-smi topo -m`.
 const (
-	// PIX: at most one switch is between them.
+	// PIX: at most one switch is between the functions.
 	PIX Distance = iota
-	// PXB: several switches, and no host bridge.
+	// PXB: several switches are between the functions, but no host bridge.
 	PXB
-	// PHB: the host bridge, usually in the CPU.
+	// PHB: the host bridge is between the functions. It is usually in the CPU.
 	PHB
-	// NODE: several host bridges of one NUMA node.
+	// NODE: several host bridges of one NUMA node are between the functions.
 	NODE
-	// SYS: the link between NUMA nodes.
+	// SYS: the link between NUMA nodes is between the functions.
 	SYS
 )
 
 var abbreviations = []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
 
-// String returns nvidia-smi's abbreviation.
+// String returns nvidia-smi's abbreviation of the distance.
 func (d Distance) String() string { return abbreviations[d] }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].

@@ -39,8 +39,8 @@ func (s *Store) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (n
 	return p.alone(ctx, func() (netip.Addr, error) { return p.allocate(ctx, owner, c) })
 }
 
-// allocate assigns owner an address, or returns its old one. The caller holds
-// the lock.
+// allocate assigns owner an address, or returns the address that owner already has. The
+// caller holds the lock.
 func (p *pool) allocate(ctx context.Context, owner ipam.Owner, c ipam.Claim) (netip.Addr, error) {
 	held, r, err := p.heldBy(owner)
 	if err != nil {

@@ -162,7 +162,7 @@ func (p *pool) writeInfo() error {
 	return p.dir.Write(poolFile, append(data, '\n'))
 }
 
-// The contents of the file busy. Both have the same length: the file is
+// The contents of the file busy. Both have the same length, because the file is
 // overwritten in place, so that a DEL needs no space on a full file system.
 const (
 	busyText = "busy\n"

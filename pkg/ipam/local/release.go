@@ -76,8 +76,8 @@ func (p *pool) linksOf(owner ipam.Owner) []netip.Addr {
 	return addrs
 }
 
-// releaseLinked frees the addresses to which owner's links lead, if owner ends
-// their records.
+// releaseLinked frees the addresses to which owner's links lead, if owner ends their
+// records. It reports whether owner had such an address.
 func (p *pool) releaseLinked(ctx context.Context, owner ipam.Owner) (bool, error) {
 	had := false
 	var errs []error

@@ -200,10 +200,10 @@ func annotate(key, value string) kube.PatchOp {
 // pool, or if the pool is divided into blocks of another size.
 //
 // The guard is the pool's own IPPool. It has an annotation with the block size, and its
-// range is not a CIDR, so that programs that do not know blocks refuse the object. These
-// are earlier versions of this store, and whereabouts. A CIDR of the other address family
-// would not suffice: whereabouts v0.9.4 answers an ADD with an address although it could
-// not store the address.
+// range is not a CIDR. So a program that does not know blocks refuses the object:
+// whereabouts does, and earlier versions of this store do. A CIDR of the other address
+// family would not suffice, because whereabouts v0.9.4 answers an ADD with an address
+// although it could not store the address.
 func Guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int) error {
 	return guard(ctx, client, pool, size, false)
 }

@@ -73,7 +73,8 @@ func (e Entry) Owner() ipam.Owner {
 	return ipam.Owner{ContainerID: e.ContainerID, PodRef: e.PodRef, IfName: e.IfName}
 }
 
-// IPPool is an IPPool in the form in which the server sends and receives it.
+// IPPool is the custom resource IPPool, in the form in which the server sends and receives
+// it.
 type IPPool struct {
 	TypeMeta
 	Metadata poolMeta   `json:"metadata"`

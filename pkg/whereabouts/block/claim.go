@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// blindProbes is the number of blocks that a search asks the server for before it
-	// reads which ones are held. Unless the pool is nearly full, one of them is probably
-	// free.
+	// blindProbes is the number of blocks that a search asks the server for before it reads
+	// which blocks are held. If the pool is not nearly full, one of these blocks is
+	// probably free.
 	blindProbes = 16
 	// maxProbes bounds the number of blocks that one search asks the server for.
 	// maxCandidates bounds the number of blocks that one search considers.

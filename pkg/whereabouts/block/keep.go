@@ -130,7 +130,7 @@ func (k *Keeper) keep(ctx context.Context, stateDir, server string, f *file) err
 // keepBlock does for one block what is due. rails are the Rails of the node's file. The
 // caller must have called [pool.alone].
 func (k *Keeper) keepBlock(ctx context.Context, p *pool, rails []ipam.Pool, e entry) error {
-	switch { // a killed process left it in these states
+	switch { // a killed process may have left the block in one of these states
 	case e.State == claiming && e.Confirmed.age(p.now()) < claimTime:
 		return nil
 	case e.State != held:

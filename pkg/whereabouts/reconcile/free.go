@@ -187,7 +187,7 @@ func poolsOf(s *api.Survey, bunch []*Finding) []string {
 // meanwhile, it deletes the reservation again.
 func (r *Reconciler) makeReservations(ctx context.Context, bunch []*Finding) {
 	uids := make(map[*Finding]string, len(bunch))
-	for _, f := range bunch { // there are only few
+	for _, f := range bunch { // there are only a few of them
 		uid, err := api.CreateReservation(ctx, r.Client, f.Reservation, f.holding.Owner())
 		if uid != "" {
 			uids[f] = uid

@@ -77,10 +77,10 @@ func (f *Finding) judgeEntry(p *podState) bool {
 	return true
 }
 
-// former reports whether f's entry is of a former sandbox of the pod. It is if the pod's
-// status has other addresses for the interface of the entry, and the pod holds one of these
-// addresses by an entry of another container. former returns false for an entry without an
-// interface name.
+// former reports whether f's entry is of a former sandbox of the pod. That is so if the
+// pod's status has other addresses for the interface of the entry, and the pod holds one of
+// these addresses by an entry of another container. former returns false for an entry
+// without an interface name.
 func (f *Finding) former(p *podState) bool {
 	given := p.status[f.IfName]
 	return f.IfName != "" && len(given) > 0 && !slices.Contains(given, f.Address) &&

@@ -103,5 +103,5 @@ func parseNode(data []byte) (clusterNode, error) {
 }
 
 // mayRun reports whether a pod of this state may still run on a node that lost its
-// connection: it is gone, or the cluster ended it.
+// connection. That is so if the pod is gone, or if the cluster ended it.
 func mayRun(p *podState) bool { return p == nil || p.terminal != "" }

@@ -29,8 +29,8 @@ const replayTime = 30 * time.Second
 // Options configures a [Reconciler].
 type Options struct {
 	Client *kube.Client
-	// Grace is the time between the scan that first finds a defect and the one
-	// that frees it; 0 frees it at once.
+	// Grace is the time between the scan that first finds a defect and the scan that
+	// repairs it. If it is 0, the first scan repairs the defect.
 	Grace  time.Duration
 	DryRun bool // change nothing; only for [Reconciler.Once]
 
@@ -39,7 +39,7 @@ type Options struct {
 	// such a node. 0 means that Grace is always used.
 	NodeGrace time.Duration
 	Interval  time.Duration // between full scans, DefaultInterval if 0
-	Identity  string        // of this process in the cluster's Lease; "" = host name and process ID
+	Identity  string        // name of this process in the cluster's Lease; "" means host name and process ID
 	// Surveyed is called with what each scan has read of the store, and with nil when
 	// another reconciler may lead. It must neither change nor keep the survey. It may be
 	// nil.
@@ -79,7 +79,7 @@ type Journal interface {
 // A Reconciler is not safe for concurrent use, except for Ready.
 type Reconciler struct {
 	Options
-	failed atomic.Pointer[error] // of the last look at the Lease or the last scan; nil before the first
+	failed atomic.Pointer[error] // result of the last read of the Lease or of the last scan; nil before the first one
 	marks  map[string]mark
 	nodes  *nodes    // nil if the state of the nodes does not matter
 	blocks *Blocks   // nil if blocks are left alone
@@ -103,7 +103,7 @@ func New(o Options) *Reconciler {
 		o.Interval = DefaultInterval
 	}
 	if o.Identity == "" {
-		host, _ := os.Hostname() // a process ID alone may also be that of another
+		host, _ := os.Hostname() // a process on another host may have the same process ID
 		o.Identity = fmt.Sprintf("%s-%d", host, os.Getpid())
 	}
 	return &Reconciler{Options: o, marks: map[string]mark{}}

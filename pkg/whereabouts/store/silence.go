@@ -29,7 +29,7 @@ func (s *Store) recordSilence(why error) {
 	s.warnIf(err)
 }
 
-// forgetSilence removes the record: the server works again.
+// forgetSilence removes the record of the silence, because the server works again.
 func (s *Store) forgetSilence() {
 	if s.dir.Exists(silenceFile) {
 		s.warnIf(s.dir.Remove(silenceFile))

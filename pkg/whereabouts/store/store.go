@@ -115,8 +115,8 @@ func (s *Store) queueDir(pool ipam.Pool) (*statefile.Dir, error) {
 	return pools.Sub(statefile.Name(pool.Name()))
 }
 
-// submit has a carried out on pool, by this process or by another one, and returns the
-// answer.
+// submit has the ask a carried out on pool, by this process or by another one, and returns
+// the answer.
 func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, error) {
 	a.Kubeconfig, a.FlatFile = s.kubeconfig, s.flatFile
 	dir, err := s.queueDir(pool)

@@ -243,7 +243,7 @@ func (t *turn) commit(ctx context.Context, state *api.PoolState, c *api.PoolPatc
 		}, ops...)
 	}
 	if state != nil && state.Managed && len(state.Entries) >= manyEntries {
-		// As the API documents: one empty item clears the list.
+		// According to the documentation of the API, one empty item clears the list.
 		ops = append([]kube.PatchOp{{Op: "add", Path: "/metadata/managedFields", Value: []struct{}{{}}}}, ops...)
 	}
 	began := time.Now()
@@ -331,7 +331,7 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 		h.uid = uid
 	}
 	j.finish(j.addr, nil)
-	// Notes are optional: without one DEL reads the pool.
+	// Notes are optional: without a note, DEL reads the pool.
 	_ = t.s.notes.put(t.noteOf(j, h))
 	return nil
 }
