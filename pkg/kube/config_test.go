@@ -179,7 +179,8 @@ func TestProgramOfAKubeconfigIsNotRun(t *testing.T) {
 	}
 }
 
-// One of another user, whose context is not the current one, does no harm.
+// A program of another user does no harm if the context of that user is not the current
+// one.
 func TestProgramOfAnotherUser(t *testing.T) {
 	path := kubeconfig(t, "https://127.0.0.1:1", "disable-compression: true", "token: t")
 	content, err := os.ReadFile(path)
@@ -190,8 +191,8 @@ func TestProgramOfAnotherUser(t *testing.T) {
 	open(t, kube.Config{Kubeconfig: path})
 }
 
-// The opener of another's kubeconfig decides about its files: with
-// resolved relative paths, before one of the files is read.
+// A caller that opens somebody else's kubeconfig decides which files may be read. It gets
+// their absolute paths before any of the files is read.
 func TestWhatAKubeconfigLeadsToIsVetted(t *testing.T) {
 	refused := errors.New("refused")
 	for _, c := range []struct {
@@ -253,9 +254,9 @@ func TestServiceAccountOfAPod(t *testing.T) {
 	}
 }
 
-// A replaced token is used by the next client, and by a running one as soon as
-// the server refuses the old one: in a file of its own or, as whereabouts'
-// installer does it, in the kubeconfig.
+// A replaced token is used by the next client. A running client uses it as soon as the
+// server refuses the old token. The token is in its own file or, as whereabouts' installer
+// does it, in the kubeconfig.
 func TestRotatedToken(t *testing.T) {
 	a := newAuthority(t)
 	var valid atomic.Pointer[string]
@@ -389,8 +390,8 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// A network names its kubeconfig, which may be another file, and its author
-// sees the error, for example in the pod's Events.
+// The author of a network may name another file as the kubeconfig, and sees the error, for
+// example in the pod's Events.
 func TestAnErrorQuotesNothingOfAFileThatIsNoKubeconfig(t *testing.T) {
 	for name, text := range map[string]string{
 		"a password":      "hunter2\n",

@@ -379,8 +379,8 @@ func TestListIsExpiredBetweenPages(t *testing.T) {
 	}
 }
 
-// A look at thousands of small pools must not take hundreds of requests, nor one at large
-// pools hundreds of megabytes.
+// A list of thousands of small pools must not take hundreds of requests, and a list of
+// large pools must not take hundreds of megabytes.
 func TestPagesOfAListAdaptToTheSizeOfObjects(t *testing.T) {
 	const mib = 1 << 20
 	long := strings.Repeat("x", 2*mib+100)
@@ -409,7 +409,7 @@ func TestPagesOfAListAdaptToTheSizeOfObjects(t *testing.T) {
 				if to < tc.objects {
 					next = strconv.Itoa(to)
 				}
-				// Piece by piece: to compose 80 MiB takes longer than a request may.
+				// The answer is written piece by piece, because to compose 80 MiB takes longer than a request may take.
 				answer(w, http.StatusOK, fmt.Sprintf(`{"metadata":{"resourceVersion":"9","continue":%q},"items":[`, next))
 				for i := from; i < to; i++ {
 					if i > from {

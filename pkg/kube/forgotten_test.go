@@ -124,8 +124,8 @@ func TestConnectionLostSilentlyDuringAnswer(t *testing.T) {
 	}
 }
 
-// The kubeconfig may be replaced by that of another cluster. The first server must not
-// see the new token, and the process goes on with the first server.
+// The kubeconfig may be replaced by the kubeconfig of another cluster. The first server
+// must not see the new token, and the process goes on with the first server.
 func TestTokenForAnotherServerIsNotSent(t *testing.T) {
 	a := newAuthority(t)
 	var asked, leaked, others atomic.Int64

@@ -145,8 +145,8 @@ func TestExecThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
-// The connection of a program takes the way of all other requests: by the proxy of the
-// kubeconfig.
+// The connection for a program goes through the proxy of the kubeconfig, like all other
+// requests.
 func TestExecGoesByTheProxy(t *testing.T) {
 	a := newAuthority(t)
 	server := kubeletServer(t, a, func(_ *http.Request, stdout, _, status io.Writer) {

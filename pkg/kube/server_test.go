@@ -286,7 +286,7 @@ func TestServer(t *testing.T) {
 		everywhere.Namespace = ""
 		_, err = nobody.List(ctx, everywhere, kube.ListOptions{}, nil)
 		wants(t, err, "in all namespaces")
-		// Since Kubernetes 1.35 both are needed, and the server's message names one at a time.
+		// Since Kubernetes 1.35 both verbs are needed, but the server's message names only one of them.
 		err = nobody.Exec(ctx, "kube-system", "x", "c", []string{"x"}, io.Discard)
 		wants(t, err, `resources ["pods/exec"]`, `verbs ["create", "get"]`, `in the namespace "kube-system"`)
 		const rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/"
@@ -344,7 +344,7 @@ func TestServer(t *testing.T) {
 		}
 	})
 
-	// Last, because it kills the server.
+	// This is the last test, because it kills the server.
 	t.Run("killed and started again", func(t *testing.T) {
 		create(t, "survivor")
 		plane.KillAPIServer()

@@ -76,7 +76,7 @@ func TestDamageIsAnErrorAndWhatComesBeforeIsRead(t *testing.T) {
 			t.Errorf("%s: %d attributes, error %v", name, len(attrs), err)
 		}
 	}
-	// The padding after the last one may be missing.
+	// The padding after the last attribute may be missing.
 	if attrs, err := Parse([]byte{5, 0, 1, 0, 9}); err != nil || len(attrs) != 1 {
 		t.Errorf("%v, error %v", attrs, err)
 	}

@@ -128,7 +128,7 @@ func TestGPUsOfEachVendor(t *testing.T) {
 		// habanalabs_drv.c, PCI_IDS_GAUDI2; lspci -vmmkn has Class 1200, Device 1020.
 		{"Gaudi 2", "0x120000", "0x1da3", "0x1020", true},
 
-		// What is none. pci.ids has these names; Linux, include/linux/pci_ids.h, the classes.
+		// Devices that are no GPUs. pci.ids has the names, and include/linux/pci_ids.h of Linux the classes.
 		{"display of a BMC (ASPEED)", "0x030000", "0x1a03", "0x2000", false},
 		{"audio function of a GPU of NVIDIA", "0x040300", "0x10de", "0x22ba", false},
 		{"NVSwitch of NVIDIA, a bridge", "0x068000", "0x10de", "0x22a3", false},

@@ -33,7 +33,8 @@ var (
 	chip     = regexp.MustCompile(`^MT\d+\S* (Family )?`)
 )
 
-// short returns the name that people use: for "MT2910 Family [ConnectX-7]" the one in brackets.
+// short returns the name that people use. For "MT2910 Family [ConnectX-7]" that is the name
+// in brackets.
 func short(vendor, name string) string {
 	if vendor != "15b3" {
 		return name
@@ -64,7 +65,8 @@ func tableOf(ids string) string {
 	return fmt.Sprintf(header, version) + strings.Join(lines, "")
 }
 
-// header has the version of the database, and its license of the two that it may be used under.
+// header has the version of the database, and names one of the two licenses under which the
+// database may be used.
 const header = `# From pci.ids, version %s, of the PCI ID Project (https://pci-ids.ucw.cz). Written by go generate.
 #
 # Copyright Martin Mares and Albert Pool. Used under the 3-clause BSD license:

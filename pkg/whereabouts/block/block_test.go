@@ -80,7 +80,7 @@ func TestNodesGetBlocksOfTheirOwn(t *testing.T) {
 	if failure.KindOf(err) != failure.IPAM {
 		t.Errorf("kind %v", failure.KindOf(err))
 	}
-	// It is not asked again at once: many pods may wait for an address.
+	// The server is not asked again at once, because many pods may wait for an address.
 	if got := requests(t, func() {
 		if _, err := nodes[0].Allocate(pooltest.Context(t), pooltest.Pod(99), []ipam.Claim{c}); err == nil {
 			t.Error("an address of a full pool")
@@ -311,8 +311,8 @@ func TestLostAnswersLeaveNoBlockBehind(t *testing.T) {
 	}
 }
 
-// A process may be killed at any time. Without the file nobody would know of the claim: it is
-// of this boot, so that the node leaves it alone.
+// A process may be killed at any time. Without the file nobody would know of the claim: the
+// claim is of this boot, so the node would leave the block alone.
 func TestFileHasAClaimBeforeTheServer(t *testing.T) {
 	state, seen := t.TempDir(), 0
 	url := pooltest.Between(t, plane, func(r *http.Request, body []byte) (int, string) {
@@ -374,7 +374,7 @@ func TestAddOfAPodThatIsGoneGetsNoAddress(t *testing.T) {
 	}
 }
 
-// keeper returns the node's keeper, whose clock is the node's.
+// keeper returns a Keeper for the node, with the node's clock.
 func keeper(n *node) *Keeper {
 	return &Keeper{
 		StateDirs: []string{n.state},
@@ -468,7 +468,7 @@ func TestEmptyBlockIsReturnedAfterAnHour(t *testing.T) {
 	}
 }
 
-// A block that had addresses in between is not empty since it was empty first.
+// If a block has addresses in between, the time for which it has been empty begins anew.
 func TestHourOfAnEmptyBlockBeginsAnewAfterItsUse(t *testing.T) {
 	n, c := newNode(t, "node1"), pooltest.Claim(t, "anew", "10.0.0.0/24")
 	n.add(pooltest.Pod(0), c)
@@ -589,7 +589,7 @@ func TestDeletedBlockIsMadeAgain(t *testing.T) {
 	}
 }
 
-// Waiting ADDs of one node claim one block, not one each.
+// ADDs of one node that wait at the same time claim one block together, not one block each.
 func TestBurstClaimsOnlyWhatItNeeds(t *testing.T) {
 	n, c := newNode(t, "node1"), pooltest.Claim(t, "burst", "10.0.0.0/24")
 	pooltest.Parallel(2*testSize, func(i int) {
@@ -620,7 +620,7 @@ func TestRequestOutsideTheBoundsIsRefusedAtOnce(t *testing.T) {
 	n.add(pooltest.Pod(1), c) // the refusal does not make the pool full
 }
 
-// A return may reach the server when the node has claimed the block again.
+// A return may reach the server only after the node has claimed the block again.
 func TestLateReturnDoesNotFreeABlockThatWasClaimedAgain(t *testing.T) {
 	n, c := newNode(t, "node1"), pooltest.Claim(t, "late-return", "10.0.0.0/24")
 	n.add(pooltest.Pod(0), c)
@@ -685,7 +685,8 @@ func TestForeignObjectWithTheNameOfABlockIsPassedOver(t *testing.T) {
 	}
 }
 
-// The client repeats a patch whose answer is lost, and the server refuses the repeated one.
+// The client repeats a patch whose answer is lost, and the server refuses the repeated
+// patch.
 func TestLostAnswerToAPatchLeavesNoBlockBehind(t *testing.T) {
 	var lost atomic.Bool
 	url := pooltest.Between(t, plane, nil, func(r *http.Request) {
@@ -720,7 +721,7 @@ func TestOneNetworkDoesNotMakeThePoolFullForAnother(t *testing.T) {
 	n.add(pooltest.Pod(1), whole)
 }
 
-// The search does not ask for each block of a pool in which other nodes hold nearly all.
+// If other nodes hold nearly all blocks of a pool, the search does not ask for each block.
 func TestNearlyFullPoolCostsFewRequests(t *testing.T) {
 	n, c := newNode(t, "node1"), pooltest.Claim(t, "nearly-full", "10.0.0.0/23")
 	n.add(pooltest.Pod(0), c) // the guard, and a block of an earlier boot

@@ -67,7 +67,8 @@ func client(t *testing.T, kubeconfig string) *kube.Client {
 	return c
 }
 
-// reboot makes the node one of another boot, with an empty state directory, as on tmpfs.
+// reboot returns the node as it is after a reboot, with an empty state directory, as on
+// tmpfs.
 func (n *node) reboot(boot string) *node {
 	n.t.Helper()
 	m := newNodeAt(n.t, n.self.Node, n.kubeconfig, n.t.TempDir())
@@ -108,7 +109,7 @@ func (n *node) blocks(c ipam.Claim) []netip.Prefix {
 	return all
 }
 
-// onServer returns a block as the server has it, nil if there is none.
+// onServer returns a block as the server has it, or nil if there is no such block.
 func onServer(t *testing.T, c ipam.Claim, block netip.Prefix) *api.PoolState {
 	t.Helper()
 	p, err := api.ReadBlock(pooltest.Context(t), client(t, plane.AdminKubeconfig()), api.BlockName(c.Pool, block))

@@ -34,8 +34,8 @@ const (
 	modelWait = 300 * time.Millisecond
 	// processStart is about how long a process needs before it does anything.
 	processStart = 20 * time.Millisecond
-	// inProcesses is the percentage of ADDs and DELs that run in a process of their own. Of
-	// the keeper's passes it is three times as many.
+	// inProcesses is the percentage of ADDs and DELs that run in a separate process. For
+	// the passes of the keeper the percentage is three times as high.
 	inProcesses = 20
 	// maxPause bounds a pause of the second API server. It is longer than modelWait, so
 	// that some requests take effect after the node has given up.
@@ -240,9 +240,9 @@ func (w *world) end(n *modelNode) {
 	w.note("%s: DEL %s", n.self.Node, o.PodRef)
 }
 
-// reconcile has the reconciler look, sometimes with what it read the last time, as behind
-// an API server that is behind another one. The pods of a node whose block it frees count
-// as ended: the node has been gone from the cluster for more than an hour.
+// reconcile has the reconciler look. Sometimes the reconciler sees what it read the last
+// time, as if its API server were behind another one. The pods of a node whose block it
+// frees count as ended: the node has been gone from the cluster for more than an hour.
 func (w *world) reconcile() {
 	w.t.Helper()
 	if w.survey == nil || w.rnd.IntN(3) > 0 {
@@ -428,7 +428,7 @@ func TestNoAddressOfABlockIsHeldTwiceOrLost(t *testing.T) {
 				w.step()
 			}
 			w.settle()
-			// Without it, an API server answers with what etcd has now, however far its
+			// Without a resourceVersion, an API server answers with what etcd has now, however far its
 			// cache is behind.
 			if w.passedOn.Load() == 0 || w.cached.Load() > 0 {
 				t.Errorf("of %d requests %d may be answered from a server's cache", w.passedOn.Load(), w.cached.Load())

@@ -92,7 +92,8 @@ func TestPodWithEightRailsMakesOneRequestForABlock(t *testing.T) {
 	}
 }
 
-// Nodes of one cluster may have other rails: their blocks must not be the same ones.
+// The nodes of one cluster may have different rails. They must not hold the same blocks
+// even then.
 func TestNodesWithOtherRailsShareTheirHostParts(t *testing.T) {
 	one, two := newNode(t, "node1"), newNode(t, "node2")
 	seen := map[string]bool{}

@@ -9,8 +9,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 )
 
-// TestBlocksOfEachVersionAreRead reads the file of a node's blocks. It is valid for one boot, and
-// an upgrade is within one.
+// TestBlocksOfEachVersionAreRead reads the file of a node's blocks. The file is valid for
+// one boot, and an upgrade happens within one boot.
 func TestBlocksOfEachVersionAreRead(t *testing.T) {
 	sample := &file{
 		Pool: ipam.Pool{Prefix: netip.MustParsePrefix("10.0.0.0/16")}, Size: 64,

@@ -53,9 +53,8 @@ func (c *call) name() string {
 	return c.conf.Name
 }
 
-// storeName returns the store that the config uses. It returns "" if the config has no
-// store, and must not have one: the call names a pod, but the config names neither a store
-// nor a kubeconfig.
+// storeName returns the store that the config uses. It returns "" if no store can be used:
+// the call names a pod, but the config names neither a store nor a kubeconfig.
 func (c *call) storeName() string {
 	switch {
 	case c.conf.Store != "":

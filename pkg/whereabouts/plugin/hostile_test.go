@@ -22,8 +22,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// A path that the author of a network wrote must not block, nor be read without
-// end, nor be written to if it is not a regular file.
+// The author of a network chooses paths in it. The plugin must not block on such a path,
+// must not read it without end, and must write to it only if it is a regular file.
 func TestPathsThatAreNoFilesAreAnsweredAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
@@ -144,8 +144,8 @@ func TestPathsThatTheNodeFileCloses(t *testing.T) {
 	}
 }
 
-// An unreadable node file, for example while it is being saved, may forbid the
-// paths of a network: none of them is used until it is readable, neither the
+// A node file that is unreadable, for example while it is being saved, may forbid the paths
+// of a network. Until it is readable, the plugin uses none of these paths: neither the
 // server of the kubeconfig nor the state directory.
 func TestPathsOfANetworkWaitForANodeFileThatCannotBeRead(t *testing.T) {
 	n := newNode(t)
@@ -321,8 +321,8 @@ func config(keys ...string) string {
 	return `{"cniVersion":"1.1.0","name":"net","type":"macvlan",` + strings.Join(keys, ",") + "}"
 }
 
-// A configuration that is too large is refused before an address is assigned,
-// but a DEL with it still frees one.
+// ADD refuses a configuration that is too large before it assigns an address. A DEL with
+// such a configuration still frees the address.
 func TestALargeConfigIsRefusedAndEnds(t *testing.T) {
 	n := newNode(t)
 	a := attachment{id: "c1", ifname: "net1"}

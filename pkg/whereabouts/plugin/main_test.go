@@ -101,7 +101,7 @@ func runStderr(env []string, stdin string) (stdout, stderr string, _ error) {
 	return out.String(), errs.String(), nil
 }
 
-// code returns the CNI error code of run's error, 0 for none.
+// code returns the CNI error code of run's error, or 0 if there is no error.
 func code(err error) uint {
 	var cni *types.Error
 	if errors.As(err, &cni) {

@@ -43,7 +43,7 @@ func TestFiveHundredParallelAddsGetFiveHundredAddresses(t *testing.T) {
 	if len(holder) != adds {
 		t.Errorf("%d different addresses", len(holder))
 	}
-	// The lowest ones, without a hole.
+	// They are the lowest addresses, without a gap.
 	for i := range adds {
 		if want := fmt.Sprintf("10.0.%d.%d/16", (i+2)/256, (i+2)%256); holder[want] == "" {
 			t.Errorf("nobody has %s", want)
@@ -51,8 +51,8 @@ func TestFiveHundredParallelAddsGetFiveHundredAddresses(t *testing.T) {
 	}
 }
 
-// TestKilledAtRandom kills some of many processes at random moments. Those that
-// answer have addresses of their own, and after a DEL of each nothing is left.
+// TestKilledAtRandom kills some of many processes at random moments. No two processes that
+// answer have the same address, and after a DEL of each attachment nothing is left.
 func TestKilledAtRandom(t *testing.T) {
 	n := newNode(t)
 	// Two overlapping pools, so that there are reservations to lose.

@@ -104,7 +104,8 @@ func setBootID(t *testing.T, node, boot string) {
 	}
 }
 
-// A published entry is not one that holds an address: the node knows.
+// A published entry does not hold an address: only the node knows which addresses are
+// taken.
 func TestReconcileLeavesTheEntriesOfBlocksAlone(t *testing.T) {
 	l := newReconcilerLab(t)
 	name := l.holdBlock(api.Holder{Node: "nowhere", Claim: "claim-1"})

@@ -137,7 +137,7 @@ func leaseGets(t *testing.T, since time.Time) (n int) {
 	return n
 }
 
-// Metrics are made of surveys: nobody may take those of a former leader for true.
+// Metrics are made from surveys, and the surveys of a former leader are out of date.
 func TestSurveysEndWithTheLease(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	l.createPod("web", nil)
@@ -163,8 +163,8 @@ func TestSurveysEndWithTheLease(t *testing.T) {
 	}
 }
 
-// A leader is ready once it has scanned everything. A scan that ends because another leads is no
-// failure.
+// A leader is ready once it has scanned everything. If a scan ends because another
+// reconciler leads, that is no failure.
 func TestLeaderIsReadyAfterItsFirstScan(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	l.createPod("web", nil)

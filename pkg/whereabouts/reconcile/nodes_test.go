@@ -16,8 +16,8 @@ import (
 
 const nodesPath = "/api/v1/nodes"
 
-// createNode creates a Node, whose condition Ready has the status; "" is none. It returns
-// a function that deletes it.
+// createNode creates a Node whose condition Ready has the status ready. If ready is "", the
+// Node has no such condition. The returned function deletes the Node.
 func createNode(t *testing.T, ready string) (name string, remove func()) {
 	t.Helper()
 	name = fmt.Sprintf("node-%08x", rand.Uint32())
@@ -36,7 +36,7 @@ func createNode(t *testing.T, ready string) (name string, remove func()) {
 }
 
 // A node that lost its connection goes on running a pod that was deleted by force, or
-// together with its Node. Its address must not be another pod's so soon.
+// together with its Node. Another pod must not get the address of that pod so soon.
 func TestReconcileWaitsLongerWhileAPodThatIsGoneMayStillRun(t *testing.T) {
 	for what, tc := range map[string]struct {
 		ready   string

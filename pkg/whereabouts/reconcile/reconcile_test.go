@@ -25,8 +25,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// reconcilerLab is a namespace of CRs for one test, so that a reconciler sees
-// only these; and one for pods.
+// reconcilerLab has two namespaces for one test: one for CRs, so that a reconciler sees
+// only the CRs of the test, and one for pods.
 type reconcilerLab struct {
 	*node
 	ns         string
@@ -486,7 +486,7 @@ func TestRunningReconcilerFreesByTheWatchAndOutlivesTheServer(t *testing.T) {
 		t.Error("the grace period was not kept")
 	}
 
-	// One ends while no watch sees it.
+	// A pod ends while no watch sees it.
 	l.deletePod("web-1")
 	if err := own.RestartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
@@ -547,8 +547,9 @@ func (l *looks) until(t *testing.T, n int) (all []look) {
 	return all
 }
 
-// A scan that failed is repeated after afterError. One beside an object that cannot be read has
-// not failed: the next is one for pods that go, or that of the interval.
+// A scan that failed is repeated after afterError. A scan that met an object that it cannot
+// read has not failed. The next scan after it is the scan for deleted pods, or the scan
+// that is due after the interval.
 func TestRunningReconcilerRestsBesideObjectsThatItCannotRead(t *testing.T) {
 	l, c := newReconcilerLab(t), pooltest.Claim(t, "", "10.0.0.0/24")
 	pooltest.Create(t, plane, l.crs("ippools"), api.NewIPPool("unreadable", "", "nonsense", map[string]api.Entry{}))

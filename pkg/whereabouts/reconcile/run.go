@@ -72,7 +72,7 @@ func (r *Reconciler) lead(ctx context.Context) error {
 	}
 	r.blocks = NewBlocks(max(r.NodeGrace, r.Grace))
 	deleted := map[string]time.Time{}
-	// full is the time of the next full scan; the first one begins with the watch. some is
+	// full is the time of the next full scan; the first is due when the watch begins. some is
 	// the time of the next scan of deleted or marked pods, or zero if there are none.
 	full, some := time.Now().Add(afterError), time.Time{}
 	replayed, missed := time.Now(), errNotScanned // missed is the reason why not everything was scanned

@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// block returns a block of a pool, which node holds, with the holders of its addresses by
-// key. Without a node it is free.
+// block returns a block of a pool that node holds, with the holders of its addresses by
+// key. If node is "", the block is free.
 func block(space, prefix, node string, holders map[string]string) *api.PoolState {
 	p := netip.MustParsePrefix(prefix)
 	b := &api.PoolState{

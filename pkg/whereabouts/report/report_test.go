@@ -140,7 +140,7 @@ func TestNetworkWithAPoolForEachRail(t *testing.T) {
 	}
 }
 
-// The blocks of host parts are those of each rail's pool.
+// A block of host parts is shown in the pool of each rail.
 func TestBlocksOfHostPartsAreInThePoolOfEachRail(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	block := func(name, p string) *api.PoolState {

@@ -84,7 +84,7 @@ func TestFreedAddressIsTheLastToBeHandedOutAgainWithRotation(t *testing.T) {
 		n.wantAdd(pooltest.Pod(i), fmt.Sprintf("10.0.0.%d/29", i%6+1), c) // the same pod keeps it
 		n.del(pooltest.Pod(i), c.Pool)
 	}
-	// Asks of several pods in one turn, and another node's pods between.
+	// Several pods ask in one turn, and pods of another node ask in between.
 	other := newNode(t)
 	other.wantAdd(pooltest.Pod(20), "10.0.0.1/29", c)
 	waiting, unlock := n.holdTurn(c.Pool)

@@ -34,8 +34,8 @@ func Deadline(stateDir, netns string, owner ipam.Owner) time.Time {
 		}
 	}
 	earlier(openSandbox(netns).born)
-	// Only if the runtime pins the namespace's file to a path does the file have a time of
-	// birth. The container's earlier ADDs have noted the time at which they saw the sandbox.
+	// The sandbox has a known time of birth only if the runtime pins the namespace's file to
+	// a path. The notes of the container's earlier ADDs have a time at which it existed.
 	eachServer(filepath.Join(stateDir, storeDir), func(_ string, all notes) {
 		noted, _ := all.list(statefile.Name(owner.ContainerID) + "@")
 		for _, n := range noted {

@@ -163,8 +163,8 @@ func (n *node) waiting() (count int) {
 	return count
 }
 
-// Thousands may wait after an outage: a call would have no time left for
-// itself.
+// Thousands of entries may wait after an outage. A call that completed all of them would
+// have no time left for itself.
 func TestACallEntersItsSliceOnlyForItsOwnAttachment(t *testing.T) {
 	n, whole, own := newNode(t), ofNode(pooltest.Claim(t, "sliceown", "10.0.0.0/24"), "node1"), ofNode(pooltest.Claim(t, "sliceown", "10.0.0.64/26"), "node1")
 	createSlices(t, "sliceown", "node1", "10.0.0.64/26")

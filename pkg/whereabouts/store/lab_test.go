@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { os.Exit(pooltest.Main(m, &plane)) }
 
 const testNamespace = "kube-system"
 
-// node is one simulated node: state directories of its own.
+// node is one simulated node, with its own state directories.
 type node struct {
 	*Store
 	t     *testing.T
@@ -121,7 +121,7 @@ func (n *node) holdTurn(pool ipam.Pool) (waiting func(int), unlock func()) {
 	return waiting, func() { _ = lock.Unlock() }
 }
 
-// entries returns the pool's allocations, nil if there is no such pool.
+// entries returns the pool's allocations, or nil if there is no such pool.
 func entries(t testing.TB, pool ipam.Pool) map[string]api.Entry {
 	t.Helper()
 	code, data, err := plane.Admin().Get(context.Background(), poolPath(pool.Name()))
@@ -149,7 +149,7 @@ func crPath(plural, name string) string {
 func poolPath(name string) string        { return crPath("ippools", name) }
 func reservationPath(name string) string { return crPath("overlappingrangeipreservations", name) }
 
-// reservations returns those of an address space, by name.
+// reservations returns the reservations of an address space, by name.
 func reservations(t testing.TB, space string) map[string]api.ReservationSpec {
 	t.Helper()
 	_, data, err := plane.Admin().Get(context.Background(), reservationPath(""))

@@ -86,8 +86,8 @@ func TestTakeoverGoesOnAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// A late ADD makes the holder's reservation if it is missing. If the holder's DEL looks
-// for it earlier, only the ADD can free it again.
+// A late ADD makes the holder's reservation if it is missing. If the holder's DEL has
+// looked for the reservation before that, only the ADD can free it again.
 func TestReservationForHolderThatEndedMeanwhileIsFreed(t *testing.T) {
 	for name, reservedBy := range map[string]string{"none": "", "of an earlier container": "earlier"} {
 		t.Run(name, func(t *testing.T) {

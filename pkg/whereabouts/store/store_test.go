@@ -665,7 +665,7 @@ func TestTurnReadsOfTheJournalWhatMayBeOfItsPool(t *testing.T) {
 	put(c.Pool, "/"+strings.Repeat("long/", 40), pooltest.Pod(1)) // its name is cut
 	rename(put(c.Pool, n.kubeconfig, pooltest.Pod(2)), n.journal.Path+"/by-hand"+journalSuffix)
 	put(long.Pool, n.kubeconfig, pooltest.Pod(3))
-	// A turn of c's pool would carry it out if it read it.
+	// A turn of c's pool would carry out this entry if it read the entry.
 	theirs := put(other.Pool, n.kubeconfig, pooltest.Pod(4))
 	rename(put(c.Pool, n.kubeconfig, pooltest.Pod(5)), theirs)
 	got := map[string]int{}
