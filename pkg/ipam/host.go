@@ -22,8 +22,8 @@ func HostPool(p Pool) Pool {
 	return Pool{Space: p.Space, Node: HostNode, Prefix: netip.PrefixFrom(zero, p.Prefix.Bits())}
 }
 
-// Move returns the address in the network to that has the same host part as addr. The
-// network of addr must have the same length as to. to must be masked, and of addr's family.
+// Move returns the address that is in the network to and has the same host part as addr.
+// The network to must be masked, and have the family and the length of addr's network.
 func Move(addr netip.Addr, to netip.Prefix) netip.Addr {
 	host, network := addr.AsSlice(), to.Addr().AsSlice()
 	for bit := range to.Bits() {

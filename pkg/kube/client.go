@@ -82,7 +82,7 @@ const (
 	defaultLimit = 500
 
 	// maxListRestarts bounds how often a list starts again. A continue token is valid as
-	// long as etcd keeps old revisions, at least 5 minutes. A slower list fails each time.
+	// long as etcd keeps old revisions, at least 5 minutes. A slower list would fail again.
 	maxListRestarts = 3
 )
 

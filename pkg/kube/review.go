@@ -47,8 +47,8 @@ func (c *Client) MayGet(ctx context.Context, user User, path string) (bool, erro
 
 // Known reports whether the server knows the client's credentials. It uses a
 // SelfSubjectReview (Kubernetes 1.28), which every user may make. Every answer except a 401
-// means that the server knows them. A 401 that is not an API server's, but perhaps a
-// proxy's, is an error.
+// means that the server knows the credentials. A 401 that is not an API server's, but
+// perhaps a proxy's, is an error.
 func (c *Client) Known(ctx context.Context) (bool, error) {
 	q := request{resource: Resource{Group: "authentication.k8s.io", Version: "v1", Plural: "selfsubjectreviews"}}
 	err := c.ask(ctx, q, "authentication.k8s.io/v1", "SelfSubjectReview", nil, &struct{}{})

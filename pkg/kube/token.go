@@ -44,10 +44,10 @@ func (c *Client) Token(ctx context.Context, namespace, account, node string, lif
 	return unbound, again
 }
 
-// refusesBinding reports whether the server refuses to bind the token to the Node. 400 or
-// 422 mean that the server cannot bind tokens to Nodes
-// (pkg/registry/core/serviceaccount/storage/token.go of Kubernetes). 404 means that it has
-// no such Node.
+// refusesBinding reports whether the server refuses to bind the token to the Node. A 400 or
+// 422 means that the server cannot bind tokens to Nodes
+// (pkg/registry/core/serviceaccount/storage/token.go of Kubernetes). A 404 means that it
+// has no such Node.
 func (e *Error) refusesBinding() bool {
 	return e.Status == http.StatusBadRequest || e.Status == http.StatusNotFound || e.Status == http.StatusUnprocessableEntity
 }

@@ -34,6 +34,8 @@ type Options struct {
 	Grace  time.Duration
 	DryRun bool // change nothing; only for [Reconciler.Once]
 
+	// NodeGrace, Interval, Identity and Surveyed are only for [Reconciler.Run].
+	//
 	// NodeGrace is used instead of Grace, if it is longer, while a node is not ready, and
 	// for a time after a node was removed or Run began. Pods that are gone may still run on
 	// such a node. 0 means that Grace is always used.

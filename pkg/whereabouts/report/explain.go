@@ -199,8 +199,9 @@ func holderOf(state *api.PoolState, addr netip.Addr) string {
 // placeholder describes an entry without a pod: a person reserved the address.
 const placeholder = "held by a placeholder"
 
-// closed adds steps for the addresses from from to to, which the range leaves out. Each
-// gateway among them is a separate step, so that it is shown apart from excluded addresses.
+// closed adds steps for a run of addresses that the range leaves out. The run begins with
+// from and ends with to. Each gateway in it is a separate step, so that it is shown apart
+// from excluded addresses.
 func (x *Explanation) closed(r *ipam.Range, from, to netip.Addr) {
 	gateways := slices.DeleteFunc(slices.Clone(r.Spec().Avoid), func(a netip.Addr) bool { return a.Less(from) || to.Less(a) })
 	slices.SortFunc(gateways, netip.Addr.Compare)

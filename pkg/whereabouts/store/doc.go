@@ -7,8 +7,8 @@
 // which keeps the address from the other pools of the same address space. As in
 // whereabouts, the entry is written first and the reservation second, and the two are freed
 // in the same order. A process that is killed in between leaves only one of them. An entry
-// without a reservation is dealt with by the next ADD or DEL of the same owner. A
-// reservation without an entry is removed by the reconciler.
+// without a reservation is completed by the next ADD of the same owner, or freed by its
+// DEL. A reservation without an entry is removed by the reconciler.
 //
 // There is no lock in the cluster. The patch that adds an entry first tests that the key of
 // the entry is null. The patch that removes an entry first tests that the entry is

@@ -99,9 +99,9 @@ type writer func(ctx context.Context, own *job, jobs []*job) error
 // queue is the queue of a node's processes for one pool.
 type queue struct{ dir *statefile.Dir }
 
-// submit has the ask a carried out and returns the answer. This process carries a out with
-// write, together with the asks of others, unless another process has its turn first and
-// carries a out.
+// submit has the ask a carried out and returns the answer. Either this process carries it
+// out with write, together with the asks of others, or another process does that in an
+// earlier turn.
 func (q queue) submit(ctx context.Context, a *ask, write writer) (answer, error) {
 	data, err := json.Marshal(a)
 	if err != nil {
