@@ -18,7 +18,7 @@ import (
 // This file runs programs in containers. Source: the channels of Kubernetes' protocol
 // v4.channel.k8s.io over a WebSocket (k8s.io/apimachinery/pkg/util/httpstream/wsstream).
 // client-go's own client (tools/remotecommand) would bring SPDY and the types of all API
-// objects to each program that imports this package. The WebSocket is by the library that
+// objects to each program that imports this package. The WebSocket is made with the library that
 // client-go uses.
 
 const (
