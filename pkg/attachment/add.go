@@ -13,9 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// Add makes an attachment and returns its result, in JSON and in the
-// configuration's version. If it fails, nothing of it is left, on the host or in
-// the pod.
+// Add makes an attachment and returns its result as JSON, in the CNI version of the
+// configuration. If Add fails, nothing of the attachment is left on the host or in the pod.
 func (n *Node) Add(ctx context.Context, c *Call, p *Plan) (json.RawMessage, error) {
 	if err := netconf.CheckEnv(c.ContainerID, c.IfName, c.Netns, c.Args, c.Path); err != nil {
 		return nil, err
@@ -68,13 +67,13 @@ func (n *Node) begin(ctx context.Context, c *Call) (tx *Tx, done func(), err err
 	return &Tx{Call: c, Node: n, Pod: pod}, func() { unlock(); pod.Close() }, nil
 }
 
-// maxHolders bounds the dead holders of the same NIC that an ADD ends, one
-// after another.
+// maxHolders bounds the number of dead holders of the same NIC that an ADD ends, one after
+// another.
 const maxHolders = 5
 
-// endOthers ends the other attachments whose pods are gone: those that a sweep finds,
-// and those that hold a device that a part needs. For the latter it waits, because the
-// device may be on its way to the host. An ADD ends other attachments only here.
+// endOthers ends other attachments whose pods are gone: the attachments that a sweep finds, and
+// the attachments that hold a device which a part needs. If a part needs a device, endOthers waits
+// for the device, which may be on its way to the host. An ADD ends other attachments only here.
 func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 	n.sweep(ctx, tx.Key, 0)
 	for _, part := range p.Claim {
@@ -94,8 +93,8 @@ func (n *Node) endOthers(ctx context.Context, tx *Tx, p *Plan) error {
 	return nil
 }
 
-// endEarlier ends the recorded attachment of the same name if its pod netns is
-// gone or was replaced. If the pod is alive, it refuses the ADD.
+// endEarlier ends an earlier recorded attachment that has the key of this ADD. If that attachment
+// is complete and its pod is alive, endEarlier returns an error, because the ADD is refused.
 func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 	old, err := n.getOrSetAside(tx.Key)
 	if err != nil || old == nil {
@@ -108,8 +107,8 @@ func (n *Node) endEarlier(ctx context.Context, tx *Tx) error {
 	return n.endFirst(ctx, old)
 }
 
-// endFirst ends an attachment before another gets its name: a record keeps the
-// addresses of one attachment only.
+// endFirst ends an attachment before another attachment gets its key, because a record keeps the
+// addresses of only one attachment.
 func (n *Node) endFirst(ctx context.Context, old *ledger.Record) error {
 	err := n.release(ctx, old, returnWait, all)
 	if err == nil {

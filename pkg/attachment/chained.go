@@ -10,13 +10,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// This file is for a chained plugin, which makes no interface: it adds a part to the
-// attachment of the plugin before it. The part is recorded under the attachment's key.
-// If the plugin before it is ours, the part goes into that record; else into a record
-// of its own, which has neither loan nor child.
+// This file is for chained plugins. A chained plugin makes no interface: it adds a part to the
+// attachment of the previous plugin in the chain. The part is recorded under the attachment's key.
+// If the previous plugin is ours, the part is added to the record of that plugin. Otherwise the part
+// gets its own record, which has neither a loan nor a child.
 
-// addChained adds the parts to the attachment, and returns prevResult unchanged.
-// If it fails, nothing of it is left, and the attachment is as it was.
+// addChained adds the part of a chained plugin to the attachment, and returns prevResult unchanged.
+// If addChained fails, nothing of the part is left, and the attachment is as it was before.
 func (n *Node) addChained(ctx context.Context, c *Call, p *Plan) (json.RawMessage, error) {
 	if err := c.Conf.NeedPrevResult(); err != nil {
 		return nil, err
@@ -48,9 +48,9 @@ func (n *Node) addChained(ctx context.Context, c *Call, p *Plan) (json.RawMessag
 	return result, nil
 }
 
-// join returns the record for the chained part: that of the attachment if a
-// plugin of ours made the interface, else a new one. If the record already has
-// the part in place, there is nothing to do.
+// join returns the record for the chained part. If a plugin of ours made the interface, this is the
+// record of the attachment, otherwise a new record. The record may already have the part, and the
+// part may be in place. Then the caller has nothing to do.
 func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, error) {
 	old, err := n.getOrSetAside(tx.Key)
 	if err != nil {
@@ -59,7 +59,7 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 	if old == nil {
 		return tx.newRecord(tx.Pod, n.HostNetns()), nil
 	}
-	// Of an earlier pod with the same name, or of an ADD that was killed.
+	// The record is that of an earlier pod with the same name, or of an ADD that was killed.
 	stale := !old.Netns.Equal(tx.Pod.ID) || !n.Ledger.Holds(old) || !old.HasInterface() && old.Phase != ledger.Lent
 	switch {
 	case stale:
@@ -70,7 +70,7 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 	case old.HasInterface():
 		return old, n.releaseChained(ctx, old, part)
 	}
-	// It is stale, or a chained part of ours that is no longer in place.
+	// The record is stale, or it has a chained part of ours that is no longer in place.
 	if err := n.endFirst(ctx, old); err != nil {
 		return nil, err
 	}
@@ -78,9 +78,9 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 }
 
 // releaseChained releases a chained part of another plugin's attachment, and
-// removes it from the record.
+// removes the part from the record.
 func (n *Node) releaseChained(ctx context.Context, r *ledger.Record, part Chained) error {
-	// In phase Freeing it was released with the interface, and may be lent anew.
+	// In phase Freeing the part was already released with the interface, and may have been lent again.
 	if n.Ledger.Holds(r) {
 		mine := func(p Part) bool { return p.Name() == part.Name() }
 		if err := n.releaseParts(ctx, r, returnWait, mine); err != nil {
@@ -91,9 +91,9 @@ func (n *Node) releaseChained(ctx context.Context, r *ledger.Record, part Chaine
 	return n.Ledger.Put(r)
 }
 
-// delChained releases the chained part of the attachment. It comes before the DEL
-// of the plugin that made the interface, and does not need the configuration, the
-// interface or the pod netns.
+// delChained releases the chained part of the attachment. The runtime calls it before the DEL of the
+// plugin that made the interface. It needs neither the configuration nor the interface nor the pod
+// netns.
 func (n *Node) delChained(ctx context.Context, c *Call, p *Plan) error {
 	r, err := n.Ledger.Get(c.Key)
 	recorded := true
@@ -129,7 +129,7 @@ func (n *Node) checkChained(ctx context.Context, c *Call, p *Plan) error {
 	return p.Chained.Check(ctx, checking)
 }
 
-// openPod opens the pod netns of a DEL, nil if there is none any more.
+// openPod opens the pod netns of a DEL. It returns nil if the netns is gone.
 func openPod(path string) (*netns.Netns, error) {
 	if path == "" {
 		return nil, nil

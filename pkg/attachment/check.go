@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// Mismatch returns the error of a CHECK that found the attachment changed.
+// Mismatch returns the error of a CHECK that has found a change in the attachment.
 func Mismatch(format string, args ...any) error {
 	return failure.New(failure.Mismatch, format, args...).Cure("recreate the pod")
 }
@@ -22,21 +22,22 @@ type Checking struct {
 	*Call
 	Node *Node
 	Pod  *netns.Netns
-	// Record is nil for an attachment that upstream's plugin made before the
-	// switch-over.
+	// Record is nil for an attachment that upstream's plugin made before the node was switched
+	// over to our plugins.
 	Record *ledger.Record
 	// Link is the interface in the pod, nil if there is none.
 	Link *link.Link
-	// Result is prevResult.
+	// Result is the prevResult of the configuration.
 	Result *current.Result
 }
 
 // IPs returns the addresses of prevResult that belong to the interface.
 func (c *Checking) IPs() []*current.IPConfig { return c.addressesOf(c.Result) }
 
-// Check compares the attachment with what ADD made, part by part. It accepts what a
-// later plugin of the chain added, or changed in prevResult. It does not compare the
-// MTU, because upstream's tuning changes it and leaves prevResult as it was.
+// Check compares the attachment with what ADD made, part by part, and returns an error if they
+// differ. It accepts what a later plugin of the chain added, and what a later plugin changed in
+// prevResult. It does not compare the MTU, because upstream's plugin tuning changes the MTU of the
+// interface but not the MTU in prevResult.
 func (n *Node) Check(ctx context.Context, c *Call, p *Plan) error {
 	if p.Chained != nil {
 		return n.checkChained(ctx, c, p)
@@ -62,7 +63,8 @@ func (n *Node) Check(ctx context.Context, c *Call, p *Plan) error {
 	return nil
 }
 
-// checking opens what a CHECK compares. The caller calls done.
+// checking opens the pod netns, and reads the record and the link that a CHECK compares. The caller
+// calls done.
 func (n *Node) checking(c *Call) (checking *Checking, done func(), err error) {
 	pod, err := netns.Open(c.Netns)
 	if err != nil {

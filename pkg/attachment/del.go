@@ -9,20 +9,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// Upstream has what a part needs to end an attachment without a record: that of
-// an upstream plugin, or one of ours whose record is lost.
+// Upstream has what a part needs to end an attachment that has no record. Either an upstream plugin
+// made the attachment, or one of our plugins made it and its record is lost.
 type Upstream struct {
 	*Call
 	Node *Node
 	// Pod is the pod netns, nil if it is gone.
 	Pod *netns.Netns
-	// Recorded is set for a chained plugin whose part was in a record.
+	// Recorded is set if a chained plugin makes the call and its part was in a record.
 	Recorded bool
 }
 
-// Del ends an attachment by its record alone; if there is none (never attached,
-// ended already, corrupt, or made by upstream's plugin) the parts take over
-// what they recognize without one.
+// Del ends an attachment by its record alone. If there is no usable record (the attachment was
+// never made, has already ended, has a corrupt record, or was made by upstream's plugin), the parts
+// end whatever they recognize without a record.
 func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 	unlock, err := n.lock(ctx, c.Key)
 	if err != nil {
@@ -46,8 +46,8 @@ func (n *Node) Del(ctx context.Context, c *Call, p *Plan) error {
 	return n.delUnrecorded(ctx, c, p)
 }
 
-// delRecorded ends an attachment by its record, and also by its interface if another
-// plugin made that.
+// delRecorded ends an attachment by its record. If another plugin made the interface, delRecorded
+// also ends the attachment by the interface.
 func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Record) error {
 	err := n.release(ctx, r, returnWait, all)
 	if r.HasInterface() {
@@ -57,13 +57,13 @@ func (n *Node) delRecorded(ctx context.Context, c *Call, p *Plan, r *ledger.Reco
 	return errors.Join(err, n.delUnrecorded(ctx, c, p))
 }
 
-// isCorrupt reports whether err means a record that no version can read. A record of a
-// newer version is not corrupt.
+// isCorrupt reports whether err says that a record is corrupt, so that no version can read it. A
+// record of a newer version is not corrupt.
 func isCorrupt(err error) bool {
 	return failure.KindOf(err) == failure.BadRecord && !ledger.IsNewer(err)
 }
 
-// delUnrecorded ends an attachment that has no record. It frees the addresses by the
+// delUnrecorded ends an attachment that has no record. It frees the addresses with the
 // configuration and environment of this DEL.
 func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 	free := func() error {
@@ -80,11 +80,13 @@ func (n *Node) delUnrecorded(ctx context.Context, c *Call, p *Plan) error {
 	return errors.Join(taken, free())
 }
 
-// IPAMByInterface reports whether an IPAM plugin works on the interface: [Addresses.ByInterface].
+// IPAMByInterface reports whether the IPAM plugin works on the interface. See
+// [Addresses.ByInterface].
 func (n *Node) IPAMByInterface(plugin string) bool { return n.order.Addresses.ByInterface(plugin) }
 
-// delByInterface frees the addresses while the interface is in the pod, and takes it over after
-// [freeWait] if the IPAM plugin hangs.
+// delByInterface frees the addresses while the interface is in the pod, and then takes the
+// interface over. If the IPAM plugin hangs, delByInterface takes the interface over after
+// [freeWait].
 func (n *Node) delByInterface(ctx context.Context, c *Call, p *Plan, free func() error) error {
 	freed := make(chan error, 1)
 	go func() { freed <- free() }()
@@ -99,8 +101,8 @@ func (n *Node) delByInterface(ctx context.Context, c *Call, p *Plan, free func()
 	return errors.Join(taken, <-freed)
 }
 
-// takeOver lets the parts end what they recognize in the pod netns, unless another
-// attachment of ours has it.
+// takeOver lets the parts end what they recognize in the pod netns. It does nothing if another
+// attachment of ours has the interface.
 func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) error {
 	pod, err := openPod(c.Netns)
 	if err != nil {
@@ -131,7 +133,7 @@ func (n *Node) takeOver(ctx context.Context, c *Call, p *Plan, recorded bool) er
 func (n *Node) recordedAs(c *Call, pod *netns.Netns) *ledger.Record {
 	records, errs := n.Ledger.HeldIn(pod.ID)
 	for _, err := range errs {
-		n.Log.Warn("cannot read a record; it may be of the interface", "err", err)
+		n.Log.Warn("cannot read a record, which may be that of the interface", "err", err)
 	}
 	for _, r := range records {
 		if r.Key != c.Key && r.IfName == c.IfName {

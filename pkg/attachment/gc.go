@@ -11,10 +11,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// GC ends the attachments of the configuration's network that are not in the
-// runtime's list, forwards the call to IPAM, and sweeps. Without a list it only sweeps:
-// host-local (plugins v1.10.0) takes a list that is missing for an empty one, and frees the
-// addresses of all pods. It continues after a failure, and joins the errors.
+// GC sweeps, ends the attachments of the configuration's network that are not in the
+// runtime's list, and passes the call to the IPAM plugin. If the runtime passes no list, GC only
+// sweeps, because host-local (plugins v1.10.0) mistakes a missing list for an empty list and frees
+// the addresses of all pods. After a failure GC continues, and it joins the errors.
 func (n *Node) GC(ctx context.Context, c *Call) error {
 	n.CNIPath = c.Path
 	var errs []error

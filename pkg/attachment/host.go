@@ -20,8 +20,8 @@ func (n *Node) Host() *nic.Host {
 	}
 }
 
-// holderOfDevice returns the name of the attachment that has been lent a device
-// of the host, "" if none has.
+// holderOfDevice returns the name of the attachment to which this device of the host is lent,
+// or "" if the device is not lent.
 func (n *Node) holderOfDevice(device string) string {
 	holders, _ := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // only for the text of an error
 		return r.Loan != nil && (r.Loan.PCI == device || r.Loan.Identity.ParentDev == device)
@@ -32,8 +32,9 @@ func (n *Node) holderOfDevice(device string) string {
 	return holders[0].Holder()
 }
 
-// HolderOf returns the record of this boot and host netns that lends the NIC which s selects, as
-// the NIC was on the host, or nil.
+// HolderOf returns the record of the attachment to which the NIC is lent that s selects, or nil
+// if no attachment has the NIC. Only records of this boot and this host netns count. s is
+// compared with the NIC as it was on the host.
 func (n *Node) HolderOf(s nic.Selector) (*ledger.Record, error) {
 	holders, errs := n.Ledger.Held(n.Netns.ID, func(r *ledger.Record) bool { return r.Loan != nil && Selects(s, r.Loan) })
 	if len(holders) == 0 {
@@ -42,14 +43,15 @@ func (n *Node) HolderOf(s nic.Selector) (*ledger.Record, error) {
 	return holders[0], nil
 }
 
-// sameMAC reports whether two texts are one link-layer address, in any spelling.
+// sameMAC reports whether a and b are the same link-layer address, in any spelling.
 func sameMAC(a, b string) bool {
 	one, errA := net.ParseMAC(a)
 	other, errB := net.ParseMAC(b)
 	return errA == nil && errB == nil && bytes.Equal(one, other)
 }
 
-// Selects reports whether s selects the NIC of the loan, as it was on the host.
+// Selects reports whether s selects the NIC of the loan l. It compares s with the NIC as the NIC
+// was on the host.
 func Selects(s nic.Selector, l *ledger.Loan) bool {
 	switch {
 	case s.Device != "":

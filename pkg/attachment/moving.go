@@ -8,19 +8,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// OnTheirWay returns the attachments, of those that [Node.Stale] returned,
-// whose NIC is not found though a driver holds it: the kernel is about to move it to
-// init_net. RDMA devices do not count.
+// OnTheirWay returns the keys of the attachments whose NIC the kernel is about to move to init_net:
+// a driver has the NIC, but the NIC is not found. stale are the attachments to look at, as
+// [Node.Stale] returned them. RDMA devices do not count.
 func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
 	links, err := link.Links(n.Netns)
 	if err != nil {
 		return nil, err
 	}
-	// The kernel moves them to init_net, if that is not the host netns; a
-	// container may not open it.
+	// The kernel moves the NICs to init_net, which may be another netns than the host netns. A
+	// container may not be permitted to open init_net.
 	if first, err := netns.Open(netns.InitPath); err == nil {
 		if !first.ID.Equal(n.Netns.ID) {
-			there, _ := link.Links(first) // a NIC that is not found is waited for
+			there, _ := link.Links(first) // after an error, a NIC in init_net counts as on its way
 			links = append(links, there...)
 		}
 		first.Close()

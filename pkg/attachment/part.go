@@ -8,44 +8,42 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// Part is a part of an attachment: the NIC that moves, the macvlan, the RDMA devices
-// or the addresses, for example. Embed [Base] for the methods that a part does not
-// need.
+// Part is a part of an attachment, for example the NIC that moves, the macvlan, the RDMA
+// devices or the addresses. A part embeds [Base] for the methods that it does not need.
 //
-// Everything that Apply changes must be in the record before, so that Release can
-// take it back by the record alone. Release is called again after a failure or a
+// The record must name everything that Apply changes before Apply is called, so that Release
+// can undo the changes by the record alone. Release is called again after a failure or a
 // crash, even if Apply never began.
 type Part interface {
-	// Name is the name of the part's step in an ADD. A part has the same name in a
-	// [Plan] and in [ReleaseOrder]: a failed ADD releases by it.
+	// Name returns the name of the part's step in an ADD. A part must have the same name in a
+	// [Plan] and in [ReleaseOrder], because a failed ADD finds the parts to release by name.
 	Name() string
-	// Holder returns the record of another attachment that has what this ADD
-	// needs, or nil. An attachment whose pod is gone is ended before the ADD goes on.
+	// Holder returns the record of another attachment that holds what this ADD needs, or nil.
+	// If the pod of that attachment is gone, the attachment is ended before the ADD continues.
 	Holder(tx *Tx) (*ledger.Record, error)
-	// Claim decides what the pod gets, and writes it to tx.Record. It changes
-	// nothing on the host. Locks that must be held until the record is written
-	// are passed to [Tx.UntilRecorded].
+	// Claim decides what the pod gets, and notes that in tx.Record. It changes nothing on the
+	// host. It passes the locks that must be held until the record is written to
+	// [Tx.UntilRecorded].
 	Claim(ctx context.Context, tx *Tx) error
-	// Confirm checks what is certain only after the record is written: of two
-	// ADDs at the same time, one sees the other's record.
+	// Confirm checks what can be known only after the record is written. For example, if two
+	// ADDs run at the same time, at least one of them sees the record of the other ADD.
 	Confirm(tx *Tx) error
-	// Apply makes what Claim recorded. It may fail halfway.
+	// Apply makes the changes that Claim recorded. It may fail halfway.
 	Apply(ctx context.Context, tx *Tx) error
-	// Check compares the attachment with what ADD made.
+	// Check compares the part with what ADD made, and returns an error if they differ.
 	Check(ctx context.Context, c *Checking) error
 	// Available returns the reason why an ADD cannot work now, or nil.
 	Available(n *Node) error
-	// Recorded reports whether the record has an entry of the part. Parts in
-	// [ReleaseOrder].Files are released whatever it reports.
+	// Recorded reports whether the record has an entry of the part. The result does not
+	// matter for the parts in [ReleaseOrder].Files: they are always released.
 	Recorded(r *ledger.Record) bool
-	// Release undoes the recorded changes of the part. It does nothing if none is
-	// left.
+	// Release undoes the recorded changes of the part. It does nothing if no change is left.
 	Release(ctx context.Context, r *Releasing) error
 	// TakeOver ends what an upstream plugin began for the attachment.
 	TakeOver(ctx context.Context, u *Upstream) error
 }
 
-// Base has the methods of [Part] that do nothing, all but Name.
+// Base implements all methods of [Part] except Name. Its methods do nothing.
 type Base struct{}
 
 // Holder implements [Part].
@@ -75,14 +73,14 @@ func (Base) Release(context.Context, *Releasing) error { return nil }
 // TakeOver implements [Part].
 func (Base) TakeOver(context.Context, *Upstream) error { return nil }
 
-// Plan has the parts that one call of a plugin makes an attachment of.
+// Plan lists the parts of the attachment that one call of a plugin makes.
 type Plan struct {
-	// Claim is the order for all methods but Apply and Release.
+	// Claim has the parts in the order for all methods except Apply and Release.
 	Claim []Part
-	// Apply is the order of Apply.
+	// Apply has the parts in the order in which their Apply is called.
 	Apply []Part
-	// Chained is set for a chained plugin, which adds its part to the attachment of
-	// the plugin before it.
+	// Chained is set only for a chained plugin: a plugin that adds its part to the attachment
+	// of the previous plugin in the chain.
 	Chained Chained
 }
 
@@ -91,7 +89,7 @@ type Chained interface {
 	Part
 	// Off reports whether the configuration turns the part off.
 	Off() bool
-	// InPlace reports whether everything that the record has of the part is still
+	// InPlace reports whether everything that the record names for the part is still
 	// where Apply put it.
 	InPlace(r *ledger.Record, pod *netns.Netns) bool
 	// Forget removes the part from the record.
@@ -101,20 +99,20 @@ type Chained interface {
 // Addresses is the part that gets addresses from an IPAM plugin.
 type Addresses interface {
 	Part
-	// Pass passes a verb without a result on to the IPAM plugin of the
-	// configuration, if there is one.
+	// Pass calls the IPAM plugin of the configuration, if there is one, with a verb that has
+	// no result.
 	Pass(ctx context.Context, n *Node, c *Call, verb string) error
-	// ByInterface reports whether an IPAM plugin works on the interface, as one of DHCP
-	// does: it gets the interface before it is asked, and frees before the interface leaves.
+	// ByInterface reports whether an IPAM plugin works on the interface, as a DHCP plugin does.
+	// Such a plugin is called only after the interface is in the pod, and it frees the
+	// addresses before the interface leaves.
 	ByInterface(plugin string) bool
 }
 
 var (
-	// ErrNotInstalled is wrapped if an IPAM plugin is not in CNI_PATH.
+	// ErrNotInstalled is wrapped by errors that say that an IPAM plugin is not in CNI_PATH.
 	ErrNotInstalled = errors.New("not found in CNI_PATH")
-	// ErrNowhere is wrapped if an interface is not found although its device
-	// has a driver. It may still answer for its addresses: a netns that only a
-	// socket keeps alive, or one within the pod's, cannot be found on every
-	// kernel.
+	// ErrNowhere is wrapped if an interface is not found although its device has a driver.
+	// The interface may still answer for its addresses, because not every kernel lets us find
+	// a netns that only a socket keeps alive, or a netns that was made inside the pod.
 	ErrNowhere = errors.New("it is being moved, or in a netns that cannot be found")
 )

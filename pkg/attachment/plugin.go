@@ -15,27 +15,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// Plugin has the differences between the plugins.
+// Plugin has everything in which one plugin differs from another.
 type Plugin struct {
 	// Name is the plugin's type in a configuration.
 	Name string
 	// Parse reads the configuration of a call.
 	Parse func(args *skel.CmdArgs) (*Plan, *netconf.Common, error)
-	// Bare is the plan of an empty configuration, for a DEL whose configuration
+	// Bare is the plan of an empty configuration. A DEL uses it if its configuration
 	// cannot be read.
 	Bare *Plan
-	// Order is the order of release of all parts of all plugins.
+	// Order is the order in which the parts of all plugins are released.
 	Order ReleaseOrder
 }
 
-// Main runs the plugin according to the CNI specification: verb and attachment
-// in the environment, configuration on stdin, result or error on stdout. build
-// is the program's version.
+// Main runs the plugin according to the CNI specification. It reads the verb and the attachment from
+// the environment and the configuration from stdin, and writes the result or the error to stdout.
+// build is the program's version.
 func (p Plugin) Main(build string) {
 	skel.PluginMainFuncs(p.Funcs(), version.All, fmt.Sprintf("CNI plugin %s (rail-cni) %s", p.Name, build))
 }
 
-// Funcs returns the plugin's verbs.
+// Funcs returns the functions for the plugin's verbs.
 func (p Plugin) Funcs() skel.CNIFuncs {
 	ctx := context.Background()
 	return skel.CNIFuncs{
@@ -64,8 +64,8 @@ func (p Plugin) verb(w want, f func(*Node, *Call, *Plan) error) func(*skel.CmdAr
 	}
 }
 
-// del uses the readable part of a configuration with mistakes: it must end what
-// an ADD may have begun.
+// del ends an attachment. If the configuration has mistakes, del uses the part of it that can be
+// read, because a DEL must end whatever an ADD may have begun.
 func (p Plugin) del(args *skel.CmdArgs) error {
 	plan, conf, err := p.Parse(args)
 	if err != nil {
@@ -74,8 +74,8 @@ func (p Plugin) del(args *skel.CmdArgs) error {
 	return p.run(args, conf, ends, func(n *Node, c *Call) error { return n.Del(context.Background(), c, plan) })
 }
 
-// want is true for the verbs that need a NIC of the node, ADD and STATUS, and
-// false for those that end or compare an attachment.
+// want is true for ADD and STATUS, the verbs that need a NIC of the node. It is false for the verbs
+// that end or compare an attachment.
 type want bool
 
 const (
@@ -83,11 +83,11 @@ const (
 	ends want = false
 )
 
-// run opens the node for a call. ADD and STATUS need a supported kernel and the
-// node file's permission. The other verbs work without them: an earlier version may
-// have lent on this kernel, and the file may have been changed or damaged since the
-// ADD. But they read no state directory that the file has always forbidden: the
-// records there may be forged.
+// run opens the node and calls f. ADD and STATUS need a supported kernel and the permission of the
+// node file. The other verbs work without these: an earlier version of the plugin may have lent the
+// NIC on this kernel, and the node file may have been changed or damaged since the ADD. But no verb
+// reads a state directory that the node file has always forbidden, because the records there may be
+// forged.
 func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*Node, *Call) error) error {
 	if w == asks {
 		if err := checkSize(conf); err != nil {
@@ -127,7 +127,7 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 	return cnierr.ToCNI(err)
 }
 
-// checkSize fails if the configuration, or the part that a record keeps, is too
+// checkSize returns an error if the configuration, or the part of it that a record keeps, is too
 // large.
 func checkSize(conf *netconf.Common) error {
 	if err := netconf.CheckSize(conf.Raw); err != nil {

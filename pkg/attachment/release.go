@@ -11,18 +11,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// ReleaseOrder is the order in which the parts of any recorded attachment are released:
-// plans.ReleaseOrder in pkg/part/plans/order.go. Its parts have no configuration, because
+// ReleaseOrder is the order in which the parts of any recorded attachment are released. Its value
+// is plans.ReleaseOrder in pkg/part/plans/order.go. The parts in it have no configuration, because
 // they release by the record alone.
 type ReleaseOrder struct {
-	// Interface are the parts that take the interface and its devices from the
+	// Interface has the parts that take the interface and its devices from the
 	// pod, one after another.
 	Interface []Part
-	// Addresses frees the addresses as soon as no interface answers for them, while the rest of Interface is still
-	// being released; by an IPAM plugin that works on the interface right before ([Releasing.Leaving]).
+	// Addresses frees the addresses as soon as no interface answers for them, while the rest of
+	// Interface is still being released. An IPAM plugin that works on the interface frees them
+	// earlier, right before the interface is set down ([Releasing.Leaving]).
 	Addresses Addresses
-	// Files are the parts that come last. They are released whatever the record has,
-	// and an error is only logged.
+	// Files has the parts that are released last. They are always released, whatever the record
+	// contains, and an error is only logged.
 	Files []Part
 }
 
@@ -33,13 +34,13 @@ type Releasing struct {
 	Record *ledger.Record
 	// Pod is the pod netns, nil if it is gone.
 	Pod *netns.Netns
-	// Home is the host netns of the record, or init_net if that is gone. For an attachment that
-	// lends nothing it may be the caller's own.
+	// Home is the host netns of the record, or init_net if that host netns is gone. For an
+	// attachment that lends nothing, Home may be the netns of the caller.
 	Home *netns.Netns
 	// Wait bounds the wait for what the kernel is about to return to the host.
 	Wait time.Duration
-	// Failed is set if a part before could not be released: the interface may still be in
-	// the pod.
+	// Failed is set if an earlier part could not be released, so that the interface may still
+	// be in the pod.
 	Failed bool
 
 	end     time.Time // of all waits together
@@ -47,14 +48,15 @@ type Releasing struct {
 }
 
 // Conclusive reports whether Wait is long enough to conclude that a device which has not
-// returned does not exist. A driver may need seconds to make its netdev again.
+// returned no longer exists. A driver may need seconds to make its netdev again.
 func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 
-// Await calls done until it returns true or an error, and reports whether it did before
-// the wait ended. The kernel returns the devices of dead pods one after another, and a
-// driver may take seconds to stop each (ndo_stop, under the RTNL). So Wait, if it is
-// conclusive, starts over as long as away, the number of devices that are still to return,
-// gets smaller. All waits of one release end after [maxReturn].
+// Await calls done until done returns true or an error, or the wait ends. came reports whether
+// done returned true or an error before the wait ended. The kernel returns the devices of dead pods
+// one after another, and a driver may take seconds to stop each device (ndo_stop, under the RTNL).
+// So if Wait is conclusive, the wait starts over as long as away, which returns the number of
+// devices that are still to return, returns a smaller number each time. All waits of one release
+// end after [maxReturn].
 func (r *Releasing) Await(ctx context.Context, away func() int, done func() (bool, error)) (came bool, err error) {
 	if ok, err := done(); ok || err != nil {
 		return true, err
@@ -82,8 +84,8 @@ func (r *Releasing) Await(ctx context.Context, away func() int, done func() (boo
 	}
 }
 
-// Served returns a context for the wait until the kernel serves a returned device. It ends
-// after the longer of Wait and least, or with all waits of the release.
+// Served returns a context for the wait until the kernel serves a returned device. The context
+// ends after Wait or least, whichever is longer, but not later than all waits of the release.
 func (r *Releasing) Served(ctx context.Context, least time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, min(max(r.Wait, least), time.Until(r.end)))
 }
@@ -95,12 +97,13 @@ func waitFor(r *ledger.Record) time.Duration {
 	return max(returnWait, min(3*time.Duration(r.MovedMS)*time.Millisecond, maxReturn))
 }
 
-// Leaving is called by the part that releases the interface, right before it sets the
-// interface down or deletes it, when nothing can hinder it any more. An IPAM plugin that works
-// on the interface frees the addresses now: a client of DHCP sends its release from the
-// address. Leaving returns when they are free, at the latest after [freeWait]: a NIC does not
-// wait for a plugin that hangs. It reports whether it has waited: the caller's knowledge of
-// the interface is out of date then, because the pod continues to run.
+// Leaving lets an IPAM plugin that works on the interface free the addresses. The part that
+// releases the interface calls Leaving right before it sets the interface down or deletes the
+// interface, when nothing can prevent that any more. The interface must still be up, because a DHCP
+// client sends its release from the address. Leaving returns when the addresses are free, but not
+// later than after [freeWait], because a NIC must not wait for a plugin that hangs. waited reports
+// whether Leaving had to wait. If it had to, the caller's knowledge of the interface is out of date,
+// because the pod ran meanwhile.
 func (r *Releasing) Leaving(ctx context.Context) (waited bool) {
 	if r.freeing == nil || !r.freeing.byInterface {
 		return false
@@ -110,32 +113,32 @@ func (r *Releasing) Leaving(ctx context.Context) (waited bool) {
 	return true
 }
 
-// freeWait bounds the wait for an IPAM plugin that frees addresses by the interface.
+// freeWait bounds the wait for an IPAM plugin that works on the interface to free the addresses.
 const freeWait = 10 * time.Second
 
-// Silent is called by the part that releases the interface, once the interface is down
-// or deleted. From then on its addresses may be freed, while the release continues.
+// Silent starts to free the addresses of the interface, while the release continues. The part that
+// releases the interface calls Silent as soon as the interface is down or deleted.
 func (r *Releasing) Silent() {
 	if r.freeing != nil {
 		r.freeing.decide(true)
 	}
 }
 
-// all selects every part of a record.
+// all selects every part.
 func all(Part) bool { return true }
 
 // release ends a recorded attachment: it releases the parts that selected accepts,
-// frees the addresses if their part is among them, and removes the record. The caller
+// frees the addresses if selected accepts their part, and removes the record. The caller
 // holds the attachment's lock.
 //
-// A missing IPAM plugin delays neither the NIC nor the runtime: the record
-// stays in phase Freeing, and every sweep tries again.
+// A missing IPAM plugin delays neither the return of the NIC nor the runtime: the record
+// stays, in phase Freeing, and every sweep tries again to free the addresses.
 func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool) error {
 	log := n.LogOf(r)
 	freeing := n.startFreeing(ctx, r, selected)
 	var released error
-	// Everything that a record of an earlier boot names is gone. Something new may have
-	// the same name.
+	// If the record is from an earlier boot, everything that it names is gone. Something new may
+	// have the same name.
 	if n.Ledger.Holds(r) {
 		r.Phase = ledger.Returning
 		if err := n.Ledger.Put(r); err != nil {
@@ -143,7 +146,7 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 		}
 		released = n.releaseInterface(ctx, r, bound, selected, freeing)
 	}
-	freeing.decide(!n.mayAnswer(r, released)) // if not now, the next to end the attachment frees them
+	freeing.decide(!n.mayAnswer(r, released)) // if they stay now, the next process that ends the attachment frees them
 	for _, part := range n.order.Files {
 		if !selected(part) {
 			continue
@@ -167,8 +170,8 @@ func (n *Node) release(ctx context.Context, r *ledger.Record, bound time.Duratio
 	return n.Ledger.Remove(r)
 }
 
-// releaseParts releases those parts of the interface that are selected, and leaves
-// the record to the caller.
+// releaseParts releases the parts of [ReleaseOrder].Interface that selected accepts. The caller
+// writes or removes the record.
 func (n *Node) releaseParts(ctx context.Context, r *ledger.Record, bound time.Duration, selected func(Part) bool) error {
 	return n.releaseInterface(ctx, r, bound, selected, n.startFreeing(ctx, r, func(Part) bool { return false }))
 }
@@ -205,14 +208,14 @@ func (n *Node) releaseInterface(ctx context.Context, r *ledger.Record, bound tim
 }
 
 // mayAnswer reports whether the interface may still answer for its addresses after
-// its release returned err. While an interface cannot be taken out of a living pod, it
-// keeps its addresses.
+// its release returned err. An interface that could not be taken out of a living pod keeps its
+// addresses.
 func (n *Node) mayAnswer(r *ledger.Record, err error) bool {
 	return err != nil && (errors.Is(err, ErrNowhere) || n.Alive(r))
 }
 
-// freeing frees the addresses of an attachment while its interface is released. Most of
-// that release is the kernel's work on an interface that is already down.
+// freeing frees the addresses of an attachment while its interface is being released. Most of
+// the time of a release is the kernel's work on an interface that is already down.
 type freeing struct {
 	byInterface bool
 	once        sync.Once
@@ -221,7 +224,8 @@ type freeing struct {
 	err         error
 }
 
-// startFreeing starts a freeing of r's addresses, which waits for decide.
+// startFreeing returns a freeing of r's addresses. It starts to free them as soon as decide is called
+// with true.
 func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func(Part) bool) *freeing {
 	f := &freeing{decided: make(chan bool, 1), freed: make(chan struct{})}
 	part := n.order.Addresses
@@ -230,7 +234,7 @@ func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func
 	} else {
 		f.decide(false)
 	}
-	of := *r // the record's phase is written meanwhile
+	of := *r // a copy, because the phase of r changes meanwhile
 	go func() {
 		defer close(f.freed)
 		if <-f.decided {
@@ -240,16 +244,16 @@ func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func
 	return f
 }
 
-// decide sets whether the addresses are freed. Only the first call counts.
+// decide sets whether the addresses are to be freed. Only the first call counts.
 func (f *freeing) decide(yes bool) { f.once.Do(func() { f.decided <- yes }) }
 
-// wait waits until the addresses are freed, or until decide has said that they stay.
+// wait waits until the addresses are freed, or until decide has been called with false.
 func (f *freeing) wait() error {
 	<-f.freed
 	return f.err
 }
 
-// waitAtMost is wait for at most the time limit.
+// waitAtMost waits as wait does, but not longer than limit.
 func (f *freeing) waitAtMost(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -18,15 +18,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
-// Layer3 is the interface's configuration except its name: addresses, routes,
-// DNS.
+// Layer3 is the configuration of the interface, for example its addresses, routes and DNS.
 type Layer3 struct {
 	IPs    []*current.IPConfig
 	Routes []*types.Route
 	DNS    types.DNS
 
-	// Carried is replayed as it was on the host, with the rules CarriedRules.
-	// CarriedIPs and CarriedRoutes describe it for the result.
+	// Carried has the addresses and routes that the NIC had on the host and keeps in the pod,
+	// with the rules in CarriedRules. CarriedIPs and CarriedRoutes describe them for the result.
 	Carried       *nicstate.Snapshot
 	CarriedRules  []netlink.Rule
 	CarriedIPs    []*current.IPConfig
@@ -37,15 +36,16 @@ type Layer3 struct {
 
 	// Sysctls are further settings of the interface: "ipv4/conf/arp_ignore" → "1".
 	Sysctls map[string]string
-	// Table is the routing table of the interface, 0 if it has none of its own. Own are
-	// the routes of the table in addition to Routes; the result does not have them.
+	// Table is the routing table of the interface, or 0 if the interface has no table of its
+	// own. Own has the routes of the table in addition to Routes. The result omits the routes
+	// in Own.
 	Table int
 	Own   []link.Route
-	// InTable has the carried routes of the main table as routes of Table.
+	// InTable has the carried routes of the main table, converted to routes of Table.
 	InTable *nicstate.Snapshot
 }
 
-// AllIPs returns all addresses, those from the host first.
+// AllIPs returns all addresses. The addresses from the host come first.
 func (l3 *Layer3) AllIPs() []*current.IPConfig {
 	return append(append([]*current.IPConfig{}, l3.CarriedIPs...), l3.IPs...)
 }
@@ -76,8 +76,7 @@ func OnSubnet(address net.IP, ips []*current.IPConfig) bool {
 	return slices.ContainsFunc(ips, func(ip *current.IPConfig) bool { return ip.Address.Contains(address) })
 }
 
-// result returns the attachment's result, and writes the addresses to the
-// record.
+// result returns the attachment's result. It also notes the addresses in tx.Record.
 func (tx *Tx) result() *current.Result {
 	r := tx.Record
 	iface := &current.Interface{Name: tx.IfName, Mac: r.MAC, Sandbox: tx.Netns}
@@ -90,7 +89,7 @@ func (tx *Tx) result() *current.Result {
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,
 		Interfaces: []*current.Interface{iface},
-		// Those of IPAM first, as with upstream's host-device.
+		// The addresses of IPAM come first, as in upstream's host-device.
 		IPs:    slices.Concat(tx.Layer3.IPs, tx.Layer3.CarriedIPs),
 		Routes: slices.Concat(tx.Layer3.Routes, tx.Layer3.CarriedRoutes),
 		DNS:    tx.Layer3.DNS,
@@ -115,11 +114,11 @@ func GatewaysOf(ips []*current.IPConfig) []string {
 	return gateways
 }
 
-// encode returns the result as JSON in the configuration's version.
+// encode returns the result as JSON, in the CNI version of the configuration.
 func (c *Call) encode(result *current.Result) (json.RawMessage, error) {
 	if len(result.IPs) == 0 && !c.Conf.AtLeast("0.3.0") {
-		// These versions know nothing but addresses, and the library refuses
-		// to convert a result without one.
+		// A result of these versions can have only addresses, and the library refuses to
+		// convert a result without an address.
 		return json.Marshal(&types020.Result{CNIVersion: c.Conf.CNIVersion, DNS: result.DNS})
 	}
 	converted, err := result.GetAsVersion(c.Conf.CNIVersion)
@@ -129,12 +128,12 @@ func (c *Call) encode(result *current.Result) (json.RawMessage, error) {
 	return json.MarshalIndent(converted, "", "    ")
 }
 
-// prevResult returns the configuration's prevResult in the newest version.
+// prevResult returns the configuration's prevResult, converted to the newest CNI version.
 func (c *Call) prevResult() (*current.Result, error) {
 	if len(c.Conf.PrevResult) == 0 {
 		return nil, failure.New(failure.InvalidConfig, "Required prevResult missing").Cure("the runtime must pass the result of ADD")
 	}
-	// A prevResult may lack the version that the configuration has.
+	// A prevResult may lack the version. Then it has the version of the configuration.
 	raw, err := c.prevKeys()
 	if err != nil {
 		return nil, err
@@ -163,8 +162,8 @@ func (c *Call) prevKeys() (map[string]json.RawMessage, error) {
 	return keys, failure.Wrap(err, failure.Decode, "prevResult")
 }
 
-// unchanged returns prevResult as a chained plugin's result: the same text, if
-// that is in the configuration's version, as it should be.
+// unchanged returns prevResult as a chained plugin's result. It returns the same text if prevResult
+// has the CNI version of the configuration, as it should have.
 func (c *Call) unchanged() (json.RawMessage, error) {
 	var named struct {
 		CNIVersion string `json:"cniVersion"`
@@ -200,7 +199,7 @@ func (c *Call) addressesOf(result *current.Result) []*current.IPConfig {
 	for _, ip := range result.IPs {
 		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(result.Interfaces) ||
 			result.Interfaces[*i].Name != c.IfName || result.Interfaces[*i].Sandbox == "") {
-			continue // another interface's
+			continue // the address of another interface
 		}
 		mine = append(mine, ip)
 	}

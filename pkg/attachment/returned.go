@@ -8,9 +8,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/bpf"
 )
 
-// ReportReturned logs the settings of a returned NIC that are not as they were, and
-// writes a note that outlives the record, for railctl and the agent. It is not
-// an error: the NIC is on the host, and another try would not help.
+// ReportReturned reports the settings of a returned NIC that could not be restored: lost are parts of
+// its configuration, device are settings of the device, and programs are BPF programs of the host.
+// ReportReturned logs them, and writes a note for railctl and the agent, which outlives the record.
+// Such a loss is not an error, because the NIC is on the host and another try would not help.
 func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Changed, programs []bpf.Program) {
 	var changed []string
 	for _, e := range lost {
@@ -28,7 +29,7 @@ func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Chan
 	if len(changed) == 0 {
 		return
 	}
-	key := r.NICName() // there is no record, or it has only RDMA devices
+	key := r.NICName() // for an attachment without a record, or with RDMA devices only
 	if r.Loan != nil && r.Loan.NIC != "" {
 		key = r.Loan.NIC
 	}

@@ -16,25 +16,25 @@ type Swept struct {
 	Err    error // why it could not be ended; nil if it was ended
 }
 
-// Sweep ends the attachments of this host netns whose pod netns is gone, and
-// those whose addresses are still to be freed. An attachment that another process works
-// on is left for the next sweep, and so is one whose interface the kernel has not yet
-// returned or deleted: Sweep waits for all of these together up to [SweepWait]. An IPAM
-// plugin gets endWait.
+// Sweep ends the attachments of this host netns whose pod netns is gone, and the attachments whose
+// addresses are still to be freed. It leaves an attachment that another process works on for the
+// next sweep. It waits up to [SweepWait] in all for the interfaces that the kernel has not yet
+// returned or deleted, and leaves the attachments whose interfaces need longer for the next sweep.
+// Each IPAM plugin may take up to endWait.
 func (n *Node) Sweep(ctx context.Context) []Swept {
 	return n.sweep(ctx, ledger.Key{}, SweepWait)
 }
 
-// sweep is [Node.Sweep] with another wait. In an ADD it leaves out the ADD's
-// own attachment, except, and does not call an IPAM plugin again that has just
-// failed.
+// sweep does what [Node.Sweep] does, but waits up to wait. In an ADD, except is the key of the ADD's
+// own attachment, which sweep leaves out. Then sweep also leaves out the attachments whose IPAM plugin
+// failed within retryAfter.
 func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration) []Swept {
 	var swept []Swept
 	until := time.Now().Add(wait)
 	adding := except != ledger.Key{}
 	find := n.Stale
 	if adding {
-		// Many ADDs start at once, each beside all attachments of the node.
+		// Many ADDs may start at once, and each of them reads the records of the whole node.
 		find = func() ([]*ledger.Record, []error) { return n.Ledger.ListIf(n.stale) }
 	}
 	stale, errs := find()
@@ -64,17 +64,17 @@ func (n *Node) Stale() ([]*ledger.Record, []error) {
 	return slices.DeleteFunc(records, func(r *ledger.Record) bool { return !n.stale(r) }), errs
 }
 
-// stale reports whether a sweep ends the attachment. It needs a record's head only, see
+// stale reports whether a sweep would end the attachment. It needs only the head of the record, see
 // [ledger.Ledger.ListIf].
 func (n *Node) stale(r *ledger.Record) bool {
 	return n.Ledger.OfHost(r, n.Netns.ID) && (r.Phase == ledger.Freeing || !n.Alive(r))
 }
 
-// End ends one attachment that [Node.Stale] returned, if it is still the same
-// one: the runtime may have ended it, and reused its name. wait bounds the wait
-// for a device on its way to the host. The error wraps [statefile.ErrBusy] if
-// another process has the attachment's lock. If the IPAM plugin is missing End
-// returns nil, and the record stays, in phase [ledger.Freeing].
+// End ends one attachment that [Node.Stale] returned. It does nothing if the record is gone or
+// belongs to another attachment now, because the runtime may have ended the attachment and reused its
+// name. wait bounds the wait for a device that is on its way to the host. The error wraps
+// [statefile.ErrBusy] if another process has the attachment's lock. If the IPAM plugin is missing,
+// End returns nil and the record stays, in phase [ledger.Freeing].
 func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration) error {
 	lock, err := n.Ledger.TryLockAttachment(stale.Key)
 	if err != nil {
@@ -94,8 +94,8 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	return n.release(ctx, r, wait, all)
 }
 
-// endIfUnchanged ends another attachment if its record is still judged. It waits for the
-// attachment's lock and NIC.
+// endIfUnchanged ends another attachment, unless its record is no longer the record judged. It waits
+// for the lock and the NIC of the attachment.
 func (n *Node) endIfUnchanged(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
 	unlock, err := n.lock(ctx, judged.Key)
 	if err != nil {
@@ -109,7 +109,7 @@ func (n *Node) endIfUnchanged(ctx context.Context, judged *ledger.Record, wait t
 	return n.release(ctx, r, wait, all)
 }
 
-// sameAs reads the record again, and returns nil if it is gone or another ADD wrote it.
+// sameAs reads the record again. It returns nil if the record is gone or if another ADD wrote it.
 func (n *Node) sameAs(known *ledger.Record) (*ledger.Record, error) {
 	r, err := n.Ledger.Get(known.Key)
 	switch {

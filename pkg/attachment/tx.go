@@ -21,17 +21,16 @@ type Tx struct {
 	Node   *Node
 	Pod    *netns.Netns
 	Record *ledger.Record
-	// Parent is the link that the interface is, or is stacked on, before ADD
-	// changes anything: the NIC of the host, or the macvlan's parent. Claim of
-	// the part that makes the interface sets it. It is nil if no netdev is
-	// involved.
+	// Parent is the host's link as it was before ADD changed anything: the NIC that moves, or
+	// the NIC that the macvlan or IPoIB child is stacked on. It is set in Claim of the part that
+	// makes the interface. It is nil if no netdev is involved.
 	Parent *link.Link
-	// Link is the interface in the pod, with its MAC and MTU there. Apply of the
-	// part that makes it sets it. It is nil if no netdev is lent.
+	// Link is the interface in the pod, with its MAC and MTU there. It is set in Apply of the
+	// part that makes the interface. It is nil if no netdev is lent.
 	Link *link.Link
-	// Rail is the rail of the NIC by the node file, and Rails are all rails of the node,
-	// sorted. Claim of the part that selects the NIC sets them, if the network needs them
-	// (Rails for a network that has them in its addresses). Rail is in the record, too.
+	// Rail is the rail of the NIC by the node file. Rails has all rails of the node, sorted.
+	// Claim of the part that selects the NIC sets them if the network needs them. A network
+	// needs Rails if its addresses contain the rails. The record has the Rail too.
 	Rail  *int
 	Rails []int
 	// Layer3 is the interface's configuration except its name.
@@ -40,13 +39,13 @@ type Tx struct {
 	locked   []func()
 	beside   sync.WaitGroup
 	recorded bool            // a record may have been written
-	begun    map[string]bool // by the names of the parts whose Apply has begun
+	begun    map[string]bool // names of the parts whose Apply has begun
 }
 
-// UntilRecorded keeps a lock until the record is written, or the ADD has failed.
+// UntilRecorded keeps a lock until the record is written or the ADD has failed. Then it calls unlock.
 func (tx *Tx) UntilRecorded(unlock func()) { tx.locked = append(tx.locked, unlock) }
 
-// Go runs f concurrently. The ADD does not end, and releases nothing, before f returns.
+// Go runs f concurrently. Before f returns, the ADD neither ends nor releases anything.
 func (tx *Tx) Go(f func()) { tx.beside.Go(f) }
 
 func (tx *Tx) unlock() {
@@ -59,14 +58,14 @@ func (tx *Tx) unlock() {
 // Step calls the node's Fault at a step within Apply.
 func (tx *Tx) Step(name string) error { return tx.Node.step(name) }
 
-// NoteMove notes in the record how long the move of a device into the pod netns took, if it
-// is the longest. It sets the wait for the return, see waitFor.
+// NoteMove notes in the record how long the move of a device into the pod netns took. The record
+// keeps the longest time of all moves. The wait for the return depends on that time, see waitFor.
 func (tx *Tx) NoteMove(took time.Duration) {
 	tx.Record.MovedMS = max(tx.Record.MovedMS, took.Milliseconds())
 }
 
-// NameFree fails if a link of the pod has one of the names, or has it as an
-// altname. The kernel would notice only after the move.
+// NameFree returns an error if a link of the pod has one of the names, as its name or as an
+// altname. The kernel would report that only after the move.
 func (tx *Tx) NameFree(names ...string) error {
 	taken, name, err := link.NameTaken(tx.Pod, names, 0)
 	if err != nil || taken == nil {
@@ -76,11 +75,11 @@ func (tx *Tx) NameFree(names ...string) error {
 		Cure("remove that interface, or attach the network under another name")
 }
 
-// Begin marks the part with this name as begun, so that a failed ADD releases it even if its Apply is not
-// reached.
+// Begin marks the part with this name as begun, so that a failed ADD releases the part even if the
+// part's Apply is never called.
 func (tx *Tx) Begin(part string) { tx.begun[part] = true }
 
-// claim calls Claim of the parts, and writes the record while their locks are
+// claim calls Claim of all parts, and writes the record while the locks of the parts are still
 // held. It reports whether there is something to apply.
 func (tx *Tx) claim(ctx context.Context, p *Plan) (bool, error) {
 	defer tx.unlock()
@@ -93,14 +92,14 @@ func (tx *Tx) claim(ctx context.Context, p *Plan) (bool, error) {
 		return false, err
 	}
 	if p.Chained != nil && !p.Chained.Recorded(tx.Record) {
-		return false, nil // the configuration can do without it
+		return false, nil // the configuration does not require the part
 	}
 	tx.recorded = true
 	return true, errors.Join(tx.Node.step("record"), tx.Node.Ledger.Put(tx.Record))
 }
 
-// run is the transaction. Every change is in the record first, and is released
-// by the record if a step fails.
+// run makes the attachment in one transaction. Every change is recorded before it is made, so that
+// the changes can be released by the record if a step fails.
 func (tx *Tx) run(ctx context.Context, p *Plan) (*current.Result, error) {
 	n, r := tx.Node, tx.Record
 	something, err := tx.claim(ctx, p)
@@ -124,21 +123,21 @@ func (tx *Tx) run(ctx context.Context, p *Plan) (*current.Result, error) {
 	}
 	var result *current.Result
 	if p.Chained == nil {
-		result = tx.result() // before the record is written: it notes the addresses there
+		result = tx.result() // before the record is written, because tx.result notes the addresses in it
 	}
 	r.Phase = ledger.Lent
 	return result, errors.Join(n.step("close"), n.Ledger.Put(r))
 }
 
-// rollback releases everything that the ADD has applied. The record is removed
-// last, and stays if a release failed.
+// rollback releases everything that the ADD has applied. It removes the record last. If a release
+// fails, the record stays.
 func (tx *Tx) rollback(ctx context.Context, p *Plan) error {
 	if !tx.recorded {
 		return nil
 	}
-	tx.beside.Wait() // else an address could be allocated after it was freed
+	tx.beside.Wait() // otherwise an address could be allocated after the addresses were freed
 	n, r := tx.Node, tx.Record
-	ctx = context.WithoutCancel(ctx) // an ADD whose time is up must release what it has, too
+	ctx = context.WithoutCancel(ctx) // an ADD whose time is up must still release what it has
 	begun := func(part Part) bool { return tx.begun[part.Name()] }
 	if p.Chained != nil && r.HasInterface() {
 		if err := n.releaseParts(ctx, r, returnWait, begun); err != nil {
@@ -153,7 +152,8 @@ func (tx *Tx) rollback(ctx context.Context, p *Plan) error {
 	return n.release(ctx, r, returnWait, begun)
 }
 
-// failed joins the reason of a failed ADD with what could not be released.
+// failed returns the error of a failed ADD: the reason, joined with the error of the rollback if
+// the rollback failed.
 func failed(reason, rollback error) error {
 	if rollback == nil {
 		return reason
