@@ -15,14 +15,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// compareWait bounds the wait for what is missing right after a return: the kernel adds some
-// routes of IPv6 in a worker. Nearly always nothing is missing.
+// compareWait bounds the wait for what is missing right after a return, because the kernel adds some
+// IPv6 routes in a worker. Nearly always nothing is missing.
 //
-// ownerWait bounds the wait while an address is missing: probably a network manager has removed
-// it, and will configure the NIC. NetworkManager takes a second.
+// ownerWait bounds the wait while an address is missing. In that case a network manager has probably
+// removed the address, and will configure the NIC. NetworkManager takes a second for that.
 //
-// calm is the time after which a NIC that was restored once more is compared once more:
-// NetworkManager takes a list of what it finds, and removes that.
+// calm is the time after which a NIC that was restored a second time is compared again, because
+// NetworkManager first lists what it finds on a NIC, and then removes what is on its list.
 const (
 	compareWait  = 200 * time.Millisecond
 	ownerWait    = 5 * time.Second
@@ -30,22 +30,23 @@ const (
 	comparePause = 50 * time.Millisecond
 )
 
-// comparison compares a NIC that was restored with its snapshot.
+// comparison is the state of comparing a restored NIC with its snapshot.
 type comparison struct {
 	releasing *attachment.Releasing
 	index     int
 	lost      []error // what could not be restored
-	removed   bool    // somebody has removed an address since
+	removed   bool    // somebody has removed an address since the NIC was restored
 
-	missing []error   // what the NIC lacks beside the lost; if an address was removed, all that it lacks
+	missing []error   // what the NIC lacks except lost; or all that it lacks if an address was removed
 	end     time.Time // of the wait for a manager
 }
 
-// compare compares a NIC with its snapshot, and returns what is lost or missing. If something is,
-// it waits for that, and calls again, which restores once more and returns what is lost then:
-// another NIC that returned at the same time may have replaced a route over both, or a network
-// manager has removed what it found. A manager comes first: an address that is restored while
-// NetworkManager removes those that it found keeps it from its own profile.
+// compare compares a NIC with its snapshot, and returns what is lost or missing. If something is lost
+// or missing, compare first waits for it. Then it calls again, which restores the NIC once more and
+// returns what is lost after that. Restoring again helps if another NIC returned at the same time and
+// replaced a route over both NICs, or if a network manager has removed what it found. compare waits
+// first, so that a network manager can finish. If an address is restored while NetworkManager removes
+// the addresses that it found, NetworkManager does not apply its own profile.
 func (c *comparison) compare(ctx context.Context, again func() (lost []error)) []error {
 	c.end = time.Now().Add(ownerWait)
 	none, err := c.settle(ctx)
@@ -65,9 +66,10 @@ func (c *comparison) compare(ctx context.Context, again func() (lost []error)) [
 	return slices.Concat(c.lost, notAmong(c.missing, c.lost))
 }
 
-// settle waits until nothing is missing, or has been for too long. It reports whether nothing is.
+// settle waits until nothing is missing, or until something has been missing for too long. none
+// reports whether nothing is missing.
 func (c *comparison) settle(ctx context.Context) (none bool, err error) {
-	since := time.Now() // an address was missing last
+	since := time.Now() // the last time that an address was missing
 	err = wait.Until(ctx, comparePause, func() (bool, error) {
 		gone, err := c.check()
 		if gone {
@@ -82,7 +84,7 @@ func (c *comparison) settle(ctx context.Context) (none bool, err error) {
 	return none, err
 }
 
-// check compares the NIC once. It reports whether an address is gone that was restored.
+// check compares the NIC once. gone reports whether an address that was restored is gone.
 func (c *comparison) check() (gone bool, err error) {
 	found, err := nicstate.Compare(c.releasing.Home, c.index, c.releasing.Record.Loan.Snapshot, false)
 	c.missing = notAmong(found, c.lost)
@@ -90,30 +92,30 @@ func (c *comparison) check() (gone bool, err error) {
 		c.removed = true
 	}
 	if c.removed {
-		c.missing = found // a manager may bring what is lost, too
+		c.missing = found // a network manager may add what was lost, too
 	}
 	return gone, err
 }
 
-// mayComeYet reports whether the kernel may still add what is missing, or another restore: a rule
-// comes only from those who deleted it.
+// mayComeYet reports whether the kernel, or a restore of another NIC, may still add what is missing. A
+// rule can be added again only by the program that deleted the rule.
 func mayComeYet(missing error) bool {
 	var l *nicstate.Lost
 	return !errors.As(missing, &l) || !strings.HasPrefix(l.What, "rule ")
 }
 
-// isAddress reports whether an address is missing.
+// isAddress reports whether missing is about an address.
 func isAddress(missing error) bool {
 	var l *nicstate.Lost
 	return errors.As(missing, &l) && strings.HasPrefix(l.What, "address ")
 }
 
-// notAmong returns the errors that are about other objects than the lost.
+// notAmong returns the errors in found whose objects are not among lost.
 func notAmong(found, lost []error) []error {
 	return slices.DeleteFunc(slices.Clone(found), func(e error) bool { return among(lost, e) })
 }
 
-// among reports whether one of the lost is the object that err is about.
+// among reports whether lost has an error about the same object as err.
 func among(lost []error, err error) bool {
 	var missing *nicstate.Lost
 	return errors.As(err, &missing) && slices.ContainsFunc(lost, func(e error) bool {
@@ -122,10 +124,11 @@ func among(lost []error, err error) bool {
 	})
 }
 
-// CompareLater compares the NIC of an attachment that ended some time ago with its record once
-// more: udev applies its .link files to a NIC that returns, and a daemon may remove what is not
-// its own. It adds what differs to the NIC's note, and reports whether there was anything new.
-// The NIC may have been lent again since, or be gone: then nothing is compared.
+// CompareLater compares the NIC of an attachment that ended some time ago once more with the record of
+// the attachment. This is needed because udev applies its .link files to a NIC that returns, and a
+// daemon may remove what it did not configure. CompareLater adds what differs to the NIC's note. found
+// reports whether something new differs. If the NIC has been lent again or is gone, CompareLater
+// compares nothing.
 func CompareLater(n *attachment.Node, r *ledger.Record) (found bool, err error) {
 	s := r.Loan.Snapshot
 	l, err := link.Find(n.Netns, r.Loan.Identity, append([]string{s.Name}, s.AltNames...)...)
@@ -136,14 +139,14 @@ func CompareLater(n *attachment.Node, r *ledger.Record) (found bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	if l.IsUp() || !s.Up { // otherwise the routes are gone with that
+	if l.IsUp() || !s.Up { // otherwise the NIC was set down, and its routes are gone
 		missing, err := nicstate.Compare(n.Netns, l.Index, s, true)
 		if err != nil {
 			return false, err
 		}
 		changed = append(changed, missing...)
 	}
-	if lentAgain(n, r) { // while it was compared
+	if lentAgain(n, r) { // while the NIC was being compared
 		return false, nil
 	}
 	changed = slices.DeleteFunc(changed, func(e error) bool { return noted(n, r, e) })
@@ -151,20 +154,21 @@ func CompareLater(n *attachment.Node, r *ledger.Record) (found bool, err error) 
 	return len(changed) > 0, nil
 }
 
-// lentAgain reports whether an attachment has the NIC of the record, which has ended.
+// lentAgain reports whether an attachment has the NIC of r, the record of an attachment that has
+// ended.
 func lentAgain(n *attachment.Node, r *ledger.Record) bool {
 	holder, err := n.Ledger.HolderOf(r.Loan.NIC)
 	return err != nil || holder != nil
 }
 
-// noted reports whether a note says already, since the NIC was lent, that the object of err was not
-// restored.
+// noted reports whether a note that was written after the NIC was lent already has the object of err
+// as not restored.
 func noted(n *attachment.Node, r *ledger.Record, err error) bool {
 	var missing *nicstate.Lost
 	if !errors.As(err, &missing) {
 		return false
 	}
-	notes, _ := n.Ledger.Returned() // of one that cannot be read nothing is known
+	notes, _ := n.Ledger.Returned() // nothing is known about a note that cannot be read
 	return slices.ContainsFunc(notes, func(note *ledger.Returned) bool {
 		return note.NIC == r.NICName() && note.Time.After(r.Created) && slices.ContainsFunc(note.Changed, func(c string) bool {
 			return strings.HasPrefix(c, fmt.Sprintf("%s: ", missing.What))

@@ -10,9 +10,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// detachPrograms detaches all BPF programs from a returned NIC, except the
-// host's own. A program survives the NIC's move, and would drop or watch the
-// next pod's packets. missing are the host's programs that are gone.
+// detachPrograms detaches all BPF programs from a returned NIC except the programs of the host. A
+// program survives the NIC's move, so it would drop or watch the packets of the next pod. missing
+// has the programs of the host that are gone.
 func detachPrograms(n *attachment.Node, r *ledger.Record, home *netns.Netns, l *link.Link) (missing []bpf.Program, err error) {
 	there, err := bpf.Programs(home, l)
 	if err != nil {

@@ -22,15 +22,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Release returns the NIC from any netns, and restores the state of its
-// snapshot. Without a lent netdev it does nothing.
+// Release returns the NIC from whatever netns the NIC is in, and restores the state of its
+// snapshot. If no netdev is lent, Release does nothing.
 func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
 	if !r.LendsNetdev() {
 		return nil
 	}
 	if r.MadeAnew() && releasing.Failed {
-		return nil // with its RDMA device, which has not returned, the kernel would destroy it again
+		return nil // the RDMA device has not returned yet: its move would destroy the netdev again
 	}
 	id, snapshot := r.Loan.Identity, r.Loan.Snapshot
 	if pod != nil {
@@ -49,7 +49,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 	case l == nil && id.ParentDev != "" && n.Host().Bound(id.ParentDev) && !(releasing.Conclusive() && gone(releasing)):
 		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the NIC %s (%s) is neither on the host nor in the pod netns %s",
 			snapshot.Name, id.ParentDev, r.Netns.Path).
-			Cure("find it with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
+			Cure("find the NIC with `ip -all netns exec ip link`; a sweep or `railctl gc` tries again. If the NIC no longer exists, a DEL or rail-agent ends the attachment")
 	case l == nil:
 		// A virtual link was deleted with its netns; a device was unplugged.
 		n.LogOf(r).Warn("NIC no longer exists")
@@ -62,8 +62,8 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 	return restore(ctx, releasing, l)
 }
 
-// gone reports whether the NIC that was lent no longer exists: after a long search its
-// device has no netdev in any netns, or another netdev.
+// gone reports whether the NIC that was lent no longer exists: its device has no netdev in any
+// netns, or has another netdev. Call gone only after a long search for the NIC.
 func gone(releasing *attachment.Releasing) bool {
 	n, r, host := releasing.Node, releasing.Record, releasing.Node.Host()
 	id := r.Loan.Identity
@@ -80,13 +80,14 @@ func gone(releasing *attachment.Releasing) bool {
 	return n.AnotherHas(r, func(other *ledger.Record) bool {
 		return other.Loan != nil && other.Loan.Identity.ParentDev == id.ParentDev && other.Loan.Identity.Hardware() != id.Hardware()
 	}) || slices.ContainsFunc(links, func(l *link.Link) bool {
-		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // the alias with which the kernel would have returned the lent one
+		return l.ParentDev == id.ParentDev && l.Alias != r.Loan.Name // the lent NIC would have returned with this alias
 	})
 }
 
-// awaitReturn looks for the NIC on the host, where the kernel moves it when its
-// pod netns ends, and waits as long as it can still come. The kernel moves it
-// to init_net even if the host netns is another; away is then open.
+// awaitReturn looks for the NIC on the host, where the kernel moves the NIC when its
+// pod netns ends, and waits as long as the NIC may still come. The kernel moves a NIC
+// to init_net even if the host netns is another netns. In that case away is init_net,
+// and the caller closes it.
 func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *netns.Netns, err error) {
 	r, home, host := releasing.Record, releasing.Home, releasing.Node.Host()
 	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
@@ -97,7 +98,7 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 		}
 		if away, err = netns.Open(netns.InitPath); err != nil {
 			away = nil
-			return !host.Bound(id.ParentDev), nil // a container may not open it
+			return !host.Bound(id.ParentDev), nil // a container may not be permitted to open init_net
 		}
 		if l, err = link.Find(away, id, hints...); l != nil && !away.ID.Equal(home.ID) {
 			return true, nil
@@ -112,14 +113,14 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 	return l, away, err
 }
 
-// returnNIC moves the NIC l from a netns to the host's, and restores it there.
-// If its name is taken on the host it stays in the netns.
+// returnNIC moves the NIC l from the netns from to the host, and restores it there. If another
+// link of the host has the NIC's name, the NIC stays in from.
 func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *netns.Netns, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
 	prepare := func() error {
-		// Remove altnames that the pod added first: if one is taken on the host the
-		// kernel would refuse the move, and the pod could keep the NIC.
+		// First remove the altnames that the pod added. If a link of the host has one of them,
+		// the kernel would refuse the move, so the pod could keep the NIC.
 		if err := link.KeepAltNames(from, l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
 			n.LogOf(r).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 		}
@@ -143,8 +144,8 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *netns
 	device.ForgetApplications(from, l.Name, s.Device)
 	err := link.MoveAs(from, l, home, s.Name, s.Alias)
 	if errors.Is(err, unix.EEXIST) {
-		// Another link of the pod has the name. Prefer a brief wrong name on
-		// the host over leaving the NIC in the pod.
+		// Another link of the pod has the name. A wrong name on the host for a short time is
+		// better than a NIC that stays in the pod.
 		err = link.Move(from, l.Index, home, s.Name, s.Alias)
 	}
 	if err != nil {
@@ -159,7 +160,7 @@ func returnNIC(ctx context.Context, releasing *attachment.Releasing, from *netns
 	return restore(ctx, releasing, arrived)
 }
 
-// freeNames frees the names of a NIC that is about to move to the host.
+// freeNames makes the names of a NIC that is about to move to the host free there.
 func freeNames(ctx context.Context, releasing *attachment.Releasing, names []string) error {
 	home := releasing.Home
 	if taken, _, err := link.NameTaken(home, names, 0); taken == nil || err != nil {
@@ -178,8 +179,8 @@ func freeNames(ctx context.Context, releasing *attachment.Releasing, names []str
 		Cure("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key)
 }
 
-// lockNames takes the ledger's lock of names. A conclusive release waits longer for it: its
-// holder may be waiting for a driver that stops another NIC in the kernel.
+// lockNames takes the ledger's lock of names. A conclusive release waits longer for the lock, because
+// the process that has the lock may be waiting for a driver to stop another NIC in the kernel.
 func lockNames(ctx context.Context, releasing *attachment.Releasing) (unlock func(), err error) {
 	bound := roomWait
 	if releasing.Conclusive() {
@@ -194,9 +195,9 @@ func lockNames(ctx context.Context, releasing *attachment.Releasing) (unlock fun
 	return func() { _ = lock.Unlock() }, nil
 }
 
-// undoReturn undoes a failed move to the host: a NIC that arrived under the pod's
-// name goes back to the pod, up as before, but without addresses, because these
-// may be another pod's by now.
+// undoReturn undoes a failed move to the host. A NIC that arrived under its name in the pod goes
+// back to the pod and is up there, as before. It gets no addresses, because they may belong to
+// another pod by now.
 func undoReturn(r *ledger.Record, pod, home *netns.Netns) error {
 	id, s := r.Loan.Identity, r.Loan.Snapshot
 	l, err := link.Find(home, id, r.IfName)
@@ -215,12 +216,12 @@ func undoReturn(r *ledger.Record, pod, home *netns.Netns) error {
 	return errors.Join(link.FlushAddresses(pod, l.Index), link.SetUp(pod, l.Index))
 }
 
-// restoreNames frees the names of a NIC that is on the host, and renames the NIC to its
-// own name. It then gives up the lock of names, because all NICs of a pod that ended
-// wait for that lock.
+// restoreNames makes the names of a NIC that is on the host free, and renames the NIC to its own
+// name. It then gives up the lock of names, because all NICs of a pod that has ended wait for
+// that lock.
 func restoreNames(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
 	s, home := releasing.Record.Loan.Snapshot, releasing.Home
-	// Its own name as an altname was added by the pod, and does not count.
+	// If the NIC has its own name as an altname, the pod added that altname: it does not count.
 	if l.Name == s.Name && !slices.ContainsFunc(s.AltNames, func(name string) bool { return !slices.Contains(l.AltNames, name) }) {
 		return nil
 	}
@@ -246,26 +247,26 @@ const (
 	restorePause = 20 * time.Millisecond
 )
 
-// reclaim restores the names of a NIC that is on the host, and removes what the pod put on it: altnames and
-// links. l has just been read; reclaim returns it as it is afterwards.
+// reclaim restores the names of a NIC that is on the host, and removes what the pod put on the NIC:
+// altnames and links. l is the NIC as it was just read. reclaim returns the NIC as it is afterwards.
 func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link) (*link.Link, error) {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
 	changed := l.Name != s.Name || !slices.Equal(l.AltNames, s.AltNames)
-	// Altnames come first: a pod can add any number, and they slow down other
-	// programs of the host until they are removed.
+	// Altnames are removed first: a pod can add any number of altnames, and until they are
+	// removed they slow down other programs of the host.
 	if err := link.KeepAltNames(home, l, s.AltNames); err != nil && !errors.Is(err, link.ErrNotFound) { // the next step reports that
 		n.LogOf(r).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 	}
-	// Before it has its name, by which a manager of the host may know it and set it up, and
-	// its children with it.
+	// The children are deleted before the NIC gets its name back: a network manager of the host
+	// may know the NIC by that name, and would set up the NIC together with its children.
 	if deleteStray(n, r, home, l.Index) {
 		changed = true
 	}
 	if err := restoreNames(ctx, releasing, l); err != nil {
 		return nil, err
 	}
-	// The pod can put links on the NIC until the NIC has left its netns.
+	// The pod can put links on the NIC until the NIC has left the pod netns.
 	if releasing.Pod != nil && deleteStacked(n, r, releasing.Pod, home, l.Index) {
 		changed = true
 	}
@@ -275,8 +276,8 @@ func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	return link.ByIndex(home, l.Index)
 }
 
-// restore restores the state of the snapshot of a NIC that is on the host. l has just
-// been read, and is read again after a change of it.
+// restore restores the state of a NIC that is on the host to that of its snapshot. l is the NIC as it
+// was just read. restore reads the NIC again after it has changed the NIC.
 func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
@@ -284,7 +285,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	if err != nil {
 		return err
 	}
-	// While the NIC is down: the pod's programs must not see packets of others.
+	// Programs are detached while the NIC is down, because the pod's programs must not see packets
+	// of the host or of another pod.
 	missing, err := detachPrograms(n, r, home, l)
 	if err != nil {
 		return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
@@ -293,7 +295,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		return err
 	}
 	lent := sync.OnceValue(func() []*ledger.Record {
-		records, _ := nicsLent(n) // of one that cannot be read nothing is known
+		records, _ := nicsLent(n) // nothing is known about a record that cannot be read
 		return records
 	})
 	restore := func() (lost []error, err error) {
@@ -301,15 +303,14 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		return slices.DeleteFunc(lost, func(err error) bool { return returnWithOthers(err, lent) }), err
 	}
 	lost, err := restore()
-	// A setting that is lost now is lost for good, because the record is
-	// removed: a temporary error (no memory, something busy) must not be
-	// enough.
+	// A setting that cannot be restored now can never be restored, because the record will be
+	// removed. So a temporary error (no memory, something busy) must not be the last try.
 	again := func(err error) bool { return !errors.Is(err, nicstate.ErrVirtual) }
 	c := &comparison{releasing: releasing, index: l.Index}
 	for try := 1; try < restoreTries && slices.ContainsFunc(lost, again) && err == nil; try++ {
 		c.lost = lost
-		if gone, _ := c.check(); gone { // compare, below, reports the error
-			break // and waits for the NIC's manager
+		if gone, _ := c.check(); gone { // compare, below, reports the error of check
+			break // compare waits for the manager of the NIC
 		}
 		_ = wait.For(ctx, restorePause)
 		if l, err = link.ByIndex(home, l.Index); err == nil {
@@ -317,7 +318,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 		}
 	}
 	var left []link.Changed
-	if err == nil { // otherwise another may have the name, and the next try comes here
+	if err == nil { // otherwise another link may have the name, and the next release tries again
 		left = append(device.Restore(home, l.Index, s.Name, s.Device), sriov.Restore(home, l.Index, s.Functions)...)
 		left = append(left, nicstate.MoreReceivers(home, l.Index, s)...)
 		c.lost = lost
@@ -327,7 +328,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 				return lost
 			}
 			l = now
-			still, err := restore() // a manager may have changed the link: that is its own
+			still, err := restore() // what a manager has changed on the link itself stays
 			if errors.Is(err, link.ErrNotFound) {
 				return lost
 			}
@@ -338,8 +339,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 }
 
-// returnWithOthers reports whether err is about nexthops that return with their own NICs, which
-// are lent.
+// returnWithOthers reports whether err is about nexthops over other NICs that are lent. Such nexthops
+// return together with their NICs.
 func returnWithOthers(err error, lent func() []*ledger.Record) bool {
 	var missing *nicstate.MissingHops
 	return errors.As(err, &missing) && !slices.ContainsFunc(missing.Links, func(hop nicstate.HopLink) bool {

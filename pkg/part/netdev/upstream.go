@@ -17,13 +17,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// TakeOver returns a NIC that upstream's host-device lent, or that ours lent
-// and whose record is lost: the alias of the interface is its name on the host.
-// Such a NIC is down on the host, because its earlier state is unknown.
+// TakeOver returns a NIC that upstream's host-device lent, or that our host-device lent and whose
+// record is lost. The alias of the interface is the NIC's name on the host. On the host such a NIC
+// is set down, because its earlier state is unknown.
 //
-// The pod chooses the names and aliases of its links. So the host takes back
-// only a NIC with a device, which the configuration selects and the node file
-// permits.
+// The pod chooses the names and aliases of its links. So the host takes back only a NIC that has a
+// device, that the configuration selects and that the node file permits.
 func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
 		return p.takeOverReturned(ctx, u)
@@ -44,15 +43,15 @@ func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	return returnNIC(ctx, &attachment.Releasing{Node: u.Node, Record: r, Pod: u.Pod, Home: u.Node.Netns}, u.Pod, l)
 }
 
-// lentByAlias reports whether l is a NIC with a device whose alias can be its name
-// on the host.
+// lentByAlias reports whether l is a NIC that has a device, and whose alias can be the NIC's name on
+// the host.
 func lentByAlias(l *link.Link) bool {
 	return l.HasParent() && utils.ValidateInterfaceName(l.Alias) == nil
 }
 
-// mayTake reports whether the host may take back l, which only its alias marks
-// as lent: the node file must permit it, and no attachment may have it, or
-// another NIC of that name.
+// mayTake reports whether the host may take back l, a NIC that only its alias marks as lent. The node
+// file must permit the NIC, and no attachment may have this NIC or another NIC with the same name on
+// the host.
 func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 	known, host := *l, n.Host()
 	known.Name = l.Alias
@@ -71,17 +70,17 @@ func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 	})
 }
 
-// The rest of this file is for NICs that upstream's host-device lent, and that
-// the kernel returned because their pod died: there is no record, and no pod
-// netns. Only the alias is left that upstream set.
+// The rest of this file is for NICs that upstream's host-device lent, and that the kernel returned
+// because their pod died. There is neither a record nor a pod netns. Only the alias that upstream
+// set is left.
 
-// returnedWait bounds the wait for such a NIC. It is short: the selected NIC
-// may also be in another pod of upstream's, and never come.
+// returnedWait bounds the wait for such a NIC. It is short, because the selected NIC may be in another
+// pod that upstream's plugin attached. In that case the NIC never comes.
 const returnedWait = 2 * time.Second
 
-// takeOverReturned renames the NIC that the configuration selects to its own
-// name, if it is on the host under the name that the kernel left it. It stays
-// down, because its earlier state is unknown.
+// takeOverReturned gives the NIC that the configuration selects its own name back, if the NIC is on
+// the host under the name with which the kernel returned it. The NIC stays down, because its earlier
+// state is unknown.
 func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
 	n, host := u.Node, u.Node.Host()
 	s, err := p.selector(n, host)
@@ -91,7 +90,7 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 	ctx, cancel := context.WithTimeout(ctx, returnedWait)
 	defer cancel()
 	err = wait.Until(ctx, 10*time.Millisecond, func() (done bool, err error) {
-		// A NIC with a record is returned by that.
+		// A NIC that has a record is returned by the record.
 		if holder, err := n.HolderOf(s); holder != nil || err != nil {
 			return true, err
 		}
@@ -109,23 +108,23 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 			return true, err
 		}
 		_, err = host.Select(s)
-		return !errors.Is(err, nic.ErrNotFound), nil // on the host, or unknown
+		return !errors.Is(err, nic.ErrNotFound), nil // the NIC is on the host, or that is unknown
 	})
 	if wait.Ended(ctx, err) {
-		return nil // it did not come
+		return nil // the NIC did not come
 	}
 	return err
 }
 
-// returned looks for the NIC that s selects, under a name from the pod: in the
-// host netns, and in init_net, where the kernel moves it. If it is there, and
-// the host netns is another, away is open.
+// returned looks for the NIC that s selects and that still has a name from the pod. It looks in the
+// host netns and in init_net, where the kernel moves the NIC. If the NIC is in init_net and the host
+// netns is another netns, away is init_net, and the caller closes it.
 func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *netns.Netns, err error) {
 	if l, err = returnedIn(u.Node.Netns, s, u); l != nil || err != nil {
 		return l, nil, err
 	}
 	if away, err = netns.Open(netns.InitPath); err != nil {
-		return nil, nil, nil // a container may not open it
+		return nil, nil, nil // a container may not be permitted to open init_net
 	}
 	if !away.ID.Equal(u.Node.Netns.ID) {
 		if l, err = returnedIn(away, s, u); l != nil {
@@ -146,16 +145,15 @@ func returnedIn(ns *netns.Netns, s nic.Selector, u *attachment.Upstream) (*link.
 	return nil, err
 }
 
-// hasReturned reports whether l has its host's name as the alias, and a name as after
-// the end of its netns (default_device_exit_net): that in the pod, or dev<index> if
-// the host has another link of that name.
+// hasReturned reports whether l looks like a NIC that the kernel returned (default_device_exit_net).
+// Its alias is its name on the host. Its name is its name in the pod, or dev<index> if the host had
+// another link of that name.
 func hasReturned(l *link.Link, ifName string) bool {
 	return lentByAlias(l) && l.Alias != l.Name &&
 		(l.Name == ifName || l.Name == fmt.Sprintf("dev%d", l.Index))
 }
 
-// unrecorded returns the record that the loan of l would have, as far as l
-// shows it.
+// unrecorded returns the record that the loan of l would have, as far as it can be derived from l.
 func unrecorded(u *attachment.Upstream, l *link.Link) *ledger.Record {
 	r := &ledger.Record{Key: u.Key, HostNetns: u.Node.HostNetns(), Netns: ledger.Netns{Path: u.Netns}}
 	r.Loan = &ledger.Loan{Name: l.Alias, Identity: l.Identity(), Snapshot: &nicstate.Snapshot{

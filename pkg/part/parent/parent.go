@@ -14,15 +14,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
 
-// Conf selects the parent. Master comes first, then IDs, then Rail, then the default route.
+// Conf selects the parent. If several fields are set, Master comes first, then IDs, then Rail. If
+// none is set, the default route selects the parent.
 type Conf struct {
-	Master string // its name, or an altname
+	Master string // the name or an altname of the parent
 	Rail   netconf.Rail
-	IDs    []string // of devices, the runtime's first
-	InPod  bool     // it is in the pod netns
+	IDs    []string // IDs of devices; the runtime's IDs come first
+	InPod  bool     // the parent is in the pod netns
 	// NeedsRail reports whether an attachment needs the rail of its NIC.
 	NeedsRail bool
-	// RailCure returns an error about a missing rail with the cure for the network.
+	// RailCure adds the cure for the network to an error about a missing rail.
 	RailCure func(error) error
 }
 
@@ -40,8 +41,8 @@ func (f Found) SetRail(tx *attachment.Tx) {
 	}
 }
 
-// Of returns the parent that c selects in ns, the netns of the parent. If c.NeedsRail, Of fails if the
-// parent has no rail, or another one than c.Rail.
+// Of returns the parent that c selects in ns, the netns of the parent. If c.NeedsRail is true and the
+// parent has no rail, or another rail than c.Rail, Of returns an error.
 func Of(c Conf, n *attachment.Node, ns *netns.Netns) (Found, error) {
 	var f Found
 	if c.NeedsRail {
@@ -105,7 +106,7 @@ func (c Conf) named(n *attachment.Node, ns *netns.Netns) (*link.Link, error) {
 		Cure(`see "ip link", and correct "master"`)
 }
 
-// selected returns the netdev of the NIC that s selects. what is the NIC in errors.
+// selected returns the netdev of the NIC that s selects. what describes the NIC in errors.
 func selected(n *attachment.Node, s nic.Selector, what string) (*link.Link, error) {
 	found, err := n.Host().Select(s)
 	switch {

@@ -24,8 +24,8 @@ func HostDevicePlan(c *netconf.HostDevice) *attachment.Plan {
 	return nicPlan(c, &netdev.Part{Conf: c}, moving(c), c.LinkWait())
 }
 
-// SRIOVPlan returns the plan of sriov: a virtual function moves into the pod, with settings of its own. files is
-// sriov-cni's directory.
+// SRIOVPlan returns the plan of sriov: a virtual function moves into the pod, with the settings of
+// the network. files is the directory in which sriov-cni keeps its state.
 func SRIOVPlan(c *netconf.SRIOV, files string) *attachment.Plan {
 	mac, _ := c.HardwareAddr() // of a valid configuration
 	plan := nicPlan(&c.HostDevice, &netdev.Part{Conf: &c.HostDevice, MAC: mac}, moving(&c.HostDevice), c.LinkWait())
@@ -33,8 +33,8 @@ func SRIOVPlan(c *netconf.SRIOV, files string) *attachment.Plan {
 	return withSettings(plan, vf.Ethernet(c), first, last)
 }
 
-// IBSRIOVPlan returns the plan of ib-sriov: an InfiniBand virtual function moves into the pod, with a GUID of its
-// own. files is ib-sriov-cni's directory.
+// IBSRIOVPlan returns the plan of ib-sriov: an InfiniBand virtual function moves into the pod, with
+// a GUID of its own. files is the directory in which ib-sriov-cni keeps its state.
 func IBSRIOVPlan(c *netconf.IBSRIOV, files string) *attachment.Plan {
 	rdma, wait := moving(&c.HostDevice), c.LinkWait()
 	rdma.Isolated = c.RDMAIsolation
@@ -44,20 +44,21 @@ func IBSRIOVPlan(c *netconf.IBSRIOV, files string) *attachment.Plan {
 	return withSettings(plan, vf.InfiniBand(c), sriovcni.InfiniBand(files))
 }
 
-// withSettings adds the settings of a virtual function to a plan of [nicPlan]. first and last end attachments of another
-// project's plugin, before and after the part of the NIC.
+// withSettings adds the settings of a virtual function to a plan that [nicPlan] returned. first and
+// last are parts that end attachments of another project's plugin. first comes before the part of
+// the NIC, and last comes after it.
 func withSettings(plan *attachment.Plan, functions vf.Part, first attachment.Part, last ...attachment.Part) *attachment.Plan {
 	plan.Claim = slices.Concat([]attachment.Part{first, plan.Claim[0], functions}, last, plan.Claim[1:])
 	plan.Apply = slices.Insert(plan.Apply, 0, attachment.Part(functions))
 	return plan
 }
 
-// moving returns the part for the RDMA devices of a NIC that moves.
+// moving returns the part for the RDMA devices of a NIC that moves into the pod.
 func moving(c *netconf.HostDevice) rdmadev.Moving {
 	return rdmadev.Moving{Conf: c.RDMA, Allow: c.Allow, TOS: c.RoCETOS}
 }
 
-// nicPlan returns the plan that moves a NIC by device.
+// nicPlan returns a plan whose part device moves a NIC.
 func nicPlan(c *netconf.HostDevice, device *netdev.Part, rdma rdmadev.Moving, wait netconf.LinkWait) *attachment.Plan {
 	ask, await := address.IPAM()
 	link, ports := address.Interface{Wait: wait}, rdmadev.Ports{Wait: wait}
@@ -68,7 +69,7 @@ func nicPlan(c *netconf.HostDevice, device *netdev.Part, rdma rdmadev.Moving, wa
 	}
 }
 
-// MacvlanPlan returns the plan of macvlan: the pod gets a macvlan on a NIC that stays.
+// MacvlanPlan returns the plan of macvlan: the pod gets a macvlan on a NIC that stays on the host.
 func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma, child := rdmadev.Shared{Conf: c.RDMA, InPod: c.LinkInContainer}, macvlan.Part{Conf: c}
@@ -80,7 +81,8 @@ func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	}
 }
 
-// IPoIBPlan returns the plan of ipoib: the pod gets a child of an InfiniBand interface that stays.
+// IPoIBPlan returns the plan of ipoib: the pod gets a child of an InfiniBand interface that stays on
+// the host.
 func IPoIBPlan(c *netconf.IPoIB) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma, child := rdmadev.Shared{Conf: c.RDMA}, ipoib.Part{Conf: c}
@@ -91,8 +93,8 @@ func IPoIBPlan(c *netconf.IPoIB) *attachment.Plan {
 	}
 }
 
-// RDMAPlan returns the plan of the chained plugin rdma. records is rdma-cni's
-// directory of records.
+// RDMAPlan returns the plan of the chained plugin rdma. records is the directory in which rdma-cni
+// keeps its records.
 func RDMAPlan(c *netconf.RDMAChained, records string) *attachment.Plan {
 	rdma := &rdmadev.Chained{Conf: c}
 	return &attachment.Plan{
@@ -102,8 +104,8 @@ func RDMAPlan(c *netconf.RDMAChained, records string) *attachment.Plan {
 	}
 }
 
-// Open opens the node whose host netns is the calling thread's, with the ledger at
-// stateDir. It can end the attachments of every plugin.
+// Open opens the node. Its host netns is the netns of the calling thread, and its ledger is in
+// stateDir. The node can end the attachments of every plugin.
 func Open(stateDir string) (*attachment.Node, error) { return attachment.Open(stateDir, ReleaseOrder) }
 
 // HostDevice returns the plugin host-device.

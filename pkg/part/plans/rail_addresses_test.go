@@ -418,7 +418,7 @@ func TestNICWithoutAnAddressToKeepIsRefused(t *testing.T) {
 	opened := b.open()
 	call, plan := (&railBench{bench: b, opened: opened}).plan("c1", "net1", b.config(map[string]any{"keepAddress": true}))
 	_, err := opened.Add(context.Background(), call, plan)
-	fails(t, err, cnierr.InvalidConfig, nicName, "none of global scope", "give it an address")
+	fails(t, err, cnierr.InvalidConfig, nicName, "no address of global scope", "give the NIC an address")
 	b.untouched(before)
 	for _, more := range []map[string]any{{"ipam": localIPAM("10.0.0.0/24")}, {"useInterfaceNetwork": true}} {
 		more["keepAddress"] = true
