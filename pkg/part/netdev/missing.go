@@ -9,8 +9,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Missing returns, of attachments whose NIC is lent, those whose NIC cannot be in the
-// pod, and the reason: the NIC is on the host, or no longer exists. It enters no pod.
+// Missing returns the attachments whose NIC cannot be in the pod, each with the reason: either the NIC
+// is on the host, or the NIC no longer exists. lent has the records to look at, each of which lends a
+// NIC. Missing does not enter the netns of a pod.
 func Missing(n *attachment.Node, lent []*ledger.Record) (map[ledger.Key]string, error) {
 	links, err := link.Links(n.Netns)
 	if err != nil {
@@ -25,9 +26,9 @@ func Missing(n *attachment.Node, lent []*ledger.Record) (map[ledger.Key]string, 
 		})
 		switch {
 		case at >= 0:
-			missing[r.Key] = fmt.Sprintf("it is on the host, as %s: its driver re-created it, or the pod put it into a netns that ended", links[at].Name)
+			missing[r.Key] = fmt.Sprintf("the NIC is on the host, as %s: its driver re-created it, or the pod moved it into a netns that has ended", links[at].Name)
 		case !host.HasNetdev(id.ParentDev):
-			missing[r.Key] = "it no longer exists: it was unplugged, or its driver was unbound"
+			missing[r.Key] = "the NIC no longer exists: it was unplugged, or its driver was unbound"
 		}
 	}
 	return missing, nil

@@ -32,7 +32,7 @@ const (
 // renames such a returned NIC. The returned NIC gets its own name back when its own attachment ends.
 //
 // The caller holds the ledger's lock of names, because a NIC must not be renamed while another
-// process gives it its own name.
+// process is giving it its own name.
 func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, names ...string) (taken *link.Link, name string, err error) {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	for deadline := time.Now().Add(roomWait); ; {

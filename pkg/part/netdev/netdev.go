@@ -26,20 +26,22 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
 
-// Part is a NIC of the host that moves into the pod netns. Its claim precedes that
-// of the RDMA devices, which are those of [attachment.Tx.Parent].
+// Part is a NIC of the host that moves into the pod netns. It must be claimed before the RDMA
+// devices, because they are found by [attachment.Tx.Parent], which this part sets.
 type Part struct {
 	attachment.Base
 	Conf *netconf.HostDevice
 	MAC  net.HardwareAddr // in the pod; nil keeps the NIC's own
-	// NewGUID: the InfiniBand port gets a GUID by another part, so it needs none now.
+	// NewGUID is set if another part gives the InfiniBand port a GUID, so that the port does not
+	// need a GUID yet.
 	NewGUID bool
 
-	// What Holder found, for Claim: its selector, and the NIC, if nobody has it.
+	// selected and chosen are what Holder found, for Claim: the selector, and the NIC if no
+	// attachment has the NIC.
 	selected nic.Selector
 	chosen   *nic.NIC
 
-	rails *rails.Rails // of the node, nil until the network needs them
+	rails *rails.Rails // the rails of the node, nil until they are needed
 }
 
 // Name implements [attachment.Part].
@@ -48,9 +50,9 @@ func (*Part) Name() string { return "netdev" }
 // Recorded implements [attachment.Part].
 func (*Part) Recorded(r *ledger.Record) bool { return r.Loan != nil }
 
-// selector returns the configuration's selector on this host. An injected ID
-// that is no device of the host (a device plugin's own numbers) is ignored if
-// there is another selector. A rail selects the NIC if nothing else does.
+// selector returns the selector for the configuration on this host. A device ID that the runtime
+// passed may not be a device of the host, because some device plugins use numbers of their own. Such
+// an ID is ignored if there is another selector. The rail selects the NIC only if nothing else does.
 func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 	c := p.Conf
 	s := static(c)
@@ -75,7 +77,7 @@ func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 		return rails.Selector(*c.Rail.Number)
 	case len(c.IDs()) > 0:
 		return s, failure.New(failure.NICNotFound, "device id %q is neither a PCI nor an auxiliary device of this host", c.IDs()[0]).
-			Cure("see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; name the NIC by \"device\" or \"rail\" if the resource is shared, because the ids of its devices are numbers")
+			Cure("see `ls /sys/bus/pci/devices /sys/bus/auxiliary/devices`; if the resource is shared, its device ids are numbers: name the NIC by \"device\" or \"rail\"")
 	}
 	return s, failure.New(failure.InvalidConfig, "the network names no NIC, and no device plugin has allocated one").
 		Cure(`give the NAD the annotation k8s.v1.cni.cncf.io/resourceName and have the pod request that resource, ` +
@@ -87,7 +89,7 @@ func static(c *netconf.HostDevice) nic.Selector {
 	return nic.Selector{Device: c.Device, HWAddr: c.HWAddr, KernelPath: c.KernelPath}
 }
 
-// railsOf returns the rails of the node. They are read once.
+// railsOf returns the rails of the node. It reads them only once.
 func (p *Part) railsOf(n *attachment.Node, h *nic.Host) (*rails.Rails, error) {
 	var err error
 	if p.rails == nil {
@@ -96,19 +98,19 @@ func (p *Part) railsOf(n *attachment.Node, h *nic.Host) (*rails.Rails, error) {
 	return p.rails, err
 }
 
-// agrees returns an error if the NIC that s selects is another than the one that the
-// device ID names. Of two NICs neither is lent: the pod has been allocated one, and the
-// network is for the other.
+// agrees returns an error if the network selects the NIC found, but the device ID in s names another
+// NIC. In that case neither NIC is lent, because the pod has been allocated one NIC and the network is
+// for the other NIC.
 func (p *Part) agrees(host *nic.Host, s nic.Selector, found *nic.NIC) error {
 	if id := s.PCI + s.Aux; id != "" && !static(p.Conf).IsZero() && host.IsNIC(id) && !host.Is(found, id) {
 		return failure.New(failure.InvalidConfig, "the network selects %s by %s, and the device id is another NIC, %s", nameOf(found), s, id).
-			Cure(`remove that key to lend what the pod was allocated, or remove the id: "pciBusID" and "deviceID", or the NAD's annotation k8s.v1.cni.cncf.io/resourceName`)
+			Cure(`remove that key to lend the NIC that the pod was allocated, or remove the device id, which is in "pciBusID", "deviceID" or the NAD's annotation k8s.v1.cni.cncf.io/resourceName`)
 	}
 	return nil
 }
 
-// railOf returns the rail of the NIC, nil if the network does not need it. It is an error if
-// the NIC has none, or another than the network's.
+// railOf returns the rail of the NIC, or nil if the network does not need the rail. It returns an
+// error if the NIC has no rail, or another rail than the network's.
 func (p *Part) railOf(n *attachment.Node, host *nic.Host, found *nic.NIC) (*int, error) {
 	if !p.Conf.NeedsRail() {
 		return nil, nil
@@ -121,7 +123,7 @@ func (p *Part) railOf(n *attachment.Node, host *nic.Host, found *nic.NIC) (*int,
 	return &rail, p.Conf.RailCure(err)
 }
 
-// nameOf returns the NIC's name and PCI address, as far as it has them.
+// nameOf returns the NIC's name and PCI address, or only one of them if the NIC lacks the other.
 func nameOf(n *nic.NIC) string {
 	switch {
 	case n.Link == nil:
@@ -132,14 +134,14 @@ func nameOf(n *nic.NIC) string {
 	return fmt.Sprintf("%s (%s)", n.Link.Name, n.PCI)
 }
 
-// Holder returns the record of the attachment that has the NIC. If the holder's
-// netns is gone the NIC is on the host, under any name, or on its way.
+// Holder returns the record of the attachment that has the NIC, or nil. If the netns of that
+// attachment is gone, the NIC is already on the host, under any name, or is on its way there.
 func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	host := tx.Node.Host()
 	p.selected, p.chosen = nic.Selector{}, nil
 	s, err := p.selector(tx.Node, host)
 	if err != nil {
-		return nil, nil //nolint:nilerr // Claim says so
+		return nil, nil //nolint:nilerr // Claim reports the error
 	}
 	p.selected = s
 	switch found, err := host.Select(s); {
@@ -150,18 +152,18 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 		}
 		return holder, err
 	case errors.Is(err, nic.ErrNotFound):
-		holder, _ := tx.Node.HolderOf(s) // Claim reports unreadable records, beside what is not found
+		holder, _ := tx.Node.HolderOf(s) // Claim reports unreadable records together with ErrNotFound
 		return holder, nil
 	}
 	return nil, nil
 }
 
-// holderOf returns the record of the attachment that has the NIC, or nil. A function that had a netdev when it was lent, or
-// another permanent MAC, has its holder by its PCI address.
+// holderOf returns the record of the attachment that has the NIC, or nil. Some functions can be found
+// only by their PCI address: those that had a netdev, or another permanent MAC, when they were lent.
 func holderOf(n *attachment.Node, found *nic.NIC) (*ledger.Record, error) {
 	holder, err := n.Ledger.HolderOf(found.Key(n.Netns.ID))
 	if holder != nil || err != nil || !found.RDMAAlone && !n.Host().HasOneNIC(found.PCI) {
-		return holder, err // without a look at every record
+		return holder, err // found without reading every record
 	}
 	holder, err = n.HolderOf(nic.Selector{PCI: found.PCI})
 	if holder != nil && !found.RDMAAlone && !holder.Loan.Identity.AnyMAC {
@@ -170,9 +172,9 @@ func holderOf(n *attachment.Node, found *nic.NIC) (*ledger.Record, error) {
 	return holder, err
 }
 
-// Claim chooses the NIC, makes sure that no other attachment has it and that
-// the host can spare it, and records its state. It uses the NIC that Holder
-// selected, because the NIC is read again under its lock.
+// Claim chooses the NIC, makes sure that no other attachment has the NIC and that the host can spare
+// it, and records the state of the NIC. Claim can use the NIC that Holder selected, because the NIC is
+// read again under its lock.
 func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n, host := tx.Node, tx.Node.Host()
 	s, found, err := p.choose(ctx, n, host)
@@ -220,8 +222,8 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// checkNoNetdev returns an error if the NIC that s selected has no netdev, and the configuration needs one, or leaves
-// nothing to lend.
+// checkNoNetdev checks a NIC without a netdev. It returns an error if the configuration needs a netdev,
+// or if the configuration leaves nothing to lend. s is the selector of the NIC.
 func (p *Part) checkNoNetdev(found *nic.NIC, s nic.Selector) error {
 	if found.Link != nil {
 		return nil
@@ -247,7 +249,7 @@ func (p *Part) checkNoNetdev(found *nic.NIC, s nic.Selector) error {
 	return nil
 }
 
-// choose returns the selector and the NIC that it selects, once udev has named that NIC.
+// choose returns the selector, and the NIC that the selector selects, once udev has named the NIC.
 func (p *Part) choose(ctx context.Context, n *attachment.Node, host *nic.Host) (s nic.Selector, found *nic.NIC, err error) {
 	s, found = p.selected, p.chosen
 	if s.IsZero() {
@@ -272,8 +274,8 @@ func (p *Part) choose(ctx context.Context, n *attachment.Node, host *nic.Host) (
 	return s, found, err
 }
 
-// notFound returns the error for a selector that selects no NIC on the host: the
-// NIC may be lent.
+// notFound returns the error for a selector that selects no NIC on the host. The NIC may be lent, and
+// then the error names the attachment that has the NIC.
 func notFound(n *attachment.Node, s nic.Selector, err error) error {
 	if !errors.Is(err, nic.ErrNotFound) {
 		return err
@@ -282,23 +284,23 @@ func notFound(n *attachment.Node, s nic.Selector, err error) error {
 	if holder != nil && holderErr == nil {
 		return ledger.LentTo(holder)
 	}
-	return errors.Join(failure.From(err, failure.NICNotFound, "").Cure("see `ip link`, and `railctl show` for those that are lent"), holderErr)
+	return errors.Join(failure.From(err, failure.NICNotFound, "").Cure("see `ip link` for the NICs on the host, and `railctl show` for the NICs that are lent"), holderErr)
 }
 
 // snapshot records the state of the NIC.
 func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan) error {
 	host := tx.Node.Host()
-	// Read again under the lock: another loan may have come and gone.
+	// Read the NIC again under the lock: it may have been lent and returned meanwhile.
 	v, err := link.ReadView(host.Netns, chosen.Index)
 	if err != nil {
 		return err
 	}
 	l := v.Link
 	if l.Name != chosen.Name {
-		return failure.New(failure.TryAgain, "the NIC %s was renamed to %s while it was chosen", chosen.Name, l.Name)
+		return failure.New(failure.TryAgain, "the NIC %s was renamed to %s while it was being chosen", chosen.Name, l.Name)
 	}
 	if (&nic.NIC{Link: l}).Key(tx.Node.Netns.ID) != lent.NIC {
-		return failure.New(failure.TryAgain, "another NIC has taken the name %s while it was chosen", l.Name)
+		return failure.New(failure.TryAgain, "another NIC has taken the name %s while the NIC was being chosen", l.Name)
 	}
 	if err := nic.GuardGUID(l.Name, l.IsIPoIB() && !p.NewGUID, l.PortGUID()); err != nil {
 		return err
@@ -314,7 +316,7 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	if below := nic.LiesOn(l); below != 0 {
 		on := v.ByIndex(below)
 		if on == nil {
-			return failure.New(failure.TryAgain, "the link with index %d, which the NIC %s lies on, left while it was chosen", below, l.Name)
+			return failure.New(failure.TryAgain, "the link with index %d, on which the NIC %s lies, left while the NIC was being chosen", below, l.Name)
 		}
 		lent.LiesOn = on.Name
 	}
@@ -322,14 +324,14 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 		return err
 	}
 	if h, err := device.ReadHardware(host.Netns, l.Name); err == nil && h != (device.Hardware{}) {
-		lent.Hardware = &h // for railctl and device plugins: a driver without it must not prevent a loan
+		lent.Hardware = &h // for railctl and device plugins; a driver that does not report it must not prevent the loan
 	}
 	if lent.Snapshot, err = nicstate.Take(host.Netns, v); err == nil {
 		joinHops(tx, lent.Snapshot)
 	}
 	if err == nil && p.Conf.KeepAddress && len(lent.Snapshot.Carried().Addresses) == 0 {
-		return failure.New(failure.InvalidConfig, `"keepAddress" keeps the addresses of %s, and it has none of global scope on the host`, l.Name).
-			Cure("give it an address there, or remove the key and have \"ipam\" assign one")
+		return failure.New(failure.InvalidConfig, `"keepAddress" is set, but %s has no address of global scope on the host`, l.Name).
+			Cure("give the NIC an address on the host, or remove \"keepAddress\" and have \"ipam\" assign an address")
 	}
 	if err == nil && slices.Contains(p.Conf.Allow, netconf.AllowBPF) {
 		lent.Snapshot.Programs, err = bpf.Programs(host.Netns, l)
@@ -346,22 +348,29 @@ func nicsLent(n *attachment.Node) ([]*ledger.Record, []error) {
 	return n.Ledger.Held(n.Netns.ID, func(r *ledger.Record) bool { return r.LendsNetdev() && r.Loan.Snapshot != nil })
 }
 
-// joinHops adds to the snapshot the nexthops of its routes that left with other NICs, which are
-// lent.
+// joinHops completes the multipath routes of the snapshot. It adds their nexthops over other NICs that
+// are lent: those nexthops left the host's routes when their NICs left.
 func joinHops(tx *attachment.Tx, s *nicstate.Snapshot) {
 	records, errs := nicsLent(tx.Node)
 	for _, r := range records {
 		s.JoinHops(r.Loan.Snapshot, r.Phase == ledger.Lending)
 	}
 	for _, err := range errs {
-		tx.Node.Log.Warn("cannot read a record; it may be of another NIC in this NIC's multipath routes", "nic", s.Name, "err", err)
+		tx.Node.Log.Warn("cannot read a record, which may be that of another NIC in this NIC's multipath routes", "nic", s.Name, "err", err)
 	}
 }
 
-// Confirm fails if another attachment has the NIC under another key: one of the two has the RDMA device alone, the
-// other was lent with the netdev; or a virtual function has got another permanent MAC. It is also the guardrail "children" for links of pods: a macvlan, an IPoIB child or
-// a VLAN in another netns is not visible on the host, but the ledger has it. The other ADD writes its record, and
-// then looks for the loan. One list of the records serves both, because a node may have hundreds.
+// Confirm makes two checks of the other records. It reads the records only once for both checks,
+// because a node may have hundreds.
+//
+// First, Confirm returns an error if another attachment has the same NIC under another key. That can
+// happen if one attachment was lent only the RDMA device and the other was lent the netdev too, or if
+// a virtual function has got another permanent MAC.
+//
+// Second, Confirm applies the guardrail "children" to links of pods. A macvlan, an IPoIB child or a
+// VLAN in another netns is not visible on the host, but the ledger has it. An ADD that makes such a
+// link first writes its record and then looks for a loan of the NIC. So if two ADDs run at the same
+// time, at least one of them sees the record of the other.
 func (p *Part) Confirm(tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	sameNIC := func(r *ledger.Record) bool {
@@ -390,14 +399,14 @@ func (p *Part) Confirm(tx *attachment.Tx) error {
 		}
 	}
 	for _, err := range errs {
-		tx.Node.Log.Warn("cannot read a record; it may be of the same NIC, or of a link on it", "nic", tx.Record.NICName(), "err", err)
+		tx.Node.Log.Warn("cannot read a record, which may be that of the same NIC or of a link on it", "nic", tx.Record.NICName(), "err", err)
 	}
 	return nil
 }
 
-// Apply moves the NIC into the pod netns under its name there, and configures
-// what must be right before it is up. The alias keeps the host's name, as with
-// upstream's plugin, so that either can end the other's attachments.
+// Apply moves the NIC into the pod netns, gives the NIC its name there, and configures what must be
+// right before the NIC is up. The alias is the NIC's name on the host, as it is with upstream's
+// plugin, so that each plugin can end the attachments of the other.
 func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	if lent.Driver != "" {
@@ -409,7 +418,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if err := nicstate.KeepOtherHops(host, lent.Snapshot); err != nil {
-		tx.Node.Log.Warn("host lacks routes while the NIC is lent", "nic", lent.Name, "err", err)
+		tx.Node.Log.Warn("host lacks routes as long as the NIC is lent", "nic", lent.Name, "err", err)
 	}
 	lent.PodIndex = tx.Link.Index
 	if err := tx.Step("mtu"); err != nil {
@@ -420,7 +429,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 			return failure.From(err, failure.InvalidConfig, "%s does not accept MTU %d", lent.Name, p.Conf.MTU).
 				Cure("see `ip -d link show %s` for its limits (maxmtu)", lent.Name)
 		}
-		// Some drivers set less (ipoib_change_mtu).
+		// Some drivers set a smaller MTU (ipoib_change_mtu).
 		if tx.Link, err = link.ByIndex(tx.Pod, tx.Link.Index); err != nil {
 			return err
 		}
@@ -440,7 +449,7 @@ func (p *Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// setMAC sets the network's MAC, if it has one, while the interface is down.
+// setMAC sets the MAC of the network, if the network has one. The interface must be down.
 func (p *Part) setMAC(tx *attachment.Tx) error {
 	if p.MAC == nil || bytes.Equal(tx.Link.MAC, p.MAC) {
 		return nil
@@ -450,12 +459,12 @@ func (p *Part) setMAC(tx *attachment.Tx) error {
 		return failure.From(err, failure.NotAvailable, "%s does not accept the MAC %s", tx.Record.Loan.Name, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
 	}
 	if tx.Link, err = link.ByIndex(tx.Pod, tx.Link.Index); err == nil && !bytes.Equal(tx.Link.MAC, p.MAC) {
-		err = failure.New(failure.NotAvailable, "%s has the MAC %s, although it was given %s", tx.Record.Loan.Name, tx.Link.MAC, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
+		err = failure.New(failure.NotAvailable, "%s has the MAC %s, although its MAC was set to %s", tx.Record.Loan.Name, tx.Link.MAC, p.MAC).Cure(`remove "mac", or see the kernel log for the driver's reason`)
 	}
 	return err
 }
 
-// move moves the NIC into the pod netns under its name there, and sets tx.Link.
+// move moves the NIC into the pod netns, gives the NIC its name there, and sets tx.Link.
 func (p *Part) move(ctx context.Context, tx *attachment.Tx) error {
 	lent := tx.Record.Loan
 	l, from, err := p.toMove(ctx, tx)
@@ -465,8 +474,8 @@ func (p *Part) move(ctx context.Context, tx *attachment.Tx) error {
 	if from != tx.Node.Netns {
 		defer from.Close()
 	}
-	// The kernel refuses the new name also if it is an altname of the link itself. Restore
-	// adds it again.
+	// The kernel refuses the new name even if it is an altname of the link itself. So the altname
+	// is removed; Restore adds it again.
 	if err := link.KeepAltNames(from, l, slices.DeleteFunc(slices.Clone(l.AltNames), func(name string) bool { return name == tx.IfName })); err != nil {
 		return failure.Wrap(err, failure.Kernel, "lend %s without its altname %s", lent.Name, tx.IfName)
 	}
@@ -480,8 +489,8 @@ func (p *Part) move(ctx context.Context, tx *attachment.Tx) error {
 	return err
 }
 
-// toMove returns the link that Claim has chosen, without the host's programs, and its namespace, which the
-// caller closes if it is not the host's.
+// toMove returns the link that Claim has chosen, after detaching the host's BPF programs from it. It
+// also returns the netns of the link. The caller closes that netns if it is not the host netns.
 func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, error) {
 	if tx.Record.MadeAnew() {
 		return renewed(ctx, tx)
@@ -492,7 +501,7 @@ func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *netn
 		return nil, nil, err
 	}
 	if !lent.Identity.Is(l) {
-		return nil, nil, failure.New(failure.TryAgain, "another NIC has taken the name %s meanwhile", lent.Name)
+		return nil, nil, failure.New(failure.TryAgain, "another NIC has taken the name %s in the meantime", lent.Name)
 	}
 	if err := bpf.Detach(host, l.Index, lent.Snapshot.Programs); err != nil {
 		return nil, nil, failure.Wrap(err, failure.Kernel, "lend %s without the host's BPF programs", lent.Name)
@@ -500,8 +509,8 @@ func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *netn
 	return l, host, nil
 }
 
-// carries returns the key by which the network takes addresses from the host, "" if it has
-// none.
+// carries returns the key of the configuration that makes the NIC keep its addresses from the host, or
+// "" if the configuration has no such key.
 func (p *Part) carries() string {
 	switch {
 	case p.Conf.UseInterfaceNetwork:
@@ -512,8 +521,8 @@ func (p *Part) carries() string {
 	return ""
 }
 
-// keepAddress adds the addresses that the NIC had on the host to the interface. Of a network
-// of two addresses the other one is the gateway: the switch port (RFC 3021, RFC 6164).
+// keepAddress adds the addresses that the NIC had on the host to the interface. If a subnet has only
+// two addresses, the other address is the gateway: that of the switch port (RFC 3021, RFC 6164).
 func keepAddress(tx *attachment.Tx) {
 	c := tx.Record.Loan.Snapshot.Carried().Alone()
 	tx.Layer3.Carried, tx.Layer3.CarriedPeers = c.Snapshot, c.Peers
@@ -522,7 +531,7 @@ func keepAddress(tx *attachment.Tx) {
 	}
 }
 
-// peerOf returns the other address of a /31 or /127, nil for a network of another length.
+// peerOf returns the other address of a /31 or /127, or nil for a subnet of another length.
 func peerOf(ip *net.IPNet) net.IP {
 	if ones, bits := ip.Mask.Size(); bits-ones != 1 {
 		return nil
@@ -532,8 +541,8 @@ func peerOf(ip *net.IPNet) net.IP {
 	return peer
 }
 
-// carry adds the addresses that the NIC had on the host to the interface, with
-// their routes and rules.
+// carry adds the addresses that the NIC had on the host to the interface, together with their routes
+// and rules.
 func carry(tx *attachment.Tx) error {
 	c := tx.Record.Loan.Snapshot.Carried()
 	rules, err := link.Rules(tx.Node.Netns, c.Addresses, c.Tables)
@@ -551,7 +560,7 @@ func carry(tx *attachment.Tx) error {
 	return nil
 }
 
-// Check fails unless the interface is the NIC that was lent.
+// Check returns an error if the interface is not the NIC that was lent.
 func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 	r := c.Record
 	if r != nil && r.Loan != nil && r.Loan.Driver != "" {
@@ -567,8 +576,9 @@ func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 	return checkPartition(c)
 }
 
-// checkPartition returns an error if the InfiniBand interface is in another partition than it was on the host. The
-// kernel follows the port's table of keys, which the subnet manager sets.
+// checkPartition returns an error if the InfiniBand interface is in another partition than it was on
+// the host. The partition can change, because the kernel follows the port's table of partition keys,
+// which the subnet manager sets.
 func checkPartition(c *attachment.Checking) error {
 	if c.Record == nil || c.Record.Loan == nil || c.Record.Loan.Snapshot == nil || c.Record.Rebinds() { // with a GUID, a port gets other partitions
 		return nil
@@ -577,11 +587,11 @@ func checkPartition(c *attachment.Checking) error {
 	if was == nil || now == nil || was.PKey == now.PKey {
 		return nil
 	}
-	return attachment.Mismatch("interface %s is in the partition %#04x, and %s was in %#04x when it was lent", c.IfName, now.PKey, c.Record.Loan.Name, was.PKey)
+	return attachment.Mismatch("interface %s is in the partition %#04x, but %s was in %#04x when it was lent", c.IfName, now.PKey, c.Record.Loan.Name, was.PKey)
 }
 
-// Available returns the reason why the configured NIC is neither on this host
-// nor lent. It returns nil if the runtime names the NIC with each pod.
+// Available returns the reason why the configured NIC cannot be lent, or nil. A NIC that is lent to a
+// pod now counts as available. Available returns nil if the runtime names the NIC for each pod.
 func (p *Part) Available(n *attachment.Node) error {
 	host := n.Host()
 	s, err := p.selector(n, host)

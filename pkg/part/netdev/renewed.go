@@ -10,13 +10,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
-// renewed returns the InfiniBand interface that the kernel has made when the RDMA device moved, or its driver was bound again, and its
-// namespace, which the caller closes if it is not the host's: the kernel makes it in init_net, before either
-// ends. The interface has the settings that the former one would have kept on its way into
-// the pod.
+// renewed returns the InfiniBand interface that the kernel made when the RDMA device moved or when its
+// driver was bound again. It also returns the netns of the interface, which the caller closes if it is
+// not the host netns. The kernel makes the interface in init_net, before the move or the bind is
+// complete. renewed gives the interface the settings that the former interface would have kept on its
+// way into the pod.
 func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, error) {
 	lent := tx.Record.Loan
-	// A NIC that returns could take its name, by which some settings are set.
+	// Some settings are set by the name of the interface, which a NIC that returns could take.
 	lock, err := tx.Node.Ledger.LockNames(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -28,7 +29,7 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, 
 	}
 	settings := *lent.Snapshot
 	if tx.Record.Rebinds() {
-		settings.MAC, settings.Broadcast = "", "" // with the former GUID and partition
+		settings.MAC, settings.Broadcast = "", "" // these contain the former GUID and partition
 	}
 	left, err := nicstate.Renew(ns, l, &settings)
 	if err == nil {
@@ -47,8 +48,9 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, 
 	return l, ns, nil
 }
 
-// findRenewed finds the interface with this identity on the host, or else in init_net. Its name may be any:
-// the kernel takes a free one, and udev may be renaming it.
+// findRenewed finds the interface with this identity on the host. If it is not on the host, findRenewed
+// looks in init_net. The interface may have any name, because the kernel chooses a free name and udev
+// may be renaming the interface.
 func findRenewed(host *netns.Netns, id link.Identity) (*link.Link, *netns.Netns, error) {
 	l, err := link.Find(host, id)
 	if l != nil || err != nil {
@@ -63,8 +65,8 @@ func findRenewed(host *netns.Netns, id link.Identity) (*link.Link, *netns.Netns,
 	}
 	first.Close()
 	if err == nil {
-		err = failure.New(failure.TryAgain, "the kernel has made no InfiniBand interface for %s since its former one was destroyed", id.ParentDev).
-			Cure("load ib_ipoib if `lsmod` does not list it, or see its messages in the kernel log")
+		err = failure.New(failure.TryAgain, "the kernel has not made a new InfiniBand interface for %s since the former interface was destroyed", id.ParentDev).
+			Cure("load ib_ipoib if `lsmod` does not list it; otherwise see the messages of ib_ipoib in the kernel log")
 	}
 	return nil, nil, err
 }

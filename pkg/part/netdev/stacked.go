@@ -16,11 +16,11 @@ import (
 // fewLinks is the largest number of links that are deleted one by one.
 const fewLinks = 4
 
-// stackedWait bounds the time for deleting what a pod put on its interface.
+// stackedWait bounds the time for deleting the links that a pod put on its interface.
 const stackedWait = 5 * time.Second
 
-// above returns the ifindexes of the links in the pod netns that are stacked on
-// a NIC of the host, never nil. The pod did not make them, and they stay.
+// above returns the ifindexes of the links in the pod netns that are stacked on a NIC of the host.
+// The pod did not make these links, so they stay when the NIC returns. The result is never nil.
 func above(tx *attachment.Tx, index int) ([]int, error) {
 	links, err := link.Stacked(tx.Pod, index, tx.Node.Netns)
 	found := []int{}
@@ -30,21 +30,21 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 	return found, err
 }
 
-// deleteStacked deletes the links that the pod put on its NIC in its own netns, for
-// example a macvlan. It is called when the NIC is in the netns at, where the pod can
-// add no more. Such a link survives the NIC's move (macvlan_device_event) and would
-// receive the traffic of the next pod that gets the NIC. While it has a BPF program,
-// those of the NIC cannot be detached. Links in a netns that the pod made are not found: they end
-// with the pod's processes.
+// deleteStacked deletes the links that the pod put on its NIC in its own netns, for example a macvlan,
+// and reports whether there was a link to delete. It is called when the NIC is in the netns at, where
+// the pod cannot add more links.
 //
-// A link that cannot be deleted is logged. The NIC is returned anyway.
-// deleteStacked reports whether there was a link to delete.
+// Such a link survives the NIC's move (macvlan_device_event) and would receive the traffic of the next
+// pod that gets the NIC. As long as the link has a BPF program, the programs of the NIC cannot be
+// detached. Links in a netns that the pod made are not found, but they end with the pod's processes.
+//
+// deleteStacked logs a link that cannot be deleted. The NIC is returned anyway.
 func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *netns.Netns, index int) bool {
 	switch {
 	case r.Loan.PodIndex == 0:
-		return false // the pod never had the NIC, or upstream's plugin lent it
+		return false // the pod never had the NIC, or upstream's plugin lent the NIC
 	case r.Netns.Cookie == 0 && pod.Path != r.Netns.Path:
-		return false // another pod's: its netns has the inode number of ours
+		return false // this is the netns of another pod, with the same inode number
 	}
 	links, err := link.Stacked(pod, index, at)
 	links = slices.DeleteFunc(links, func(l *link.Link) bool { return slices.Contains(r.Loan.Above, l.Index) })
@@ -57,10 +57,11 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *netns.Netns, i
 	return deleteLinks(n, r, pod, links, err)
 }
 
-// deleteStray deletes the IPoIB children of the NIC, which is in the netns at, that the kernel
-// brought there from a netns of the pod that has ended. They would keep the NIC from being lent
-// again, and send through it as soon as it is up. If a record cannot be read none is deleted: it
-// may name children of the host. deleteStray reports whether there was one.
+// deleteStray deletes stray IPoIB children of the NIC in the netns at, and reports whether there were
+// any. A stray child was in a netns of the pod, and the kernel moved it to at when that netns ended.
+// Such a child would prevent the NIC from being lent again, and would send through the NIC as soon as
+// the NIC is up. If a record cannot be read, deleteStray deletes nothing, because that record may name
+// children that belong to the host.
 func deleteStray(n *attachment.Node, r *ledger.Record, at *netns.Netns, index int) bool {
 	if r.Loan.Snapshot.IPoIB == nil {
 		return false
@@ -77,8 +78,8 @@ func deleteStray(n *attachment.Node, r *ledger.Record, at *netns.Netns, index in
 	return deleteLinks(n, r, at, links, err)
 }
 
-// deleteLinks deletes links that a pod put on its NIC, and reports whether there was one. err is
-// the error of listing them.
+// deleteLinks deletes links that a pod put on its NIC, and reports whether there were any. err is the
+// error that occurred when the links were listed.
 func deleteLinks(n *attachment.Node, r *ledger.Record, in *netns.Netns, links []*link.Link, err error) bool {
 	found := len(links) > 0
 	if found {

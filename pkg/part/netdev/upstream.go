@@ -78,9 +78,9 @@ func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 // pod that upstream's plugin attached. In that case the NIC never comes.
 const returnedWait = 2 * time.Second
 
-// takeOverReturned gives the NIC that the configuration selects its own name back, if the NIC is on
-// the host under the name with which the kernel returned it. The NIC stays down, because its earlier
-// state is unknown.
+// takeOverReturned restores the name of the NIC that the configuration selects, if the NIC is on the
+// host under the name with which the kernel returned it. The NIC stays down, because its earlier state
+// is unknown.
 func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
 	n, host := u.Node, u.Node.Host()
 	s, err := p.selector(n, host)
