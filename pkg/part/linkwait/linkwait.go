@@ -15,13 +15,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// OfPod bounds the waits of all attachments of a pod together: half of the time that
-// a runtime allows a sandbox. Attachments older than ofSandbox do not count: the pod is
-// running, and its new interface has a time of its own.
+// OfPod bounds the waits of all attachments of a pod together. It is half of the time that a runtime
+// allows for a sandbox. Attachments older than ofSandbox do not count, because then the pod is already
+// running, and the runtime allows a new interface its own time.
 //
-// No wait ends later than LastWait after the first of these ADDs began, but each has
-// minWait: the pod's addresses may take three of the four minutes (store.SandboxTime).
-// The time of plugins before that ADD is not known, and not counted.
+// No wait ends later than LastWait after the pod's first ADD began. But each wait may take at least
+// minWait, because the pod's addresses may take three of the four minutes (store.SandboxTime). The time
+// that plugins took before the first ADD is unknown, so it is not counted.
 const (
 	OfPod     = 2 * time.Minute
 	LastWait  = ofSandbox - 30*time.Second
@@ -32,9 +32,9 @@ const (
 // poll is the longest pause between two reads of the state of a link.
 const poll = 20 * time.Millisecond
 
-// For waits until missing, which returns what the link lacks, returns "". It notes the
-// outcome in the record. If the wait takes too long, For returns an error, or logs a
-// warning if the link is not required. Calls for the same ADD share conf.Timeout.
+// For waits until the link lacks nothing, and notes the outcome in the record. missing returns what the
+// link lacks, or "". If the wait takes too long and the link is required, For returns an error. If the
+// link is not required, For only logs a warning. All calls for the same ADD share conf.Timeout.
 func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing func() (string, error)) error {
 	if tx.Record.Link == nil {
 		tx.Record.Link = &ledger.Link{}
@@ -60,7 +60,7 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	if shortened != "" {
 		down = fmt.Errorf("%w (%s)", down, shortened)
 		longer = ", and why the pod's other ADDs took so long"
-		wait = longer // a longer linkTimeout would change nothing
+		wait = longer // a longer linkTimeout would not help
 	}
 	if conf.Required {
 		return failure.From(down, failure.TryAgain, `"rdma" is required`).Cure("check the NIC's cable and the switch port%s", longer)
@@ -69,24 +69,26 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	return nil
 }
 
-// Carrier waits for the carrier of the interface with this index in the pod, as [For]
-// does, and then announces the addresses, because the kernel's own announcement is lost if
-// there is no carrier, and is not made for addresses of an interface that was up before
-// (inetdev_event). It does not repeat an announcement of the kernel's that was sent. tx.Link is nil for an
-// interface that another plugin has set up.
+// Carrier waits for the carrier of the interface with this index in the pod, as [For] does, and then
+// announces the addresses to neighbors. The kernel's own announcement is not enough (inetdev_event): it
+// is lost if there is no carrier, and the kernel does not announce addresses of an interface that was
+// already up. If the kernel has sent its announcement, Carrier does not repeat it. tx.Link must be nil
+// for an interface that another plugin has set up.
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
 	return carrier(ctx, tx, conf, index, tx.Link == nil || !kernelAnnounces(tx.Link))
 }
 
-// kernelAnnounces reports whether the kernel's own announcement is sent when a link is set up (inetdev_event). before
-// is the link as it was: it must be down and have a carrier, as a macvlan has from its parent device. A
-// new IPoIB interface loses its carrier when it is set up, until it has joined its broadcast group
-// (ipoib_mcast_carrier_on_task).
+// kernelAnnounces reports whether the kernel's own announcement is sent when the link is set up
+// (inetdev_event). before is the link before it is set up. The announcement is sent if before is down
+// and already has a carrier, as a macvlan has from its parent device. It is not sent for an IPoIB
+// interface: when a new IPoIB interface is set up, it loses its carrier until it has joined its
+// broadcast group (ipoib_mcast_carrier_on_task).
 func kernelAnnounces(before *link.Link) bool {
 	return !before.IsUp() && before.Carrier && before.IPoIB == nil
 }
 
-// carrier is [Carrier]. It announces the addresses if announce is true, or if it waited.
+// carrier does the work of [Carrier]. It announces the addresses if announces is true, or if it had to
+// wait for the carrier.
 func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int, announces bool) error {
 	var l *link.Link
 	err := For(ctx, tx, conf, func() (lacks string, err error) {
@@ -100,7 +102,7 @@ func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 		return err
 	}
 	send := announce.Addresses
-	if tx.Link != nil && !tx.Node.IPAMByInterface(tx.Conf.IPAM.Type) { // otherwise there may be addresses that are not in the result
+	if tx.Link != nil && !tx.Node.IPAMByInterface(tx.Conf.IPAM.Type) { // otherwise the interface may have addresses that are not in the result
 		send = announce.NewAddresses
 	}
 	if err := send(tx.Pod, l, l.MAC, tx.Layer3.Addresses()); err != nil {
@@ -109,8 +111,8 @@ func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 	return nil
 }
 
-// CarrierWhile waits for the carrier while needed returns true, for at most limit. It
-// returns nil if no carrier comes in time. The wait counts toward the limits of [For].
+// CarrierWhile waits for the carrier as long as needed returns true, but at most for limit. It returns
+// nil if no carrier comes in time. The wait counts toward the limits of [For].
 func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, index int, needed func() (bool, error)) error {
 	noted := tx.Record.Link
 	bound, _ := boundOf(tx, netconf.LinkWait{Timeout: limit})
@@ -144,8 +146,8 @@ func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, i
 	return carrier(ctx, tx, netconf.LinkWait{}, index, true)
 }
 
-// boundOf returns how long this call may wait. shortened is the reason why that is less
-// than the rest of conf.Timeout, "" if it is not.
+// boundOf returns how long this call may wait. If that is less than what is left of conf.Timeout,
+// shortened is the reason, otherwise "".
 func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, shortened string) {
 	bound = conf.Timeout - tx.Record.Link.Waited()
 	if bound <= 0 {
@@ -171,7 +173,7 @@ func boundOf(tx *attachment.Tx, conf netconf.LinkWait) (bound time.Duration, sho
 	return bound, shortened
 }
 
-// during waits for at most bound, and notes the outcome.
+// during waits until missing returns "", but at most for bound, and notes the outcome in noted.
 func during(ctx context.Context, bound time.Duration, noted *ledger.Link, missing func() (string, error)) (lacks string, err error) {
 	began := time.Now()
 	waiting, cancel := context.WithTimeout(ctx, bound)

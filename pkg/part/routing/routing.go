@@ -19,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Part is the table and the rules of the interface, and its settings for neighbors.
+// Part is the routing table and the rules of the interface, and its settings for neighbors.
 type Part struct {
 	attachment.Base
 	Conf *netconf.Routing
@@ -40,7 +40,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	table, ok := p.Conf.RouteTable(tx.Rail)
 	if !ok {
 		return failure.New(failure.InvalidConfig, `"routing": the interface has no table, because its NIC has no rail`).
-			Cure(`set "table" in "routing", or add the NIC to "rails" in the node file: "railctl rails discover" proposes them`)
+			Cure(`set "table" in "routing", or add the NIC to "rails" in the node file: "railctl rails discover" proposes the rails`)
 	}
 	lock, err := tx.Node.Ledger.LockTable(ctx, table)
 	if err != nil {
@@ -63,9 +63,9 @@ func free(tx *attachment.Tx, table int) error {
 		return err
 	}
 	of := "another interface"
-	records, _ := tx.Node.Ledger.HeldIn(tx.Pod.ID) // a sweep reports those that cannot be read
+	records, _ := tx.Node.Ledger.HeldIn(tx.Pod.ID) // a sweep reports records that cannot be read
 	for _, r := range records {
-		without := r.Phase == ledger.Lent && r.Routing != nil && len(r.Routing.Addresses) == 0 // it makes no rules
+		without := r.Phase == ledger.Lent && r.Routing != nil && len(r.Routing.Addresses) == 0 // the attachment has no rules
 		if r.Key != tx.Key && r.Routing != nil && r.Routing.Table == table && !without {
 			used, of = true, r.IfName
 		}
@@ -77,7 +77,7 @@ func free(tx *attachment.Tx, table int) error {
 		Cure(`set "table" in "routing" of this network to another number`)
 }
 
-// Apply makes the rules, before the interface is up. The routes follow when it is.
+// Apply makes the rules, before the interface is up. The routes are made once the interface is up.
 func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	r, l3 := tx.Record.Routing, &tx.Layer3
 	addresses := l3.Addresses()
@@ -100,7 +100,7 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	}
 	l3.Own = append(l3.Own, ownRoutes(r.Table, l3.AllIPs(), append(inTable(l3.CarriedRoutes, r.Table), l3.Routes...))...)
 	if l3.Carried != nil {
-		l3.InTable = l3.Carried.MainInTable(r.Table) // also in the main table, as on the host
+		l3.InTable = l3.Carried.MainInTable(r.Table) // the routes stay in the main table too, as on the host
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 // inMain reports whether the route is one of the main table.
 func inMain(r *types.Route) bool { return r.Table == nil || *r.Table == unix.RT_TABLE_MAIN }
 
-// inTable returns the routes with those of the main table in another one.
+// inTable returns the routes. Routes of the main table are moved to the given table.
 func inTable(routes []*types.Route, table int) []*types.Route {
 	var found []*types.Route
 	for _, r := range routes {
@@ -121,8 +121,8 @@ func inTable(routes []*types.Route, table int) []*types.Route {
 	return found
 }
 
-// rulesOf returns the rules of an interface: two for each address, and one for the interface
-// in each family of the addresses.
+// rulesOf returns the rules of an interface: two rules for each address, and one rule for the
+// interface in each address family that the addresses have.
 func rulesOf(r *ledger.Routing, ifName string) []netlink.Rule {
 	rule := func(priority, family int) netlink.Rule {
 		made := netlink.NewRule()
@@ -141,7 +141,7 @@ func rulesOf(r *ledger.Routing, ifName string) []netlink.Rule {
 			family, source = unix.AF_INET, &net.IPNet{IP: v4, Mask: net.CIDRMask(8*net.IPv4len, 8*net.IPv4len)}
 		}
 		from, otherwise := rule(r.Priority, family), rule(r.Priority+1, family)
-		// The table of the second has no effect. It shows which interface the rule is for.
+		// The table of the second rule has no effect. It only shows which interface the rule is for.
 		from.Src, otherwise.Src, otherwise.Type = source, source, unix.RTN_UNREACHABLE
 		rules = append(rules, from, otherwise)
 		if !families[family] {
@@ -156,11 +156,12 @@ func rulesOf(r *ledger.Routing, ifName string) []netlink.Rule {
 
 var linkLocal = net.IPNet{IP: net.ParseIP("fe80::"), Mask: net.CIDRMask(64, 128)}
 
-// ownRoutes returns the routes of the table that the network does not name: the subnets of
-// the addresses and, for a family without a default route among routes, the first gateway.
+// ownRoutes returns the routes that the table has in addition to routes, the routes that the network
+// names. They are the subnets of the addresses and, for each family that has no default route in
+// routes, a default route by the first gateway.
 func ownRoutes(table int, ips []*current.IPConfig, routes []*types.Route) []link.Route {
 	var subnets, gateways []link.Route
-	has := map[string]bool{} // by destination
+	has := map[string]bool{} // the destinations in routes
 	for _, r := range routes {
 		if r.Table != nil && *r.Table == table {
 			has[r.Dst.String()] = true
@@ -175,13 +176,14 @@ func ownRoutes(table int, ips []*current.IPConfig, routes []*types.Route) []link
 	for _, ip := range ips {
 		ones, bits := ip.Address.Mask.Size()
 		subnet := &net.IPNet{IP: ip.Address.IP.Mask(ip.Address.Mask), Mask: ip.Address.Mask}
-		// An IPv6 source must not be tentative, and the kernel chooses the interface's own.
+		// An IPv6 source must not be tentative, so the kernel chooses an address of the interface.
 		var source net.IP
 		everything := &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, bits)}
 		if v4 := ip.Address.IP.To4(); v4 != nil {
 			source, everything.IP = v4, net.IPv4zero.To4()
 		} else {
-			// The rule for the interface also matches packets to link-local addresses.
+			// This route is needed because the rule for the interface also matches packets to
+			// link-local addresses.
 			add(&subnets, link.Route{Dst: &linkLocal})
 		}
 		if ones < bits {
@@ -194,8 +196,8 @@ func ownRoutes(table int, ips []*current.IPConfig, routes []*types.Route) []link
 	return append(subnets, gateways...)
 }
 
-// Check fails unless the rules and the table are as ADD made them. Routes of the result are
-// compared with the rest of it.
+// Check returns an error unless the rules and the table are as ADD made them. The routes of the
+// result are not compared here, but together with the rest of the result.
 func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 	if c.Link == nil || c.Record == nil || c.Record.Routing == nil || len(c.Record.Routing.Addresses) == 0 {
 		return nil
@@ -220,7 +222,7 @@ func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 	return nil
 }
 
-// describe returns a rule in the words of ip-rule(8).
+// describe returns the rule in the syntax of ip-rule(8).
 func describe(r netlink.Rule) string {
 	what := fmt.Sprintf("%d: from all oif %s lookup %d", r.Priority, r.OifName, r.Table)
 	switch {
@@ -232,20 +234,21 @@ func describe(r netlink.Rule) string {
 	return what
 }
 
-// Release deletes the rules of a pod netns that lives on. The routes have ended with the
-// interface. If that may still be there, the rules stay until the next release: without them
-// the packets of its addresses, which may be another pod's by then, would take another way.
+// Release deletes the rules in a pod netns that still exists. The routes have ended with the
+// interface. If the interface may still be in the pod, the rules stay until the next release: without
+// the rules, packets from the addresses of the interface would take another route, and the addresses
+// may belong to another pod by then.
 func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
 	r, pod := releasing.Record, releasing.Pod
 	if pod == nil || releasing.Failed || r.Netns.Cookie == 0 && pod.Path != r.Netns.Path {
-		return nil // without a cookie, a netns at another path may be another pod's, with the inode number of this one's
+		return nil // a netns without a cookie at another path may be that of another pod with the same inode number
 	}
 	return failure.Wrap(link.DeleteRules(pod, rulesOf(r.Routing, r.IfName)), failure.Kernel, "rules of %s", r.Holder())
 }
 
-// TakeOver deletes the rules of an attachment whose record is damaged or lost, when its
-// interface has left the pod netns. The rule with the interface's name has the table, and the
-// table has the other rules.
+// TakeOver deletes the rules of an attachment whose record is damaged or lost, once its interface has
+// left the pod netns. It finds the table by the rule that has the interface's name, and the other
+// rules by the table.
 func (p Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil || u.Recorded || p.Conf.Policy.Mode != netconf.RoutingSource {
 		return nil

@@ -21,9 +21,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// First restores the GUIDs of a virtual function. It comes before the release of the
-// interface and of the RDMA device: when the driver is bound again, both are on the host
-// again, whatever the pod did to them.
+// First is the part that restores the GUIDs of a virtual function. It is released before the interface
+// and the RDMA device, because binding the driver again brings both back to the host, whatever the
+// pod did with them.
 type First struct{ Part }
 
 // Recorded implements [attachment.Part].
@@ -37,22 +37,23 @@ func (First) Release(ctx context.Context, releasing *attachment.Releasing) error
 	}
 	links, err := link.Links(releasing.Home)
 	if err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == releasing.Record.Loan.PCI }) {
-		releasing.Silent() // it is in no pod
+		releasing.Silent() // the interface is on the host, so it is in no pod
 	}
 	return nil
 }
 
-// guids are the node and the port GUID of an InfiniBand virtual function.
+// guids has the node GUID and the port GUID of an InfiniBand virtual function.
 type guids struct{ node, port uint64 }
 
-// same reports whether both are equal, where 0 and all ones are no GUID.
+// same reports whether g and other are equal. A GUID of 0 and a GUID of all ones both mean that there
+// is no GUID, so they are equal.
 func (g guids) same(other guids) bool {
 	equal := func(a, b uint64) bool { return a == b || !sriov.IsGUID(a) && !sriov.IsGUID(b) }
 	return equal(g.node, other.node) && equal(g.port, other.port)
 }
 
-// guidsOf returns the GUIDs that the function has on the host: those that its physical function had given it when its
-// driver was bound. ok is false if its RDMA device is not there.
+// guidsOf returns the GUIDs that the function has on the host. The function got them from its physical
+// function when its driver was bound. ok is false if the function's RDMA device is not on the host.
 func guidsOf(host *nic.Host, pci string) (g guids, ok bool, err error) {
 	core, err := rdma.Open(host.Netns)
 	if errors.Is(err, rdma.ErrNoRDMA) {
@@ -74,9 +75,10 @@ func guidsOf(host *nic.Host, pci string) (g guids, ok bool, err error) {
 	return g, err == nil, err
 }
 
-// planRebind notes in v which driver must be rebound to the lent function, so that the function gets the network's GUID, and what
-// the driver makes. It notes none if the function has that GUID, or if a userspace driver holds it, which resets it when its
-// program begins.
+// planRebind notes in v which driver must be rebound so that the lent function gets the network's GUID.
+// It also notes the name and the settings of the RDMA device, for the device that the driver will make.
+// No driver is noted if the function already has the GUID, or if a userspace driver holds the function:
+// the program that uses the function then resets the function when it begins.
 func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) error {
 	host, lent := tx.Node.Host(), tx.Record.Loan
 	driver := host.DriverOf(lent.PCI)
@@ -96,7 +98,7 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	case have == guids{*p.want.GUID, *p.want.GUID}:
 		return nil
 	case lent.Driver != "" && !lent.RDMAAlone:
-		return failure.New(failure.InvalidConfig, `"DPDKMode" leaves the driver %s alone, and %s gets a GUID only when that driver is rebound`, driver, lent.PCI).
+		return failure.New(failure.InvalidConfig, `"DPDKMode" leaves the driver %s alone, but %s gets a GUID only when that driver is rebound`, driver, lent.PCI).
 			Cure(`bind vfio-pci, or remove "DPDKMode" or the GUID`)
 	}
 	if err := checkRebind(ctx, tx, lent, driver); err != nil {
@@ -115,14 +117,16 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	return err
 }
 
-// firstPIDs is what /proc/self/ns/pid leads to in the initial PID namespace (PROC_PID_INIT_INO).
+// firstPIDs is the target of the link /proc/self/ns/pid in the initial PID namespace
+// (PROC_PID_INIT_INO).
 const firstPIDs = "pid:[4026531836]"
 
-// checkRebind returns an error if the driver of the lent function cannot be bound again without the loss of an interface or of a char device's number.
+// checkRebind returns an error if binding the driver of the lent function again would fail, would lose
+// an interface, or would change the number of a char device.
 func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driver string) error {
 	host := tx.Node.Host()
 	if lent.Snapshot != nil && !lent.Identity.AnyMAC {
-		return failure.New(failure.NotAvailable, "%s has an interface for each of several ports: their GUIDs cannot be set one by one", lent.PCI).
+		return failure.New(failure.NotAvailable, "%s has an interface for each of several ports: the GUIDs of the ports cannot be set one by one", lent.PCI).
 			Cure("remove the GUID from the pod and the network")
 	}
 	if other := host.DriverOverride(lent.PCI); other != "" && other != driver {
@@ -138,11 +142,11 @@ func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driv
 	if err != nil {
 		return err
 	}
-	if !first.ID.Equal(tx.Node.Netns.ID) || pids != firstPIDs { // in another PID namespace "first" is another one
-		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's initial one, in which a driver makes the InfiniBand interface").
+	if !first.ID.Equal(tx.Node.Netns.ID) || pids != firstPIDs { // in another PID namespace, first is the netns of another process
+		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's initial network namespace, in which a driver makes the InfiniBand interface").
 			Cure("remove the GUID from the pod and the network")
 	}
-	lock, err := lockRDMA(ctx, tx.Node) // while others are moved or re-created, their numbers are free
+	lock, err := lockRDMA(ctx, tx.Node) // while another device is moved or re-created, its numbers are free
 	if err != nil {
 		return err
 	}
@@ -158,12 +162,12 @@ func checkNumbers(host *nic.Host, pci string) error {
 		return nil
 	}
 	return failure.New(failure.NotAvailable, "the char devices of %s (%s), which its pod was promised, would get other numbers: %s is free", pci, strings.Join(chars, ", "), free).
-		Cure("rebind the drivers of all virtual functions while no pod has one, so that no number is free between them; or have the GUIDs set when the functions are made")
+		Cure("either rebind the drivers of all virtual functions while no pod has a virtual function, so that no number between theirs is free; or set the GUIDs when the functions are made")
 }
 
-// lockWait bounds the wait for the node's lock of RDMA devices. rebindWait bounds that for what a driver makes after it
-// was bound, for which mlx5 takes one or two seconds, and sweepWait that of a sweep. furnishWait bounds the wait until RDMA-CM
-// serves the new device.
+// lockWait bounds the wait for the node's lock of RDMA devices. rebindWait bounds the wait for the
+// devices that a driver makes after it was bound (mlx5 takes one or two seconds). sweepWait bounds the
+// same wait in a sweep. furnishWait bounds the wait until RDMA-CM serves the new device.
 const (
 	lockWait    = time.Minute
 	rebindWait  = 30 * time.Second
@@ -177,20 +181,23 @@ func lockRDMA(ctx context.Context, n *attachment.Node) (*statefile.Lock, error) 
 	return n.Ledger.LockRDMA(ctx)
 }
 
-// rebinding rebinds the driver of a virtual function, so that the function takes the GUIDs of its physical function's table.
+// rebinding rebinds the driver of a virtual function, so that the function takes its GUIDs from the
+// table of its physical function.
 type rebinding struct {
 	*attachment.Node
 	host        *nic.Host
-	pci, driver string            // driver "": the kernel chooses
-	name        string            // of the RDMA device; "" for any
+	pci, driver string            // if driver is "", the kernel chooses the driver
+	name        string            // of the RDMA device; "" for any name
 	settings    map[string]string // of the RDMA device
-	netdev      bool              // an InfiniBand interface must come
-	// promised: a device plugin has promised a pod the char devices by their numbers, which must not change.
+	netdev      bool              // the driver must make an InfiniBand interface
+	// promised is set if a device plugin has promised a pod the char devices by their numbers. Then
+	// the numbers must not change.
 	promised bool
-	wait     time.Duration // for what the driver makes
+	wait     time.Duration // for the devices that the driver makes
 }
 
-// run rebinds the driver, and waits until the RDMA device, its char devices and its interface are on the host.
+// run rebinds the driver, and waits until the RDMA device, its char devices and its interface are on
+// the host.
 func (r rebinding) run(ctx context.Context) error {
 	lock, err := lockRDMA(ctx, r.Node)
 	if err != nil {
@@ -213,7 +220,7 @@ func (r rebinding) run(ctx context.Context) error {
 		return err
 	}
 	if now := r.host.CharDevices("pci", r.pci); r.promised && len(chars) > 0 && !slices.Equal(now, chars) {
-		return failure.New(failure.TryAgain, "the char devices of %s were %s, and are %s since its driver was rebound: another device was made at the same time",
+		return failure.New(failure.TryAgain, "the char devices of %s were %s, but are %s since its driver was rebound: another device was made at the same time",
 			r.pci, strings.Join(chars, ", "), strings.Join(now, ", ")).
 			Cure("delete the pod, so that the device plugin allocates it a function again")
 	}
@@ -241,10 +248,10 @@ func (r rebinding) bind() error {
 	return r.host.Bind(r.pci, r.driver)
 }
 
-// furnish names the RDMA device, and restores its settings.
+// furnish sets the name of the RDMA device and restores its settings.
 func (r rebinding) furnish(ctx context.Context, core *rdma.Core, device rdma.Device) {
 	if r.name != "" && r.name != device.Name {
-		if err := core.Rename(device, r.name); err != nil { // the part of the RDMA devices renames those that move, and makes room
+		if err := core.Rename(device, r.name); err != nil { // the part of the RDMA devices renames devices that move, and frees their names first
 			r.Log.Warn("cannot give the RDMA device its earlier name after its driver was rebound", "device", r.name, "name", device.Name, "err", err)
 		} else {
 			device.Name = r.name
@@ -255,7 +262,7 @@ func (r rebinding) furnish(ctx context.Context, core *rdma.Core, device rdma.Dev
 	}
 }
 
-// await waits for the RDMA device, for this number of char devices, and for the interface.
+// await waits for the RDMA device, for as many char devices as chars, and for the interface.
 func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.Device, error) {
 	var device rdma.Device
 	missing := ""
@@ -285,11 +292,13 @@ func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.
 	return device, err
 }
 
-// Names are the names on the host of a virtual function, of its interface, and of its RDMA device; "" for any.
+// Names has the names of a virtual function, of its interface and of its RDMA device on the host. An
+// Interface or RDMA of "" means any name.
 type Names struct{ PCI, Interface, RDMA string }
 
-// Rebind unbinds and binds the driver of a virtual function, and names the interface and RDMA device that the driver
-// then makes. A function without a driver gets one. Rebind does nothing if a userspace driver has the function.
+// Rebind unbinds the driver of a virtual function and binds it again. Then it gives the interface and
+// the RDMA device that the driver makes their names. If the function has no driver, Rebind only binds
+// one. If a userspace driver has the function, Rebind does nothing.
 func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	host := n.Host()
 	driver := host.DriverOf(names.PCI)
@@ -313,7 +322,8 @@ func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	return nil
 }
 
-// noteDevice notes in the record which GUID the RDMA device has now, and which name it is to have on the host.
+// noteDevice notes in the record which GUID the RDMA device has now, and which name the device will get
+// on the host.
 func noteDevice(r *ledger.Record, node uint64) {
 	if r.RDMA == nil {
 		return
@@ -345,7 +355,7 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 			netdev: r.LendsNetdev() && host.MakesIPoIB(), wait: rebindWait,
 		}
 		if !releasing.Conclusive() {
-			b.wait = max(releasing.Wait, sweepWait) // the next sweep finds what comes later
+			b.wait = max(releasing.Wait, sweepWait) // the next sweep finds devices that come later
 		}
 		if err := b.run(ctx); err != nil {
 			return fmt.Errorf("rebind its driver: %w", err)
@@ -358,12 +368,13 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 	}
 	noteDevice(r, have.node)
 	if s := r.Loan.Snapshot; s != nil && s.PortGUID() != have.port {
-		s.MAC = "" // that of a GUID which the port does not have
+		s.MAC = "" // this MAC contains a GUID that the port does not have
 	}
 	return nil
 }
 
-// furnishAgain restores name and settings of the RDMA device: a process may have been killed after the bind.
+// furnishAgain restores the name and the settings of the RDMA device once more, because an earlier
+// process may have been killed after it bound the driver.
 func furnishAgain(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
 	r := releasing.Record
 	core, err := rdma.Open(host.Netns)

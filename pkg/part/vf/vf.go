@@ -24,7 +24,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Part sets the settings of the lent virtual function. Its zero value releases those of a record.
+// Part sets the settings of the lent virtual function. The zero value can release the settings that a
+// record has.
 type Part struct {
 	attachment.Base
 	want       *sriov.Settings
@@ -33,10 +34,10 @@ type Part struct {
 	await      func() error
 }
 
-// Ethernet returns the part for a network of sriov, which is valid.
+// Ethernet returns the part for a network of sriov. c must be valid.
 func Ethernet(c *netconf.SRIOV) Part { return Part{want: wanted(c)} }
 
-// InfiniBand returns the part for a network of ib-sriov, which is valid.
+// InfiniBand returns the part for a network of ib-sriov. c must be valid.
 func InfiniBand(c *netconf.IBSRIOV) Part {
 	w := &sriov.Settings{LinkState: linkState(c.LinkState)}
 	if c.GUID != 0 {
@@ -48,8 +49,8 @@ func InfiniBand(c *netconf.IBSRIOV) Part {
 // Name implements [attachment.Part].
 func (Part) Name() string { return "vf" }
 
-// Claim reads the virtual function that was claimed before, and records those settings that the network
-// wants otherwise.
+// Claim reads the settings of the virtual function that another part has claimed, and records the
+// settings that the network wants to be different.
 func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if p.await != nil {
 		if err := p.await(); err != nil {
@@ -61,7 +62,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	number, ok := host.FunctionNumber(physical, lent.PCI)
 	if !ok {
 		return failure.New(failure.InvalidConfig, "%s is not a virtual function", tx.Record.NICName()).
-			Cure(`give the PCI address of one by "deviceID", or lend the NIC with host-device`)
+			Cure(`set "deviceID" to the PCI address of a virtual function, or lend the NIC with host-device`)
 	}
 	var err error
 	if lent.Identity.AnyMAC, err = isAlone(host, lent); err != nil {
@@ -71,7 +72,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	of, err := physicalLink(host, physical)
-	if err == nil && lent.Snapshot == nil && !p.infiniBand { // for the result, as sriov-cni's
+	if err == nil && lent.Snapshot == nil && !p.infiniBand { // the result has this MTU, as with sriov-cni
 		tx.Record.MTU = of.MTU
 	}
 	if p.want.IsZero() {
@@ -86,17 +87,17 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	}
 	var now []byte
 	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, of.Index, number); return err }); err != nil {
-		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, of.Name).Cure("its driver may be resetting it")
+		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, of.Name).Cure("its driver may be resetting the function")
 	}
 	given := sriov.MAC(now)
 	if err := checkMAC(lent, given, p.want); err != nil {
 		return err
 	}
-	if lent.Snapshot == nil && !p.infiniBand { // the MAC that the pod's own driver finds, for the result
+	if lent.Snapshot == nil && !p.infiniBand { // the result has the MAC that the pod's own driver will find
 		tx.Record.MAC = cmp.Or(p.want.MAC.String(), given.String())
 	}
 	before, want := sriov.Changes(now, p.want)
-	if len(want) > 0 && isTrusted(p.want) && p.want.MAC == nil { // igb takes a MAC that the pod sets for the given one, and refuses others later
+	if len(want) > 0 && isTrusted(p.want) && p.want.MAC == nil { // igb treats a MAC that the pod sets as the given MAC, and refuses other MACs later
 		was, _ := sriov.Changes(now, &sriov.Settings{MAC: make(net.HardwareAddr, 6)})
 		before = append(was, before...)
 	}
@@ -110,7 +111,8 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// checkDriver returns an error if the network wants a userspace driver, and none holds the lent function.
+// checkDriver returns an error if the network wants a userspace driver but no such driver holds the
+// lent function.
 func (p Part) checkDriver(host *nic.Host, lent *ledger.Loan) error {
 	driver := host.DriverOf(lent.PCI)
 	if !p.userspace || nic.IsUserspaceDriver(driver) {
@@ -120,7 +122,8 @@ func (p Part) checkDriver(host *nic.Host, lent *ledger.Loan) error {
 		Cure(`bind vfio-pci, or remove "vfioPciMode"`)
 }
 
-// isAlone reports whether the lent interface is the only one of its function. Those of mlx4 have one for each port.
+// isAlone reports whether the lent interface is the only interface of its function. Functions of mlx4
+// have an interface for each port.
 func isAlone(host *nic.Host, lent *ledger.Loan) (bool, error) {
 	if lent.Snapshot == nil {
 		return false, nil
@@ -134,11 +137,11 @@ func isAlone(host *nic.Host, lent *ledger.Loan) (bool, error) {
 
 func isTrusted(w *sriov.Settings) bool { return w.Trust != nil && *w.Trust }
 
-// answerWait bounds the wait for a driver that resets a virtual function. The kernel leaves the function out of its answer
-// meanwhile (rtnl_fill_vfinfo).
+// answerWait bounds the wait for a driver that resets a virtual function. During a reset the kernel
+// leaves the function out of its answer (rtnl_fill_vfinfo).
 const answerWait = time.Second
 
-// answered calls do until it returns another error than [link.ErrNotFound].
+// answered calls do until do returns nil or an error other than [link.ErrNotFound].
 func answered(ctx context.Context, do func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
@@ -150,9 +153,10 @@ func answered(ctx context.Context, do func() error) error {
 	return err
 }
 
-// checkMAC refuses the network's MAC if the interface's own differs from the one that the physical function has given. A
-// driver accepts only the given MAC, so the interface's own could not be restored. It refuses a trusted function
-// too, whose pod may set another MAC.
+// checkMAC returns an error if the MAC of the interface may change in the pod but could not be restored
+// afterwards. The MAC may change if the network has a MAC, or if it makes the function trusted, so that
+// the pod may set another MAC. It cannot be restored if it differs from the MAC that the physical
+// function has given, because a driver accepts only the given MAC.
 func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *sriov.Settings) error {
 	if w.MAC == nil && !isTrusted(w) || given == nil || lent.Snapshot == nil || lent.Snapshot.MAC == given.String() {
 		return nil
@@ -161,7 +165,7 @@ func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *sriov.Settings) erro
 		Cure(`rebind its driver, which gives the interface that MAC; or remove "mac" and "trust"`)
 }
 
-// wanted returns the settings that the network wants. The configuration is valid.
+// wanted returns the settings that the network wants. c must be valid.
 func wanted(c *netconf.SRIOV) *sriov.Settings {
 	mac, _ := c.HardwareAddr()
 	w := &sriov.Settings{MAC: mac, SpoofCheck: isOn(c.SpoofChk), Trust: isOn(c.Trust), MinRate: unsigned(c.MinTxRate), MaxRate: unsigned(c.MaxTxRate)}
@@ -178,7 +182,7 @@ func wanted(c *netconf.SRIOV) *sriov.Settings {
 	return w
 }
 
-// linkState returns the kernel's value of "link_state", nil for "".
+// linkState returns the kernel's value for a value of "link_state", or nil for "".
 func linkState(word string) *uint32 {
 	if state, ok := map[string]uint32{"auto": 0, "enable": 1, "disable": 2}[word]; ok {
 		return &state
@@ -186,7 +190,7 @@ func linkState(word string) *uint32 {
 	return nil
 }
 
-// isOn returns whether the word is "on", nil for "".
+// isOn returns a pointer to whether word is "on", or nil for "".
 func isOn(word string) *bool {
 	if word == "" {
 		return nil
@@ -203,8 +207,8 @@ func unsigned(v *int) *uint32 {
 	return &u
 }
 
-// physicalLink returns the interface of a physical function on the host, and no representor, which has the same parent
-// device.
+// physicalLink returns the interface of a physical function on the host. It does not return a
+// representor, although representors have the same parent device.
 func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 	links, err := link.Links(host.Netns)
 	if err != nil {
@@ -219,8 +223,8 @@ func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 		Cure("load its driver, and keep its interface in the host's network namespace")
 }
 
-// Set sets what differs from w of a virtual function, by its PCI address. It returns [link.ErrNotFound] if
-// there is no such function, or no interface of its physical function.
+// Set sets the settings in which the virtual function at the PCI address pci differs from w. The error
+// wraps [link.ErrNotFound] if there is no such function, or if its physical function has no interface.
 func Set(ctx context.Context, host *nic.Host, pci string, w *sriov.Settings) error {
 	physical := host.PhysicalFunction(pci)
 	number, ok := host.FunctionNumber(physical, pci)
@@ -240,8 +244,8 @@ func Set(ctx context.Context, host *nic.Host, pci string, w *sriov.Settings) err
 	return err
 }
 
-// Apply sets what is recorded, and reads it back. The interface is down meanwhile, as after the move: the host must not
-// send into the network's VLAN.
+// Apply sets the recorded settings, and reads them back. The interface is down while Apply runs and
+// stays down until after the move, because the host must not send into the VLAN of the network.
 func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	v, lent := tx.Record.VF, tx.Record.Loan
 	if v == nil {
@@ -253,10 +257,10 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if tx.Record.Rebinds() {
-		tx.Begin("rdma") // its RDMA device gets a name again
+		tx.Begin("rdma") // a rollback must give the RDMA device its name again
 	}
 	if lent.Snapshot != nil {
-		tx.Begin("netdev") // a rollback sets it up again, with its routes
+		tx.Begin("netdev") // a rollback must set the interface up again, with its routes
 		if l, err := link.ByIndex(host.Netns, lent.Identity.Index); err == nil && lent.Identity.Is(l) && l.IsUp() {
 			if err := link.SetDown(host.Netns, l.Index); err != nil {
 				return err
@@ -273,7 +277,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	}
 	if err != nil {
 		return failure.From(err, failure.NotAvailable, "virtual function %d of %s (%s)", v.Number, of.Name, v.PF).
-			Cure("remove the key from the network; not every driver has each setting")
+			Cure("remove the key from the network: not every driver supports each setting")
 	}
 	if !tx.Record.Rebinds() {
 		return nil
@@ -297,7 +301,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return tx.Node.Ledger.Put(tx.Record)
 }
 
-// Check compares the virtual function with what was set.
+// Check compares the settings of the virtual function with what ADD set.
 func (Part) Check(ctx context.Context, c *attachment.Checking) error {
 	if c.Record == nil || c.Record.VF == nil {
 		return nil
@@ -318,18 +322,22 @@ func (Part) Check(ctx context.Context, c *attachment.Checking) error {
 // Recorded implements [attachment.Part].
 func (Part) Recorded(r *ledger.Record) bool { return r.VF != nil }
 
-// Release restores the settings, where no interface was returned that does so: see [Restore].
+// Release restores the settings if no other part has restored them. The part that returns an interface
+// calls [Restore] itself.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	if releasing.Failed {
-		return nil // the interface or the RDMA device may be in the pod, which must not get another VLAN
+		return nil // the interface or the RDMA device may be in the pod, and the pod must not get another VLAN
 	}
 	return Restore(ctx, releasing)
 }
 
-// Restore restores the settings that the attachment changed, if there are any. Call it when the interface has left the
-// pod, and before the interface gets its own MAC again: a driver refuses that while the physical function gives
-// another. A second call in a release does nothing. Restore returns a [failure.NotReturned] error if a setting that
-// isolates could not be restored, or if a part before has failed; others are reported.
+// Restore restores the settings that the attachment changed, if there are any. Call it after the
+// interface has left the pod, and before the interface gets its own MAC again, because a driver refuses
+// that MAC as long as the physical function gives another one. A second call in the same release does
+// nothing.
+//
+// Restore returns a [failure.NotReturned] error if an earlier part has failed, or if a setting that
+// isolates pods could not be restored. Other settings that could not be restored are only logged.
 func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 	r, n := releasing.Record, releasing.Node
 	v := r.VF
@@ -337,7 +345,7 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 		return nil
 	}
 	if releasing.Failed {
-		return failure.New(failure.NotReturned, "virtual function %d of %s keeps the pod's settings, as long as the pod has its RDMA device", v.Number, v.PF).
+		return failure.New(failure.NotReturned, "virtual function %d of %s keeps the pod's settings as long as the pod has its RDMA device", v.Number, v.PF).
 			Cure("a DEL, a sweep or `railctl gc` tries again")
 	}
 	host := *n.Host()
@@ -347,7 +355,7 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 		r.VF = nil
 		return nil
 	}
-	others, _ := n.Ledger.Held(ledger.Anywhere, func(o *ledger.Record) bool { // of one that cannot be read nothing is known
+	others, _ := n.Ledger.Held(ledger.Anywhere, func(o *ledger.Record) bool { // nothing is known about a record that cannot be read
 		return o.Key != r.Key && o.Loan != nil && o.Loan.PCI == r.Loan.PCI
 	})
 	switch {
@@ -356,7 +364,7 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 		n.LogOf(r).Warn("another attachment has the virtual function, so its settings are not restored", "pf", v.PF, "number", v.Number)
 		r.VF = nil
 		return nil
-	default: // an ADD that has not confirmed yet, or that fails: it must not take these settings for the function's own
+	default: // an ADD has not confirmed yet, or is failing: it must not record these settings as the function's own
 		return failure.New(failure.NotReturned, "virtual function %d of %s is being lent to another attachment", v.Number, v.PF).
 			Cure("a DEL, a sweep or `railctl gc` tries again")
 	}
@@ -371,7 +379,8 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 	return nil
 }
 
-// restore sets the recorded settings. If a driver refuses one, it looks which of them are not as they were.
+// restore sets the recorded settings. If the driver refuses a setting, restore finds out which settings
+// are not as they were.
 func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
 	r := releasing.Record
 	v := r.VF
@@ -383,7 +392,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	var why error
 	waiting, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
-	_ = wait.Until(waiting, 50*time.Millisecond, func() (bool, error) { // a driver may be resetting the function; why is the reason
+	_ = wait.Until(waiting, 50*time.Millisecond, func() (bool, error) { // a driver may be resetting the function; why is the error
 		refused, why = sriov.Set(host.Netns, of.Index, v.Before)
 		return why == nil, nil
 	})
@@ -401,7 +410,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	if err != nil {
 		return errors.Join(why, err)
 	}
-	unset := sriov.UnsetGUIDs(now) // the driver has refused the pod's too
+	unset := sriov.UnsetGUIDs(now) // the driver has also refused the pod's GUIDs
 	differ = slices.DeleteFunc(differ, func(setting string) bool { return slices.Contains(unset, setting) })
 	for _, setting := range refused {
 		if slices.Contains(unreported, setting) {
@@ -417,11 +426,12 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	return keepMAC(host, of, v.Number, r.Loan.Snapshot)
 }
 
-// keepMAC sets, through the physical function, the MAC that the interface had, if another is still set there: a driver that
-// does not take the zero MAC (be2net, octeontx2) would refuse the interface its own.
+// keepMAC sets the MAC that the interface had before, through the physical function, if another MAC is
+// still set there. This is needed for drivers that do not accept the zero MAC (be2net, octeontx2): the
+// MAC of the pod is still set then, and the driver would refuse the interface's own MAC.
 func keepMAC(host *nic.Host, of *link.Link, number int, was *nicstate.Snapshot) error {
 	now, err := sriov.Function(host.Netns, of.Index, number)
-	if err != nil || was == nil || of.Encap == "infiniband" { // which reports its own address there (ipoib_get_vf_config)
+	if err != nil || was == nil || of.Encap == "infiniband" { // a physical IPoIB interface reports its own address there (ipoib_get_vf_config)
 		return err
 	}
 	mac, err := net.ParseMAC(was.MAC)
