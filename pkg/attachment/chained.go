@@ -12,8 +12,8 @@ import (
 
 // This file is for chained plugins. A chained plugin makes no interface: it adds a part to the
 // attachment of the previous plugin in the chain. The part is recorded under the attachment's key.
-// If the previous plugin is ours, the part is added to the record of that plugin. Otherwise the part
-// gets its own record, which has neither a loan nor a child.
+// If the previous plugin is ours, the part is added to the record of that plugin. Otherwise the
+// part gets its own record, which has neither a loan nor a child.
 
 // addChained adds the part of a chained plugin to the attachment, and returns prevResult unchanged.
 // If addChained fails, nothing of the part is left, and the attachment is as it was before.
@@ -80,7 +80,8 @@ func (n *Node) join(ctx context.Context, tx *Tx, part Chained) (*ledger.Record, 
 // releaseChained releases a chained part of another plugin's attachment, and
 // removes the part from the record.
 func (n *Node) releaseChained(ctx context.Context, r *ledger.Record, part Chained) error {
-	// In phase Freeing the part was already released with the interface, and may have been lent again.
+	// In phase Freeing the part was already released with the interface, and may have been lent
+	// again.
 	if n.Ledger.Holds(r) {
 		mine := func(p Part) bool { return p.Name() == part.Name() }
 		if err := n.releaseParts(ctx, r, returnWait, mine); err != nil {
@@ -91,9 +92,9 @@ func (n *Node) releaseChained(ctx context.Context, r *ledger.Record, part Chaine
 	return n.Ledger.Put(r)
 }
 
-// delChained releases the chained part of the attachment. The runtime calls it before the DEL of the
-// plugin that made the interface. It needs neither the configuration nor the interface nor the pod
-// netns.
+// delChained releases the chained part of the attachment. The runtime calls it before the DEL of
+// the plugin that made the interface. It needs neither the configuration nor the interface nor the
+// pod netns.
 func (n *Node) delChained(ctx context.Context, c *Call, p *Plan) error {
 	r, err := n.Ledger.Get(c.Key)
 	recorded := true

@@ -28,9 +28,9 @@ type Plugin struct {
 	Order ReleaseOrder
 }
 
-// Main runs the plugin according to the CNI specification. It reads the verb and the attachment from
-// the environment and the configuration from stdin, and writes the result or the error to stdout.
-// build is the program's version.
+// Main runs the plugin according to the CNI specification. It reads the verb and the attachment
+// from the environment and the configuration from stdin, and writes the result or the error to
+// stdout. build is the program's version.
 func (p Plugin) Main(build string) {
 	skel.PluginMainFuncs(p.Funcs(), version.All, fmt.Sprintf("CNI plugin %s (rail-cni) %s", p.Name, build))
 }

@@ -102,8 +102,8 @@ func waitFor(r *ledger.Record) time.Duration {
 // interface, when nothing can prevent that any more. The interface must still be up, because a DHCP
 // client sends its release from the address. Leaving returns when the addresses are free, but not
 // later than after [freeWait], because a NIC must not wait for a plugin that hangs. waited reports
-// whether Leaving had to wait. If it had to, the caller's knowledge of the interface is out of date,
-// because the pod ran meanwhile.
+// whether Leaving had to wait. If it had to, the caller's knowledge of the interface is out of
+// date, because the pod ran meanwhile.
 func (r *Releasing) Leaving(ctx context.Context) (waited bool) {
 	if r.freeing == nil || !r.freeing.byInterface {
 		return false
@@ -224,8 +224,8 @@ type freeing struct {
 	err         error
 }
 
-// startFreeing returns a freeing of r's addresses. It starts to free them as soon as decide is called
-// with true.
+// startFreeing returns a freeing of r's addresses. It starts to free them as soon as decide is
+// called with true.
 func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func(Part) bool) *freeing {
 	f := &freeing{decided: make(chan bool, 1), freed: make(chan struct{})}
 	part := n.order.Addresses

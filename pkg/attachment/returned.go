@@ -8,10 +8,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/bpf"
 )
 
-// ReportReturned reports the settings of a returned NIC that could not be restored: lost are parts of
-// its configuration, device are settings of the device, and programs are BPF programs of the host.
-// ReportReturned logs them, and writes a note for railctl and the agent, which outlives the record.
-// Such a loss is not an error, because the NIC is on the host and another try would not help.
+// ReportReturned reports the settings of a returned NIC that could not be restored: lost are parts
+// of its configuration, device are settings of the device, and programs are BPF programs of the
+// host. ReportReturned logs them, and writes a note for railctl and the agent, which outlives the
+// record. Such a loss is not an error, because the NIC is on the host and another try would not
+// help.
 func (n *Node) ReportReturned(r *ledger.Record, lost []error, device []link.Changed, programs []bpf.Program) {
 	var changed []string
 	for _, e := range lost {

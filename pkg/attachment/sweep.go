@@ -25,9 +25,9 @@ func (n *Node) Sweep(ctx context.Context) []Swept {
 	return n.sweep(ctx, ledger.Key{}, SweepWait)
 }
 
-// sweep does what [Node.Sweep] does, but waits up to wait. In an ADD, except is the key of the ADD's
-// own attachment, which sweep leaves out. Then sweep also leaves out the attachments whose IPAM plugin
-// failed within retryAfter.
+// sweep does what [Node.Sweep] does, but waits up to wait. In an ADD, except is the key of the
+// ADD's own attachment, which sweep leaves out. Then sweep also leaves out the attachments whose
+// IPAM plugin failed within retryAfter.
 func (n *Node) sweep(ctx context.Context, except ledger.Key, wait time.Duration) []Swept {
 	var swept []Swept
 	until := time.Now().Add(wait)
@@ -71,8 +71,8 @@ func (n *Node) stale(r *ledger.Record) bool {
 }
 
 // End ends one attachment that [Node.Stale] returned. It does nothing if the record is gone or
-// belongs to another attachment now, because the runtime may have ended the attachment and reused its
-// name. wait bounds the wait for a device that is on its way to the host. The error wraps
+// belongs to another attachment now, because the runtime may have ended the attachment and reused
+// its name. wait bounds the wait for a device that is on its way to the host. The error wraps
 // [statefile.ErrBusy] if another process has the attachment's lock. If the IPAM plugin is missing,
 // End returns nil and the record stays, in phase [ledger.Freeing].
 func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration) error {
@@ -94,8 +94,8 @@ func (n *Node) End(ctx context.Context, stale *ledger.Record, wait time.Duration
 	return n.release(ctx, r, wait, all)
 }
 
-// endIfUnchanged ends another attachment, unless its record is no longer the record judged. It waits
-// for the lock and the NIC of the attachment.
+// endIfUnchanged ends another attachment, unless its record is no longer the record judged. It
+// waits for the lock and the NIC of the attachment.
 func (n *Node) endIfUnchanged(ctx context.Context, judged *ledger.Record, wait time.Duration) error {
 	unlock, err := n.lock(ctx, judged.Key)
 	if err != nil {

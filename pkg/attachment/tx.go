@@ -42,7 +42,8 @@ type Tx struct {
 	begun    map[string]bool // names of the parts whose Apply has begun
 }
 
-// UntilRecorded keeps a lock until the record is written or the ADD has failed. Then it calls unlock.
+// UntilRecorded keeps a lock until the record is written or the ADD has failed. Then it calls
+// unlock.
 func (tx *Tx) UntilRecorded(unlock func()) { tx.locked = append(tx.locked, unlock) }
 
 // Go runs f concurrently. Before f returns, the ADD neither ends nor releases anything.

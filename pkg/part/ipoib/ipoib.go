@@ -18,8 +18,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Part is a child of an InfiniBand interface that stays on the host. Its claim precedes that of the RDMA
-// devices, which are those of [attachment.Tx.Parent].
+// Part is a child of an InfiniBand interface that stays on the host. It must be claimed before the
+// RDMA devices, because they are found by [attachment.Tx.Parent], which this part sets.
 type Part struct {
 	attachment.Base
 	Conf *netconf.IPoIB
@@ -31,7 +31,8 @@ func (Part) Name() string { return "ipoib" }
 // Recorded implements [attachment.Part].
 func (Part) Recorded(r *ledger.Record) bool { return r.Child != nil && r.Child.Kind == link.KindIPoIB }
 
-// find returns the interface of the port. It fails if that cannot carry a child, or the node file forbids it.
+// find returns the interface of the port. It returns an error if the interface cannot carry a
+// child, or if the node file forbids the interface.
 func (p Part) find(n *attachment.Node) (parent.Found, error) {
 	c := p.Conf
 	found, err := parent.Of(parent.Conf{
@@ -44,10 +45,10 @@ func (p Part) find(n *attachment.Node) (parent.Found, error) {
 	switch {
 	case l.IsIPoIBChild():
 		return found, failure.New(failure.InvalidConfig, "master %s is an IPoIB child, and the kernel makes no child of a child", l.Name).
-			Cure("name the interface of the port")
+			Cure("set \"master\" to the interface of the port")
 	case !l.IsIPoIB():
 		return found, failure.New(failure.InvalidConfig, "master %s is not an InfiniBand interface", l.Name).
-			Cure("name one (`ip link show type ipoib`), or use macvlan on Ethernet")
+			Cure("set \"master\" to an InfiniBand interface (see `ip link show type ipoib`), or use macvlan on Ethernet")
 	case !l.IsUp():
 		return found, failure.New(failure.NotAvailable, "master %s is down, and so are its children", l.Name).Cure("ip link set %s up", l.Name)
 	}
@@ -67,7 +68,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if !key.IsFull() {
-		err := failure.New(failure.NotAvailable, "%s is a limited member of partition %#04x: its pods reach full members only, and not each other",
+		err := failure.New(failure.NotAvailable, "%s is a limited member of partition %#04x: its pods reach only full members, and cannot reach each other",
 			found.Link.Name, key.Key).
 			Cure("make the port a full member in the subnet manager's partitions")
 		if p.Conf.RDMA.RDMA == netconf.RDMARequired {
@@ -81,9 +82,10 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// partition returns the entry of the port's P_Key table for the network's partition, or for the master's if the
-// network names none. The error has kind TryAgain if the port is not a member: a fabric manager may be about
-// to add it.
+// partition returns the entry of the port's P_Key table for the partition of the network. If the
+// network names no partition, it returns the entry for the partition of the master. If the port is
+// not a member of the partition, the error has kind TryAgain, because a fabric manager may be about
+// to add the port.
 func (p Part) partition(n *attachment.Node, l *link.Link) (rdma.PKey, error) {
 	want := uint16(p.Conf.PKey)
 	if want == 0 {
@@ -131,9 +133,11 @@ func portOf(core *rdma.Core, l *link.Link) (rdma.Device, uint32, error) {
 	return rdma.Device{}, 0, err
 }
 
-// Confirm fails if the parent is lent, or the RDMA device that makes it, with the parent's other port. The ADD
-// that lends it writes its record and then looks for ours, so one of the two sees the other. The return of a
-// parent deletes the children that its pod made, and might take ours for one: so the holder need not be alive.
+// Confirm returns an error if the parent is lent, or if the RDMA device that makes the parent is
+// lent together with the device's other port. An ADD that lends the parent first writes its record
+// and then looks for ours, so at least one of the two ADDs sees the other. The error is returned
+// even if the pod that has the parent is gone: when the parent returns, the children that this pod
+// made are deleted, and our child could be mistaken for one of them.
 func (p Part) Confirm(tx *attachment.Tx) error {
 	parent := tx.Parent.ParentDev
 	holders, errs := tx.Node.Ledger.Held(tx.Node.Netns.ID, func(r *ledger.Record) bool {
@@ -141,7 +145,7 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 			r.LendsRDMAOf(parent))
 	})
 	for _, err := range errs {
-		tx.Node.Log.Warn("cannot read a record; it may be of this NIC, lent to a pod", "nic", tx.Parent.Name, "err", err)
+		tx.Node.Log.Warn("cannot read a record, which may be that of this NIC, lent to a pod", "nic", tx.Parent.Name, "err", err)
 	}
 	if len(holders) > 0 {
 		return ledger.LentTo(holders[0])
@@ -149,8 +153,9 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 	return nil
 }
 
-// Apply makes the child on the host and moves it into the pod netns, down and without addresses. Between the
-// two the record gets its permanent address, by which it is found wherever it goes.
+// Apply makes the child on the host and moves it into the pod netns, down and without addresses.
+// Before the move, Apply records the permanent address of the child, by which the child can be
+// found wherever it goes.
 func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	host, child := tx.Node.Netns, tx.Record.Child
 	name := tempName(tx.Record)
@@ -165,7 +170,7 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if len(l.PermMAC) != link.IPoIBAddress {
-		return failure.New(failure.Kernel, "the child of %s has the permanent address %q, not one of %d bytes", child.Master, l.PermMAC, link.IPoIBAddress).
+		return failure.New(failure.Kernel, "the child of %s has the permanent address %q, which does not have %d bytes", child.Master, l.PermMAC, link.IPoIBAddress).
 			Cure("see the kernel log")
 	}
 	child.PermMAC, child.Made = l.PermMAC.String(), time.Now().UTC()
@@ -195,12 +200,12 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	return tx.Step("mtu")
 }
 
-// tempName returns the name that the attachment's child has on the host, until it moves.
+// tempName returns the name that the child of the attachment has on the host before it moves.
 func tempName(r *ledger.Record) string {
 	return fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff)
 }
 
-// refused returns the error for a child that the kernel did not make.
+// refused returns the error for a child that the kernel refused to make.
 func refused(child *ledger.Child, err error) error {
 	if errors.Is(err, unix.ENODEV) {
 		return failure.From(err, failure.TryAgain, "master %s was removed or moved while its child was made", child.Master).Cure(`see "ip link"`)
@@ -208,7 +213,7 @@ func refused(child *ledger.Child, err error) error {
 	return failure.From(err, failure.Kernel, "the kernel refused a child of %s in partition %#04x", child.Master, child.PKey).Cure("see the kernel log")
 }
 
-// Check fails unless the interface is a child as ADD makes it.
+// Check returns an error unless the interface is a child such as ADD makes.
 func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 	l := c.Link
 	switch {
@@ -231,7 +236,7 @@ func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 	return nil
 }
 
-// Available returns the reason why the configured port cannot be used, nil if it can.
+// Available returns the reason why the configured port cannot be used, or nil if it can be used.
 func (p Part) Available(n *attachment.Node) error {
 	found, err := p.find(n)
 	if err == nil {

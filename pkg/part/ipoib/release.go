@@ -18,9 +18,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Release deletes the attachment's child: in the pod netns, or on the host, where it was made, or in init_net,
-// where the kernel moves it when the pod netns ends (default_device_exit_net). If the pod moved it to another
-// netns, Release waits until it is gone. Its permanent address tells it from others.
+// Release deletes the attachment's child, which it recognizes by the child's permanent address. The
+// child may be in the pod netns, on the host, where it was made, or in init_net, where the kernel
+// moves it when the pod netns ends (default_device_exit_net). If the pod moved the child to another
+// netns, Release waits until the child is gone.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	r := releasing.Record
 	mac, err := net.ParseMAC(r.Child.PermMAC)
@@ -33,7 +34,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 		return nil // the child is gone, and the kernel has reused its queue pair for another attachment
 	}
 	s := search{Releasing: releasing, mac: mac, began: time.Now()}
-	if first, err := netns.Open(netns.InitPath); err == nil { // a container may not open it
+	if first, err := netns.Open(netns.InitPath); err == nil { // a container may not be permitted to open it
 		defer first.Close()
 		if !first.ID.Equal(releasing.Home.ID) {
 			s.first = first
@@ -45,7 +46,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	if wait.Ended(waiting, err) {
 		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the IPoIB child %s of %s (%s) is in a netns that cannot be found",
 			r.IfName, r.Child.Master, r.Child.PermMAC).
-			Cure("end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again")
+			Cure("end the processes in that netns, or end the pod; a DEL, a sweep or `railctl gc` tries again")
 	}
 	if err == nil {
 		releasing.Silent()
@@ -53,9 +54,10 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	return err
 }
 
-// unlistedWait is how long a child is looked for whose queue pair the driver does not list. The netns of a process
-// that has just ended may still be on its way out, with the child in it. A release with a shorter wait fails, and
-// DEL, a sweep or rail-agent tries again.
+// unlistedWait is how long a search looks for a child if the driver does not list queue pairs. The
+// child may still be in the netns of a process that has just ended, as long as the kernel has not
+// deleted that netns. A release with a shorter wait returns an error, and DEL, a sweep or
+// rail-agent tries again.
 const unlistedWait = time.Second
 
 // search looks for the child of a record.
@@ -65,11 +67,12 @@ type search struct {
 	first *netns.Netns     // init_net, nil if it is Home, or cannot be opened
 	began time.Time
 
-	left, deleted bool // the IPAM plugin was asked to free the addresses; a child was deleted
+	left    bool // the IPAM plugin was asked to free the addresses
+	deleted bool // a child was deleted
 }
 
-// step deletes the child where it is, and reports whether it is gone. The pod may move it meanwhile, so only a
-// search that finds nothing ends the release.
+// step looks for the child and deletes it. gone reports whether the child was not found anywhere.
+// The pod may move the child during a search, so the release goes on until a search finds nothing.
 func (s *search) step(ctx context.Context) (gone bool, err error) {
 	for _, in := range []struct {
 		ns   *netns.Netns
@@ -80,7 +83,7 @@ func (s *search) step(ctx context.Context) (gone bool, err error) {
 		}
 		links, err := link.Links(in.ns)
 		if err != nil {
-			return true, fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known, so the addresses stay
+			return true, fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // where the child is, is not known, so the addresses stay
 		}
 		at := slices.IndexFunc(links, in.mine)
 		if at < 0 {
@@ -88,7 +91,7 @@ func (s *search) step(ctx context.Context) (gone bool, err error) {
 		}
 		if !s.left && s.Leaving(ctx) {
 			s.left = true
-			return false, nil // that took time
+			return false, nil // search again, because that took time
 		}
 		s.deleted = link.SetDown(in.ns, links[at].Index) == nil // Delete does not report a link that the pod has moved
 		return false, failure.Wrap(link.Delete(in.ns, links[at].Index), failure.Kernel, "delete the IPoIB child %s", links[at].Name)
@@ -108,9 +111,11 @@ func (s *search) isChild(l *link.Link) bool {
 	return l.IsIPoIBChild() && s.mac != nil && bytes.Equal(l.PermMAC, s.mac) && l.IPoIB != nil && l.IPoIB.PKey == s.Record.Child.PKey
 }
 
-// isOnHost reports whether l, in a netns of the host, is the attachment's child. The record of an ADD that was
-// killed has no address while the child has its first name. A child with the queue pair of one that the pod has
-// deleted may be the host's own: that is not deleted if it is up, because the kernel sets down what it brings back.
+// isOnHost reports whether l, which is in a netns of the host, is the attachment's child. If an ADD
+// was killed while the child had its first name, the record has no address, and the name shows that
+// l is the child. If the pod deleted its child, the host may have a child of its own with the same
+// queue pair. That child must not be deleted. So a child that is up does not count, because the
+// kernel sets down a child that it moves back.
 func (s *search) isOnHost(l *link.Link) bool {
 	first := tempName(s.Record)
 	switch {
@@ -121,14 +126,15 @@ func (s *search) isOnHost(l *link.Link) bool {
 	case !s.isChild(l) || l.IsUp() && l.Name != s.Record.IfName:
 		return false
 	}
-	return !s.Node.AnotherHas(s.Record, func(o *ledger.Record) bool { return o.Child != nil && tempName(o) == l.Name }) // in its ADD
+	return !s.Node.AnotherHas(s.Record, func(o *ledger.Record) bool { return o.Child != nil && tempName(o) == l.Name }) // l may be the child of an ADD that is running
 }
 
-// hidden reports whether the child is in a netns that cannot be searched, because its queue pair exists. listed
-// is false if the driver does not list the queue pairs of IPoIB interfaces.
+// hidden reports whether the child is in a netns that cannot be searched. In that case the queue
+// pair of the child still exists. listed is false if the driver does not list the queue pairs of
+// IPoIB interfaces.
 func (s *search) hidden() (hidden, listed bool, err error) {
 	if s.mac == nil {
-		return false, true, nil // it was not made
+		return false, true, nil // the child was not made
 	}
 	core, err := rdma.Open(s.Home)
 	if errors.Is(err, rdma.ErrNoRDMA) {
@@ -140,7 +146,7 @@ func (s *search) hidden() (hidden, listed bool, err error) {
 	defer core.Close()
 	devices, err := core.ByParent(s.Record.Child.ParentDev)
 	if err != nil || len(devices) == 0 {
-		return false, true, err // with the end of an RDMA device, or its move, its children end
+		return false, true, err // when an RDMA device ends or moves, its children end
 	}
 	links, err := link.Links(s.Home)
 	if err != nil {
@@ -155,7 +161,7 @@ func (s *search) hidden() (hidden, listed bool, err error) {
 		for _, l := range links {
 			if slices.Contains(pairs, l.QueuePair()) && l.Kind == link.KindIPoIB {
 				listed = true
-				pairs = slices.DeleteFunc(pairs, func(qp uint32) bool { return qp == l.QueuePair() }) // the host's own
+				pairs = slices.DeleteFunc(pairs, func(qp uint32) bool { return qp == l.QueuePair() }) // l is an interface on the host
 			}
 		}
 		hidden = hidden || slices.Contains(pairs, child)
@@ -163,10 +169,10 @@ func (s *search) hidden() (hidden, listed bool, err error) {
 	return hidden, listed || hidden, nil
 }
 
-// TakeOver deletes a child that ipoib-cni made, or ours whose record is lost.
+// TakeOver deletes a child that ipoib-cni made, or a child of ours whose record is lost.
 func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
-		return nil // nothing tells it from others
+		return nil // the child cannot be told from other children
 	}
 	l, err := link.ByName(u.Pod, u.IfName)
 	if errors.Is(err, link.ErrNotFound) || err == nil && !l.IsIPoIBChild() {

@@ -15,13 +15,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// OfPod bounds the waits of all attachments of a pod together. It is half of the time that a runtime
-// allows for a sandbox. Attachments older than ofSandbox do not count, because then the pod is already
-// running, and the runtime allows a new interface its own time.
+// OfPod bounds the waits of all attachments of a pod together. It is half of the time that a
+// runtime allows for a sandbox. Attachments older than ofSandbox do not count, because then the pod
+// is already running, and the runtime allows a new interface its own time.
 //
 // No wait ends later than LastWait after the pod's first ADD began. But each wait may take at least
-// minWait, because the pod's addresses may take three of the four minutes (store.SandboxTime). The time
-// that plugins took before the first ADD is unknown, so it is not counted.
+// minWait, because the pod's addresses may take three of the four minutes (store.SandboxTime). The
+// time that plugins took before the first ADD is unknown, so it is not counted.
 const (
 	OfPod     = 2 * time.Minute
 	LastWait  = ofSandbox - 30*time.Second
@@ -32,9 +32,10 @@ const (
 // poll is the longest pause between two reads of the state of a link.
 const poll = 20 * time.Millisecond
 
-// For waits until the link lacks nothing, and notes the outcome in the record. missing returns what the
-// link lacks, or "". If the wait takes too long and the link is required, For returns an error. If the
-// link is not required, For only logs a warning. All calls for the same ADD share conf.Timeout.
+// For waits until the link lacks nothing, and notes the outcome in the record. missing returns what
+// the link lacks, or "". If the wait takes too long and the link is required, For returns an error.
+// If the link is not required, For only logs a warning. All calls for the same ADD share
+// conf.Timeout.
 func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing func() (string, error)) error {
 	if tx.Record.Link == nil {
 		tx.Record.Link = &ledger.Link{}
@@ -69,26 +70,26 @@ func For(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, missing 
 	return nil
 }
 
-// Carrier waits for the carrier of the interface with this index in the pod, as [For] does, and then
-// announces the addresses to neighbors. The kernel's own announcement is not enough (inetdev_event): it
-// is lost if there is no carrier, and the kernel does not announce addresses of an interface that was
-// already up. If the kernel has sent its announcement, Carrier does not repeat it. tx.Link must be nil
-// for an interface that another plugin has set up.
+// Carrier waits for the carrier of the interface with this index in the pod, as [For] does, and
+// then announces the addresses to neighbors. The kernel's own announcement is not enough
+// (inetdev_event): it is lost if there is no carrier, and the kernel does not announce addresses of
+// an interface that was already up. If the kernel has sent its announcement, Carrier does not
+// repeat it. tx.Link must be nil for an interface that another plugin has set up.
 func Carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int) error {
 	return carrier(ctx, tx, conf, index, tx.Link == nil || !kernelAnnounces(tx.Link))
 }
 
 // kernelAnnounces reports whether the kernel's own announcement is sent when the link is set up
-// (inetdev_event). before is the link before it is set up. The announcement is sent if before is down
-// and already has a carrier, as a macvlan has from its parent device. It is not sent for an IPoIB
-// interface: when a new IPoIB interface is set up, it loses its carrier until it has joined its
-// broadcast group (ipoib_mcast_carrier_on_task).
+// (inetdev_event). before is the link before it is set up. The announcement is sent if before is
+// down and already has a carrier, as a macvlan has from its parent device. It is not sent for an
+// IPoIB interface: when a new IPoIB interface is set up, it loses its carrier until it has joined
+// its broadcast group (ipoib_mcast_carrier_on_task).
 func kernelAnnounces(before *link.Link) bool {
 	return !before.IsUp() && before.Carrier && before.IPoIB == nil
 }
 
-// carrier does the work of [Carrier]. It announces the addresses if announces is true, or if it had to
-// wait for the carrier.
+// carrier does the work of [Carrier]. It announces the addresses if announces is true, or if it had
+// to wait for the carrier.
 func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, index int, announces bool) error {
 	var l *link.Link
 	err := For(ctx, tx, conf, func() (lacks string, err error) {
@@ -111,8 +112,8 @@ func carrier(ctx context.Context, tx *attachment.Tx, conf netconf.LinkWait, inde
 	return nil
 }
 
-// CarrierWhile waits for the carrier as long as needed returns true, but at most for limit. It returns
-// nil if no carrier comes in time. The wait counts toward the limits of [For].
+// CarrierWhile waits for the carrier as long as needed returns true, but at most for limit. It
+// returns nil if no carrier comes in time. The wait counts toward the limits of [For].
 func CarrierWhile(ctx context.Context, tx *attachment.Tx, limit time.Duration, index int, needed func() (bool, error)) error {
 	noted := tx.Record.Link
 	bound, _ := boundOf(tx, netconf.LinkWait{Timeout: limit})

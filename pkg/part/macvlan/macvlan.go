@@ -17,8 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/parent"
 )
 
-// Part is a macvlan on a NIC that stays on the host, or in the pod. Its claim
-// precedes that of the RDMA devices, which are those of [attachment.Tx.Parent].
+// Part is a macvlan on a NIC that stays on the host or in the pod. It must be claimed before the
+// RDMA devices, because they are found by [attachment.Tx.Parent], which this part sets.
 type Part struct {
 	attachment.Base
 	Conf *netconf.Macvlan
@@ -43,7 +43,7 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 		if err := host.Permit(host.NICOf(parent), tx.Node.File, nil); err != nil {
 			return err
 		}
-		tx.Parent = parent // in the pod it is the pod's own, and so is its RDMA device
+		tx.Parent = parent // a parent in the pod belongs to the pod, and so does its RDMA device
 	}
 	if parent.Encap == "infiniband" {
 		return failure.New(failure.InvalidConfig, "master %s is InfiniBand, which cannot carry a macvlan", parent.Name).
@@ -54,14 +54,14 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 			Cure(`raise the master's MTU, or set a smaller "mtu"`)
 	}
 	if !parent.IsUp() {
-		// The kernel makes it anyway, and it works once the parent is up.
+		// The kernel makes the macvlan anyway. The macvlan works as soon as the parent is up.
 		tx.Node.Log.Warn("master is down", "master", parent.Name, "cure", "ip link set "+parent.Name+" up")
 	}
 	tx.Record.Child = &ledger.Child{Master: parent.Name, MasterIndex: parent.Index, Mode: c.Mode, InPod: c.LinkInContainer, Lower: lowerOf(parent, c.LinkInContainer)}
 	return nil
 }
 
-// lowerOf returns the link that a macvlan of a pod lies on, nil if that is its parent.
+// lowerOf returns the link on which a macvlan of a pod lies, or nil if that link is the parent.
 func lowerOf(parent *link.Link, inPod bool) *ledger.Lower {
 	if parent.Kind != "macvlan" && parent.Kind != "macvtap" {
 		return nil
@@ -69,9 +69,9 @@ func lowerOf(parent *link.Link, inPod bool) *ledger.Lower {
 	return &ledger.Lower{Index: parent.Lower, OutsidePod: !inPod || parent.LowerInOtherNetns}
 }
 
-// Confirm fails if the parent is lent. The ADD that lends it writes its record and then
-// looks for ours, so one of the two sees the other. A NIC that is lent to a userspace
-// driver has no netdev that leaves.
+// Confirm returns an error if the parent is lent. An ADD that lends the parent first writes its
+// record and then looks for ours, so at least one of the two ADDs sees the other. A NIC that a
+// userspace driver holds does not count, because it has no netdev that could leave the host.
 func (p Part) Confirm(tx *attachment.Tx) error {
 	if tx.Parent == nil {
 		return nil
@@ -91,7 +91,7 @@ func (p Part) where(tx *attachment.Tx) *netns.Netns {
 	return tx.Node.Netns
 }
 
-// find returns the parent, which is in ns.
+// find returns the parent. ns is the netns of the parent.
 func (p Part) find(n *attachment.Node, ns *netns.Netns) (parent.Found, error) {
 	c := p.Conf
 	return parent.Of(parent.Conf{Master: c.Master, Rail: c.Rail, InPod: c.LinkInContainer, NeedsRail: c.NeedsRail(), RailCure: c.RailCure}, n, ns)
@@ -109,8 +109,8 @@ func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	}
 	err = link.CreateMacvlan(ns, tx.Pod, m)
 	if errors.Is(err, unix.EEXIST) && tx.NameFree(tx.IfName) == nil {
-		// Kernels before 6.2 look the name up on the host: make it under
-		// another, which only the pod sees.
+		// Kernels before 6.2 look up the name on the host, not in the pod. So make the macvlan
+		// under another name, which only the pod sees, and then rename it.
 		err = createRenamed(tx, ns, m)
 	}
 	if err != nil {
@@ -139,7 +139,7 @@ func createRenamed(tx *attachment.Tx, ns *netns.Netns, m link.Macvlan) error {
 	return nil
 }
 
-// tempName returns the name that createRenamed makes the attachment's macvlan with.
+// tempName returns the name under which createRenamed makes the attachment's macvlan.
 func tempName(r *ledger.Record) string {
 	return fmt.Sprintf("rail%011x", r.Created.UnixNano()&0xfffffffffff)
 }
@@ -147,21 +147,21 @@ func tempName(r *ledger.Record) string {
 // minMTU is the smallest MTU of a macvlan, in bytes (ETH_MIN_MTU).
 const minMTU = 68
 
-// refused returns the error for a macvlan that the kernel did not make.
+// refused returns the error for a macvlan that the kernel refused to make.
 func (p Part) refused(ns *netns.Netns, child *ledger.Child, err error) error {
 	what := fmt.Sprintf("the kernel refused a macvlan on %s", child.Master)
 	switch {
 	case errors.Is(err, unix.ENODEV):
-		return failure.From(err, failure.TryAgain, "the master %s (index %d) left netns %s while the macvlan was made",
+		return failure.From(err, failure.TryAgain, "the master %s (index %d) left netns %s while the macvlan was being made",
 			child.Master, child.MasterIndex, ns.Path).
 			Cure(`see "ip link"`)
 	case errors.Is(err, unix.EBUSY) && hasKind(ns, child.MasterIndex, "ipvlan", "ipvtap"):
 		return failure.From(err, failure.InvalidConfig, "%s: it has ipvlan children, and a NIC cannot have both ipvlan and macvlan children", what).
-			Cure("end the pods that use ipvlan on it, or use another master")
+			Cure("end the pods that use ipvlan on this NIC, or use another master")
 	case errors.Is(err, unix.EBUSY):
 		return failure.From(err, failure.InvalidConfig,
 			"%s: something else receives its packets (a bridge, a bond, ipvlan in another netns, or a passthru macvlan)", what).
-			Cure("use another master, or take it out of its bridge or bond")
+			Cure("use another master, or take this NIC out of its bridge or bond")
 	case errors.Is(err, unix.EINVAL) && p.Conf.MTU > 0 && p.Conf.MTU < minMTU:
 		return failure.From(err, failure.InvalidConfig, "%s with MTU %d", what, p.Conf.MTU).Cure(`set "mtu" to at least 68 bytes, or 1280 with IPv6`)
 	case errors.Is(err, unix.EINVAL):
@@ -179,7 +179,7 @@ func hasKind(ns *netns.Netns, master int, kinds ...string) bool {
 	})
 }
 
-// Check fails unless the interface is a macvlan as ADD makes it.
+// Check returns an error unless the interface is a macvlan such as ADD makes.
 func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 	switch l := c.Link; {
 	case l == nil:
@@ -195,7 +195,7 @@ func (p Part) Check(_ context.Context, c *attachment.Checking) error {
 // TakeOver deletes a macvlan that upstream's plugin made.
 func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil {
-		return nil // it was deleted with its netns
+		return nil // the macvlan was deleted with its netns
 	}
 	l, err := link.ByName(u.Pod, u.IfName)
 	if errors.Is(err, link.ErrNotFound) || err == nil && l.Kind != "macvlan" {
@@ -210,7 +210,7 @@ func (Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 // Available returns the reason why the configured parent cannot be used.
 func (p Part) Available(n *attachment.Node) error {
 	if p.Conf.LinkInContainer {
-		return nil // it is in each pod
+		return nil // the parent is in the pod, so it is not known here
 	}
 	found, err := p.find(n, n.Netns)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Release deletes the attachment's macvlan in the pod netns. If the pod moved
-// the macvlan to another netns, where it may still answer, or if the kernel has
-// not yet deleted it with a dead pod netns (cleanup_net), Release waits until
-// it is gone. A macvlan that is not found was deleted in the pod.
+// Release deletes the attachment's macvlan in the pod netns. In two cases Release can only wait
+// until the macvlan is gone: if the pod moved the macvlan to another netns, where the macvlan may
+// still answer, and if the pod netns is gone but the kernel has not yet deleted its macvlan
+// (cleanup_net). If no macvlan is found, it was deleted in the pod.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	r, pod := releasing.Record, releasing.Pod
 	if pod != nil && r.Netns.Cookie == 0 && pod.Path != r.Netns.Path && !hasMAC(pod, r) {
-		return nil // another pod's: its netns has the inode number of ours
+		return nil // this is the netns of another pod, with the same inode number
 	}
 	waiting, cancel := context.WithTimeout(ctx, releasing.Wait)
 	defer cancel()
@@ -39,7 +39,7 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 		}
 		hidden, err := search.hidden()
 		if err != nil {
-			err = fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known, so the address stays
+			err = fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // not known whether the macvlan is gone, so the address stays
 		}
 		return !hidden, err
 	})
@@ -47,18 +47,18 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 	case ended && pod == nil:
 		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the pod netns is gone, but its macvlan %s (%s on %s) is still up",
 			r.IfName, r.MAC, r.Child.Master).
-			Cure("end the processes of that pod if any are left; a sweep or `railctl gc` tries again")
+			Cure("end the processes of that pod that are left; a sweep or `railctl gc` tries again")
 	case ended:
 		// The pod netns may have ended during the wait: see mayAnswer in pkg/attachment.
 		return failure.From(attachment.ErrNowhere, failure.NotReturned, "the pod moved its macvlan %s (%s on %s) to another netns, where it is still up",
 			r.IfName, r.MAC, r.Child.Master).
-			Cure("end the processes in that netns, or the pod; a DEL, a sweep or `railctl gc` tries again")
+			Cure("end the processes in that netns, or end the pod; a DEL, a sweep or `railctl gc` tries again")
 	}
 	return err
 }
 
-// deleteIn deletes the attachment's macvlans in the pod netns. It reports whether the
-// one with the recorded MAC was among them: then there are no others.
+// deleteIn deletes the attachment's macvlans in the pod netns. deleted reports whether the macvlan
+// with the recorded MAC was among them. If it was, no macvlan of the attachment is anywhere else.
 func deleteIn(ctx context.Context, releasing *attachment.Releasing) (deleted bool, err error) {
 	find := func() (found []*link.Link, sure bool, err error) {
 		found, err = macvlansOf(releasing)
@@ -79,10 +79,11 @@ func hasMAC(pod *netns.Netns, r *ledger.Record) bool {
 	return err == nil && slices.ContainsFunc(links, func(l *link.Link) bool { return l.MAC.String() == r.MAC })
 }
 
-// macvlansOf returns the attachment's macvlans in the pod netns: the one that it was
-// given, by index, kind and master, and those that the pod made beside it with its
-// MAC or its addresses (a macvlan on a macvlan lies on the same parent). The record of an
-// ADD that was killed has no index: then the MAC decides, or else the name.
+// macvlansOf returns the attachment's macvlans in the pod netns. They are the macvlan that ADD
+// made, which is found by its index, kind and master, and the macvlans that the pod made in
+// addition, with the same MAC or addresses (a macvlan on a macvlan lies on the same parent). If an
+// ADD was killed, its record may have no index. Then the macvlan is found by its MAC, or by its
+// name if no MAC matches.
 func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 	n, r, pod := releasing.Node, releasing.Record, releasing.Pod
 	links, err := link.Links(pod)
@@ -95,7 +96,8 @@ func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 		return links, nil // nearly always
 	}
 	others := n.OthersIn(pod, r)
-	// Once for all: a pod may have tens of thousands of links and of addresses.
+	// This is done only once for all links, because a pod may have tens of thousands of links and
+	// addresses.
 	answers := sync.OnceValue(func() map[int]bool { return answering(pod, r) })
 	var found []*link.Link
 	for _, l := range links {
@@ -139,8 +141,8 @@ func Is(l *link.Link, o *ledger.Record) bool {
 	return l.MAC.String() == o.MAC || l.Name == o.IfName
 }
 
-// answering returns the indexes of the links in the pod netns that have an
-// address of the attachment, as far as that can be known.
+// answering returns the indexes of the links in the pod netns that have an address of the
+// attachment. Links whose addresses cannot be read are left out.
 func answering(pod *netns.Netns, r *ledger.Record) map[int]bool {
 	var mine []net.IP
 	for _, cidr := range r.Addresses {
@@ -159,19 +161,21 @@ func answering(pod *netns.Netns, r *ledger.Record) map[int]bool {
 type search struct {
 	*attachment.Releasing
 	probe  link.Probe
-	probed time.Time // when the kernel was last asked
+	probed time.Time // the time of the last probe
 }
 
-// probeEvery is the time between two probes: each makes and deletes a link.
+// probeEvery is the shortest time between two probes, because each probe makes and deletes a link.
 const probeEvery = 200 * time.Millisecond
 
-// hidden reports whether the macvlan may be up in a netns that cannot be searched: one with
-// its MAC is up on its master, and no other attachment has that MAC. A macvlan that is
-// down does not answer. One whose MAC the pod changed too is not found: such a pod can use
-// any MAC and address in the master's network until it ends anyway. A pod that uses a dead
-// pod's MAC keeps that pod's address from being freed.
+// hidden reports whether the macvlan may be up in a netns that cannot be searched. That is so if a
+// macvlan with the recorded MAC is up on the same master, and no other attachment has this MAC. A
+// macvlan that is down does not count, because it does not answer. If the pod changed the MAC of
+// its macvlan, hidden does not find it, but such a pod can use any MAC and address in the master's
+// network until it ends anyway. If a pod uses the MAC of a dead pod, the address of the dead pod
+// cannot be freed.
 //
-// Without time to wait, as in the sweep of an ADD, the master's filter decides.
+// If there is no time to wait, as in the sweep of an ADD, hidden makes no probe: then it only looks
+// whether the filter of the master accepts the MAC.
 func (s *search) hidden() (bool, error) {
 	n, r := s.Node, s.Record
 	ns := s.Home
@@ -180,18 +184,18 @@ func (s *search) hidden() (bool, error) {
 	}
 	mac, err := net.ParseMAC(r.MAC)
 	if err != nil || ns == nil {
-		return false, nil //nolint:nilerr // not made yet, or its parent died with the pod netns
+		return false, nil //nolint:nilerr // the macvlan was not made yet, or its parent ended with the pod netns
 	}
 	master, err := link.ByName(ns, r.Child.Master)
 	if errors.Is(err, link.ErrNotFound) {
-		return false, nil // its children died with it, or it is lent
+		return false, nil // the master is gone, and so are its children; or the master is lent
 	}
 	if err != nil {
 		return false, err
 	}
 	hears, err := link.Accepts(ns, master.Index, mac)
 	if errors.Is(err, link.ErrNotFound) {
-		return false, nil // it left just now
+		return false, nil // the master has just left
 	}
 	if err != nil || !hears || n.AnotherHas(r, func(o *ledger.Record) bool { return o.Child != nil && o.MAC == r.MAC }) {
 		return false, err
@@ -203,15 +207,15 @@ func (s *search) hidden() (bool, error) {
 	return s.probe.MacvlanIsUp(ns, master.Index, mac)
 }
 
-// fewLinks is the largest number of a pod's links that are deleted one by one. An
-// attachment has one macvlan; any others were made by the pod.
+// fewLinks is the largest number of a pod's links that are deleted one by one. An attachment has
+// one macvlan. If there are more, the pod made them.
 const fewLinks = 4
 
-// deleteWait bounds the time for deleting more than that.
+// deleteWait bounds the time for deleting more than fewLinks links.
 const deleteWait = 5 * time.Second
 
-// deleteAll deletes these links of the pod. If sure, which means that there
-// are no others, it calls silent once none of them answers for an address.
+// deleteAll deletes these links of the pod. If sure is true, which means that there are no other
+// links of the attachment, it calls silent as soon as none of the links answers for an address.
 func deleteAll(pod *netns.Netns, links []*link.Link, sure bool, silent func()) error {
 	if len(links) > fewLinks {
 		var err error

@@ -15,11 +15,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// compareWait bounds the wait for what is missing right after a return, because the kernel adds some
-// IPv6 routes in a worker. Nearly always nothing is missing.
+// compareWait bounds the wait for what is missing right after a return, because the kernel adds
+// some IPv6 routes in a worker. Nearly always nothing is missing.
 //
-// ownerWait bounds the wait while an address is missing. In that case a network manager has probably
-// removed the address, and will configure the NIC. NetworkManager takes a second for that.
+// ownerWait bounds the wait while an address is missing. In that case a network manager has
+// probably removed the address, and will configure the NIC. NetworkManager takes a second for that.
 //
 // calm is the time after which a NIC that was restored a second time is compared again, because
 // NetworkManager first lists what it finds on a NIC, and then removes what is on its list.
@@ -41,12 +41,13 @@ type comparison struct {
 	end     time.Time // of the wait for a manager
 }
 
-// compare compares a NIC with its snapshot, and returns what is lost or missing. If something is lost
-// or missing, compare first waits for it. Then it calls again, which restores the NIC once more and
-// returns what is lost after that. Restoring again helps if another NIC returned at the same time and
-// replaced a route over both NICs, or if a network manager has removed what it found. compare waits
-// first, so that a network manager can finish. If an address is restored while NetworkManager removes
-// the addresses that it found, NetworkManager does not apply its own profile.
+// compare compares a NIC with its snapshot, and returns what is lost or missing. If something is
+// lost or missing, compare first waits for it. Then it calls again, which restores the NIC once
+// more and returns what is lost after that. Restoring again helps if another NIC returned at the
+// same time and replaced a route over both NICs, or if a network manager has removed what it found.
+// compare waits first, so that a network manager can finish. If an address is restored while
+// NetworkManager removes the addresses that it found, NetworkManager does not apply its own
+// profile.
 func (c *comparison) compare(ctx context.Context, again func() (lost []error)) []error {
 	c.end = time.Now().Add(ownerWait)
 	none, err := c.settle(ctx)
@@ -97,8 +98,8 @@ func (c *comparison) check() (gone bool, err error) {
 	return gone, err
 }
 
-// mayComeYet reports whether the kernel, or a restore of another NIC, may still add what is missing. A
-// rule can be added again only by the program that deleted the rule.
+// mayComeYet reports whether the kernel, or a restore of another NIC, may still add what is
+// missing. A rule can be added again only by the program that deleted the rule.
 func mayComeYet(missing error) bool {
 	var l *nicstate.Lost
 	return !errors.As(missing, &l) || !strings.HasPrefix(l.What, "rule ")
@@ -124,11 +125,11 @@ func among(lost []error, err error) bool {
 	})
 }
 
-// CompareLater compares the NIC of an attachment that ended some time ago once more with the record of
-// the attachment. This is needed because udev applies its .link files to a NIC that returns, and a
-// daemon may remove what it did not configure. CompareLater adds what differs to the NIC's note. found
-// reports whether something new differs. If the NIC has been lent again or is gone, CompareLater
-// compares nothing.
+// CompareLater compares the NIC of an attachment that ended some time ago once more with the record
+// of the attachment. This is needed because udev applies its .link files to a NIC that returns, and
+// a daemon may remove what it did not configure. CompareLater adds what differs to the NIC's note.
+// found reports whether something new differs. If the NIC has been lent again or is gone,
+// CompareLater compares nothing.
 func CompareLater(n *attachment.Node, r *ledger.Record) (found bool, err error) {
 	s := r.Loan.Snapshot
 	l, err := link.Find(n.Netns, r.Loan.Identity, append([]string{s.Name}, s.AltNames...)...)
@@ -161,8 +162,8 @@ func lentAgain(n *attachment.Node, r *ledger.Record) bool {
 	return err != nil || holder != nil
 }
 
-// noted reports whether a note that was written after the NIC was lent already has the object of err
-// as not restored.
+// noted reports whether a note that was written after the NIC was lent already has the object of
+// err as not restored.
 func noted(n *attachment.Node, r *ledger.Record, err error) bool {
 	var missing *nicstate.Lost
 	if !errors.As(err, &missing) {

@@ -9,9 +9,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// Missing returns the attachments whose NIC cannot be in the pod, each with the reason: either the NIC
-// is on the host, or the NIC no longer exists. lent has the records to look at, each of which lends a
-// NIC. Missing does not enter the netns of a pod.
+// Missing returns the attachments whose NIC cannot be in the pod, each with the reason: either the
+// NIC is on the host, or the NIC no longer exists. lent has the records to look at, each of which
+// lends a NIC. Missing does not enter the netns of a pod.
 func Missing(n *attachment.Node, lent []*ledger.Record) (map[ledger.Key]string, error) {
 	links, err := link.Links(n.Netns)
 	if err != nil {

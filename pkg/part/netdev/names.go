@@ -24,12 +24,13 @@ const (
 )
 
 // makeRoom makes the names that a NIC needs on the host free, or returns a link of the host that
-// keeps one of them. If all names are free, makeRoom returns nil. The first of the names is the NIC's
-// own name. index is the ifindex of the NIC if the NIC is already on the host, otherwise 0.
+// keeps one of them. If all names are free, makeRoom returns nil. The first of the names is the
+// NIC's own name. index is the ifindex of the NIC if the NIC is already on the host, otherwise 0.
 //
 // When a netns ends, the kernel moves its NIC to the host. There the NIC keeps the name that it had
 // in the pod if that name is free, and that may be the name of another NIC that is lent. makeRoom
-// renames such a returned NIC. The returned NIC gets its own name back when its own attachment ends.
+// renames such a returned NIC. The returned NIC gets its own name back when its own attachment
+// ends.
 //
 // The caller holds the ledger's lock of names, because a NIC must not be renamed while another
 // process is giving it its own name.
@@ -59,16 +60,18 @@ func makeRoom(ctx context.Context, releasing *attachment.Releasing, index int, n
 	}
 }
 
-// madeBeside reports whether l is the InfiniBand interface of another port of the HCA whose interface
-// is lent by the record. The kernel made l, under a free name, when the RDMA device moved.
+// madeBeside reports whether l is the InfiniBand interface of another port of the HCA whose
+// interface is lent by the record. The kernel made l, under a free name, when the RDMA device
+// moved.
 func madeBeside(r *ledger.Record, l *link.Link) bool {
 	id := r.Loan.Identity
 	return r.MadeAnew() && l.IsIPoIB() && l.ParentDev == id.ParentDev && l.Identity().Hardware() != id.Hardware()
 }
 
 // renameReturned renames a NIC that the kernel returned to the host because its netns ended, and
-// removes the altnames that the pod added. The pod chose the NIC's present name. The NIC gets its own
-// name back when its attachment ends. changed reports whether the names of the NIC may have changed.
+// removes the altnames that the pod added. The pod chose the NIC's present name. The NIC gets its
+// own name back when its attachment ends. changed reports whether the names of the NIC may have
+// changed.
 func renameReturned(n *attachment.Node, home *netns.Netns, index int, of *ledger.Record) (changed bool, err error) {
 	l, err := link.ByIndex(home, index)
 	if err != nil {
@@ -107,7 +110,8 @@ func renameReturned(n *attachment.Node, home *netns.Netns, index int, of *ledger
 const renameTries = 20
 
 // returnedAs returns the record of the NIC l, or nil if no record except mine has this NIC. The
-// kernel has moved such a NIC to the host because its netns ended, but its attachment has not ended.
+// kernel has moved such a NIC to the host because its netns ended, but its attachment has not
+// ended.
 func returnedAs(n *attachment.Node, home *netns.Netns, l *link.Link, mine *ledger.Record) (*ledger.Record, error) {
 	others, _ := n.Ledger.Held(home.ID, func(r *ledger.Record) bool { return r.Key != mine.Key && r.LendsNetdev() })
 	for _, r := range others { // an attachment with an unreadable record cannot be ended

@@ -51,8 +51,9 @@ func (*Part) Name() string { return "netdev" }
 func (*Part) Recorded(r *ledger.Record) bool { return r.Loan != nil }
 
 // selector returns the selector for the configuration on this host. A device ID that the runtime
-// passed may not be a device of the host, because some device plugins use numbers of their own. Such
-// an ID is ignored if there is another selector. The rail selects the NIC only if nothing else does.
+// passed may not be a device of the host, because some device plugins use numbers of their own.
+// Such an ID is ignored if there is another selector. The rail selects the NIC only if nothing else
+// does.
 func (p *Part) selector(n *attachment.Node, h *nic.Host) (nic.Selector, error) {
 	c := p.Conf
 	s := static(c)
@@ -98,9 +99,9 @@ func (p *Part) railsOf(n *attachment.Node, h *nic.Host) (*rails.Rails, error) {
 	return p.rails, err
 }
 
-// agrees returns an error if the network selects the NIC found, but the device ID in s names another
-// NIC. In that case neither NIC is lent, because the pod has been allocated one NIC and the network is
-// for the other NIC.
+// agrees returns an error if the network selects the NIC found, but the device ID in s names
+// another NIC. In that case neither NIC is lent, because the pod has been allocated one NIC and the
+// network is for the other NIC.
 func (p *Part) agrees(host *nic.Host, s nic.Selector, found *nic.NIC) error {
 	if id := s.PCI + s.Aux; id != "" && !static(p.Conf).IsZero() && host.IsNIC(id) && !host.Is(found, id) {
 		return failure.New(failure.InvalidConfig, "the network selects %s by %s, and the device id is another NIC, %s", nameOf(found), s, id).
@@ -158,8 +159,9 @@ func (p *Part) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	return nil, nil
 }
 
-// holderOf returns the record of the attachment that has the NIC, or nil. Some functions can be found
-// only by their PCI address: those that had a netdev, or another permanent MAC, when they were lent.
+// holderOf returns the record of the attachment that has the NIC, or nil. Some functions can be
+// found only by their PCI address: those that had a netdev, or another permanent MAC, when they
+// were lent.
 func holderOf(n *attachment.Node, found *nic.NIC) (*ledger.Record, error) {
 	holder, err := n.Ledger.HolderOf(found.Key(n.Netns.ID))
 	if holder != nil || err != nil || !found.RDMAAlone && !n.Host().HasOneNIC(found.PCI) {
@@ -172,9 +174,9 @@ func holderOf(n *attachment.Node, found *nic.NIC) (*ledger.Record, error) {
 	return holder, err
 }
 
-// Claim chooses the NIC, makes sure that no other attachment has the NIC and that the host can spare
-// it, and records the state of the NIC. Claim can use the NIC that Holder selected, because the NIC is
-// read again under its lock.
+// Claim chooses the NIC, makes sure that no other attachment has the NIC and that the host can
+// spare it, and records the state of the NIC. Claim can use the NIC that Holder selected, because
+// the NIC is read again under its lock.
 func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n, host := tx.Node, tx.Node.Host()
 	s, found, err := p.choose(ctx, n, host)
@@ -222,8 +224,8 @@ func (p *Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// checkNoNetdev checks a NIC without a netdev. It returns an error if the configuration needs a netdev,
-// or if the configuration leaves nothing to lend. s is the selector of the NIC.
+// checkNoNetdev checks a NIC without a netdev. It returns an error if the configuration needs a
+// netdev, or if the configuration leaves nothing to lend. s is the selector of the NIC.
 func (p *Part) checkNoNetdev(found *nic.NIC, s nic.Selector) error {
 	if found.Link != nil {
 		return nil
@@ -274,8 +276,8 @@ func (p *Part) choose(ctx context.Context, n *attachment.Node, host *nic.Host) (
 	return s, found, err
 }
 
-// notFound returns the error for a selector that selects no NIC on the host. The NIC may be lent, and
-// then the error names the attachment that has the NIC.
+// notFound returns the error for a selector that selects no NIC on the host. The NIC may be lent,
+// and then the error names the attachment that has the NIC.
 func notFound(n *attachment.Node, s nic.Selector, err error) error {
 	if !errors.Is(err, nic.ErrNotFound) {
 		return err
@@ -348,8 +350,8 @@ func nicsLent(n *attachment.Node) ([]*ledger.Record, []error) {
 	return n.Ledger.Held(n.Netns.ID, func(r *ledger.Record) bool { return r.LendsNetdev() && r.Loan.Snapshot != nil })
 }
 
-// joinHops completes the multipath routes of the snapshot. It adds their nexthops over other NICs that
-// are lent: those nexthops left the host's routes when their NICs left.
+// joinHops completes the multipath routes of the snapshot. It adds their nexthops over other NICs
+// that are lent: those nexthops left the host's routes when their NICs left.
 func joinHops(tx *attachment.Tx, s *nicstate.Snapshot) {
 	records, errs := nicsLent(tx.Node)
 	for _, r := range records {
@@ -363,9 +365,9 @@ func joinHops(tx *attachment.Tx, s *nicstate.Snapshot) {
 // Confirm makes two checks of the other records. It reads the records only once for both checks,
 // because a node may have hundreds.
 //
-// First, Confirm returns an error if another attachment has the same NIC under another key. That can
-// happen if one attachment was lent only the RDMA device and the other was lent the netdev too, or if
-// a virtual function has got another permanent MAC.
+// First, Confirm returns an error if another attachment has the same NIC under another key. That
+// can happen if one attachment was lent only the RDMA device and the other was lent the netdev too,
+// or if a virtual function has got another permanent MAC.
 //
 // Second, Confirm applies the guardrail "children" to links of pods. A macvlan, an IPoIB child or a
 // VLAN in another netns is not visible on the host, but the ledger has it. An ADD that makes such a
@@ -489,8 +491,8 @@ func (p *Part) move(ctx context.Context, tx *attachment.Tx) error {
 	return err
 }
 
-// toMove returns the link that Claim has chosen, after detaching the host's BPF programs from it. It
-// also returns the netns of the link. The caller closes that netns if it is not the host netns.
+// toMove returns the link that Claim has chosen, after detaching the host's BPF programs from it.
+// It also returns the netns of the link. The caller closes that netns if it is not the host netns.
 func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, error) {
 	if tx.Record.MadeAnew() {
 		return renewed(ctx, tx)
@@ -509,8 +511,8 @@ func (p *Part) toMove(ctx context.Context, tx *attachment.Tx) (*link.Link, *netn
 	return l, host, nil
 }
 
-// carries returns the key of the configuration that makes the NIC keep its addresses from the host, or
-// "" if the configuration has no such key.
+// carries returns the key of the configuration that makes the NIC keep its addresses from the host,
+// or "" if the configuration has no such key.
 func (p *Part) carries() string {
 	switch {
 	case p.Conf.UseInterfaceNetwork:
@@ -521,8 +523,9 @@ func (p *Part) carries() string {
 	return ""
 }
 
-// keepAddress adds the addresses that the NIC had on the host to the interface. If a subnet has only
-// two addresses, the other address is the gateway: that of the switch port (RFC 3021, RFC 6164).
+// keepAddress adds the addresses that the NIC had on the host to the interface. If a subnet has
+// only two addresses, the other address is the gateway: that of the switch port (RFC 3021, RFC
+// 6164).
 func keepAddress(tx *attachment.Tx) {
 	c := tx.Record.Loan.Snapshot.Carried().Alone()
 	tx.Layer3.Carried, tx.Layer3.CarriedPeers = c.Snapshot, c.Peers
@@ -541,8 +544,8 @@ func peerOf(ip *net.IPNet) net.IP {
 	return peer
 }
 
-// carry adds the addresses that the NIC had on the host to the interface, together with their routes
-// and rules.
+// carry adds the addresses that the NIC had on the host to the interface, together with their
+// routes and rules.
 func carry(tx *attachment.Tx) error {
 	c := tx.Record.Loan.Snapshot.Carried()
 	rules, err := link.Rules(tx.Node.Netns, c.Addresses, c.Tables)
@@ -576,9 +579,9 @@ func (*Part) Check(_ context.Context, c *attachment.Checking) error {
 	return checkPartition(c)
 }
 
-// checkPartition returns an error if the InfiniBand interface is in another partition than it was on
-// the host. The partition can change, because the kernel follows the port's table of partition keys,
-// which the subnet manager sets.
+// checkPartition returns an error if the InfiniBand interface is in another partition than it was
+// on the host. The partition can change, because the kernel follows the port's table of partition
+// keys, which the subnet manager sets.
 func checkPartition(c *attachment.Checking) error {
 	if c.Record == nil || c.Record.Loan == nil || c.Record.Loan.Snapshot == nil || c.Record.Rebinds() { // with a GUID, a port gets other partitions
 		return nil
@@ -590,8 +593,8 @@ func checkPartition(c *attachment.Checking) error {
 	return attachment.Mismatch("interface %s is in the partition %#04x, but %s was in %#04x when it was lent", c.IfName, now.PKey, c.Record.Loan.Name, was.PKey)
 }
 
-// Available returns the reason why the configured NIC cannot be lent, or nil. A NIC that is lent to a
-// pod now counts as available. Available returns nil if the runtime names the NIC for each pod.
+// Available returns the reason why the configured NIC cannot be lent, or nil. A NIC that is lent to
+// a pod now counts as available. Available returns nil if the runtime names the NIC for each pod.
 func (p *Part) Available(n *attachment.Node) error {
 	host := n.Host()
 	s, err := p.selector(n, host)

@@ -179,8 +179,9 @@ func freeNames(ctx context.Context, releasing *attachment.Releasing, names []str
 		Cure("rename or remove that link, then end the attachment again (%s)", releasing.Record.Key)
 }
 
-// lockNames takes the ledger's lock of names. A conclusive release waits longer for the lock, because
-// the process that has the lock may be waiting for a driver to stop another NIC in the kernel.
+// lockNames takes the ledger's lock of names. A conclusive release waits longer for the lock,
+// because the process that has the lock may be waiting for a driver to stop another NIC in the
+// kernel.
 func lockNames(ctx context.Context, releasing *attachment.Releasing) (unlock func(), err error) {
 	bound := roomWait
 	if releasing.Conclusive() {
@@ -248,7 +249,8 @@ const (
 )
 
 // reclaim restores the names of a NIC that is on the host, and removes what the pod put on the NIC:
-// altnames and links. l is the NIC as it was just read. reclaim returns the NIC as it is afterwards.
+// altnames and links. l is the NIC as it was just read. reclaim returns the NIC as it is
+// afterwards.
 func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link) (*link.Link, error) {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
@@ -276,8 +278,8 @@ func reclaim(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	return link.ByIndex(home, l.Index)
 }
 
-// restore restores the state of a NIC that is on the host to that of its snapshot. l is the NIC as it
-// was just read. restore reads the NIC again after it has changed the NIC.
+// restore restores the state of a NIC that is on the host to that of its snapshot. l is the NIC as
+// it was just read. restore reads the NIC again after it has changed the NIC.
 func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link) error {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	s := r.Loan.Snapshot
@@ -339,8 +341,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	return failure.Wrap(err, failure.NotReturned, "%s was returned, but not as it was", s.Name)
 }
 
-// returnWithOthers reports whether err is about nexthops over other NICs that are lent. Such nexthops
-// return together with their NICs.
+// returnWithOthers reports whether err is about nexthops over other NICs that are lent. Such
+// nexthops return together with their NICs.
 func returnWithOthers(err error, lent func() []*ledger.Record) bool {
 	var missing *nicstate.MissingHops
 	return errors.As(err, &missing) && !slices.ContainsFunc(missing.Links, func(hop nicstate.HopLink) bool {

@@ -10,11 +10,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
-// renewed returns the InfiniBand interface that the kernel made when the RDMA device moved or when its
-// driver was bound again. It also returns the netns of the interface, which the caller closes if it is
-// not the host netns. The kernel makes the interface in init_net, before the move or the bind is
-// complete. renewed gives the interface the settings that the former interface would have kept on its
-// way into the pod.
+// renewed returns the InfiniBand interface that the kernel made when the RDMA device moved or when
+// its driver was bound again. It also returns the netns of the interface, which the caller closes
+// if it is not the host netns. The kernel makes the interface in init_net, before the move or the
+// bind is complete. renewed gives the interface the settings that the former interface would have
+// kept on its way into the pod.
 func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, error) {
 	lent := tx.Record.Loan
 	// Some settings are set by the name of the interface, which a NIC that returns could take.
@@ -48,9 +48,9 @@ func renewed(ctx context.Context, tx *attachment.Tx) (*link.Link, *netns.Netns, 
 	return l, ns, nil
 }
 
-// findRenewed finds the interface with this identity on the host. If it is not on the host, findRenewed
-// looks in init_net. The interface may have any name, because the kernel chooses a free name and udev
-// may be renaming the interface.
+// findRenewed finds the interface with this identity on the host. If it is not on the host,
+// findRenewed looks in init_net. The interface may have any name, because the kernel chooses a free
+// name and udev may be renaming the interface.
 func findRenewed(host *netns.Netns, id link.Identity) (*link.Link, *netns.Netns, error) {
 	l, err := link.Find(host, id)
 	if l != nil || err != nil {

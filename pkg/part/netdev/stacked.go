@@ -30,13 +30,14 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 	return found, err
 }
 
-// deleteStacked deletes the links that the pod put on its NIC in its own netns, for example a macvlan,
-// and reports whether there was a link to delete. It is called when the NIC is in the netns at, where
-// the pod cannot add more links.
+// deleteStacked deletes the links that the pod put on its NIC in its own netns, for example a
+// macvlan, and reports whether there was a link to delete. It is called when the NIC is in the
+// netns at, where the pod cannot add more links.
 //
-// Such a link survives the NIC's move (macvlan_device_event) and would receive the traffic of the next
-// pod that gets the NIC. As long as the link has a BPF program, the programs of the NIC cannot be
-// detached. Links in a netns that the pod made are not found, but they end with the pod's processes.
+// Such a link survives the NIC's move (macvlan_device_event) and would receive the traffic of the
+// next pod that gets the NIC. As long as the link has a BPF program, the programs of the NIC cannot
+// be detached. Links in a netns that the pod made are not found, but they end with the pod's
+// processes.
 //
 // deleteStacked logs a link that cannot be deleted. The NIC is returned anyway.
 func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *netns.Netns, index int) bool {
@@ -57,11 +58,11 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *netns.Netns, i
 	return deleteLinks(n, r, pod, links, err)
 }
 
-// deleteStray deletes stray IPoIB children of the NIC in the netns at, and reports whether there were
-// any. A stray child was in a netns of the pod, and the kernel moved it to at when that netns ended.
-// Such a child would prevent the NIC from being lent again, and would send through the NIC as soon as
-// the NIC is up. If a record cannot be read, deleteStray deletes nothing, because that record may name
-// children that belong to the host.
+// deleteStray deletes stray IPoIB children of the NIC in the netns at, and reports whether there
+// were any. A stray child was in a netns of the pod, and the kernel moved it to at when that netns
+// ended. Such a child would prevent the NIC from being lent again, and would send through the NIC
+// as soon as the NIC is up. If a record cannot be read, deleteStray deletes nothing, because that
+// record may name children that belong to the host.
 func deleteStray(n *attachment.Node, r *ledger.Record, at *netns.Netns, index int) bool {
 	if r.Loan.Snapshot.IPoIB == nil {
 		return false
@@ -78,8 +79,8 @@ func deleteStray(n *attachment.Node, r *ledger.Record, at *netns.Netns, index in
 	return deleteLinks(n, r, at, links, err)
 }
 
-// deleteLinks deletes links that a pod put on its NIC, and reports whether there were any. err is the
-// error that occurred when the links were listed.
+// deleteLinks deletes links that a pod put on its NIC, and reports whether there were any. err is
+// the error that occurred when the links were listed.
 func deleteLinks(n *attachment.Node, r *ledger.Record, in *netns.Netns, links []*link.Link, err error) bool {
 	found := len(links) > 0
 	if found {

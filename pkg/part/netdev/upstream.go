@@ -43,15 +43,15 @@ func (p *Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	return returnNIC(ctx, &attachment.Releasing{Node: u.Node, Record: r, Pod: u.Pod, Home: u.Node.Netns}, u.Pod, l)
 }
 
-// lentByAlias reports whether l is a NIC that has a device, and whose alias can be the NIC's name on
-// the host.
+// lentByAlias reports whether l is a NIC that has a device, and whose alias can be the NIC's name
+// on the host.
 func lentByAlias(l *link.Link) bool {
 	return l.HasParent() && utils.ValidateInterfaceName(l.Alias) == nil
 }
 
-// mayTake reports whether the host may take back l, a NIC that only its alias marks as lent. The node
-// file must permit the NIC, and no attachment may have this NIC or another NIC with the same name on
-// the host.
+// mayTake reports whether the host may take back l, a NIC that only its alias marks as lent. The
+// node file must permit the NIC, and no attachment may have this NIC or another NIC with the same
+// name on the host.
 func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 	known, host := *l, n.Host()
 	known.Name = l.Alias
@@ -74,13 +74,13 @@ func mayTake(n *attachment.Node, r *ledger.Record, l *link.Link) bool {
 // because their pod died. There is neither a record nor a pod netns. Only the alias that upstream
 // set is left.
 
-// returnedWait bounds the wait for such a NIC. It is short, because the selected NIC may be in another
-// pod that upstream's plugin attached. In that case the NIC never comes.
+// returnedWait bounds the wait for such a NIC. It is short, because the selected NIC may be in
+// another pod that upstream's plugin attached. In that case the NIC never comes.
 const returnedWait = 2 * time.Second
 
-// takeOverReturned restores the name of the NIC that the configuration selects, if the NIC is on the
-// host under the name with which the kernel returned it. The NIC stays down, because its earlier state
-// is unknown.
+// takeOverReturned restores the name of the NIC that the configuration selects, if the NIC is on
+// the host under the name with which the kernel returned it. The NIC stays down, because its
+// earlier state is unknown.
 func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) error {
 	n, host := u.Node, u.Node.Host()
 	s, err := p.selector(n, host)
@@ -117,8 +117,8 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 }
 
 // returned looks for the NIC that s selects and that still has a name from the pod. It looks in the
-// host netns and in init_net, where the kernel moves the NIC. If the NIC is in init_net and the host
-// netns is another netns, away is init_net, and the caller closes it.
+// host netns and in init_net, where the kernel moves the NIC. If the NIC is in init_net and the
+// host netns is another netns, away is init_net, and the caller closes it.
 func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *netns.Netns, err error) {
 	if l, err = returnedIn(u.Node.Netns, s, u); l != nil || err != nil {
 		return l, nil, err
@@ -145,9 +145,9 @@ func returnedIn(ns *netns.Netns, s nic.Selector, u *attachment.Upstream) (*link.
 	return nil, err
 }
 
-// hasReturned reports whether l looks like a NIC that the kernel returned (default_device_exit_net).
-// Its alias is its name on the host. Its name is its name in the pod, or dev<index> if the host had
-// another link of that name.
+// hasReturned reports whether l looks like a NIC that the kernel returned
+// (default_device_exit_net). Its alias is its name on the host. Its name is its name in the pod, or
+// dev<index> if the host had another link of that name.
 func hasReturned(l *link.Link, ifName string) bool {
 	return lentByAlias(l) && l.Alias != l.Name &&
 		(l.Name == ifName || l.Name == fmt.Sprintf("dev%d", l.Index))

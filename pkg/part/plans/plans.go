@@ -81,8 +81,8 @@ func MacvlanPlan(c *netconf.Macvlan) *attachment.Plan {
 	}
 }
 
-// IPoIBPlan returns the plan of ipoib: the pod gets a child of an InfiniBand interface that stays on
-// the host.
+// IPoIBPlan returns the plan of ipoib: the pod gets a child of an InfiniBand interface that stays
+// on the host.
 func IPoIBPlan(c *netconf.IPoIB) *attachment.Plan {
 	ask, await := address.IPAM()
 	rdma, child := rdmadev.Shared{Conf: c.RDMA}, ipoib.Part{Conf: c}

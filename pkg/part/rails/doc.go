@@ -1,5 +1,5 @@
-// Package rails knows the rails of a node, for the parts of an attachment: which NIC has which
-// rail by the node file, also while the NIC is lent. It does not change links.
+// Package rails knows the rails of a node, for the parts of an attachment: it finds which NIC has
+// which rail by the node file, even while the NIC is lent. It does not change links.
 //
 // To find the NIC of a rail:
 //

@@ -15,10 +15,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// discover is the command that finds rails.
+// discover is the command that proposes rails.
 const discover = "railctl rails discover"
 
-// Rails are the rails of a node by its node file.
+// Rails has the rails of a node, as the node file of that node defines them.
 type Rails struct {
 	node  *attachment.Node
 	host  *nic.Host
@@ -26,11 +26,12 @@ type Rails struct {
 	byPCI map[string]int
 }
 
-// Read returns the rails of the node by its node file. It is an error if the node file has none.
+// Read returns the rails of the node, as its node file defines them. It returns an error if the
+// node file defines no rails.
 func Read(n *attachment.Node, host *nic.Host) (*Rails, error) {
 	if n.File == nil || n.File.Rails == nil {
 		file := nodefile.Path()
-		return nil, failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the node has no rails: no \"rails\" in %s", file).
+		return nil, failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, but the node has no rails: there is no \"rails\" in %s", file).
 			Cure("run `%s --write` on the node, or use a network without a rail", discover)
 	}
 	nics, err := host.Facts(known(n))
@@ -47,20 +48,20 @@ func Read(n *attachment.Node, host *nic.Host) (*Rails, error) {
 // Numbers returns the numbers of the rails, ascending.
 func (r *Rails) Numbers() []int { return slices.Sorted(maps.Values(r.byPCI)) }
 
-// Selector returns the selector of the NIC that has a rail. The NIC may be lent.
+// Selector returns the selector of the NIC that has the given rail. The NIC may be lent.
 func (r *Rails) Selector(rail int) (nic.Selector, error) {
-	for pci, has := range r.byPCI { // a rail is one NIC
+	for pci, has := range r.byPCI { // a rail has only one NIC
 		if has == rail {
 			return nic.Selector{PCI: pci}, nil
 		}
 	}
 	return nic.Selector{}, failure.New(failure.NICNotFound, "no NIC of this node has rail %d; %s", rail, r.described()).
-		Cure("correct \"rail\", or \"rails\" in %s: `%s` proposes them", r.node.File.Path, discover)
+		Cure("correct \"rail\", or correct \"rails\" in %s: `%s` proposes the rails", r.node.File.Path, discover)
 }
 
-// RailOf returns the rail of a NIC. It is an error if the NIC has none, or another than wanted. A
-// virtual function or subfunction without a rail of its own has that of its physical function,
-// and a VLAN has that of the NIC that it lies on.
+// RailOf returns the rail of the NIC found. It returns an error if the NIC has no rail, or another
+// rail than wanted. A virtual function or subfunction without a rail of its own has the rail of its
+// physical function. A VLAN has the rail of the NIC on which the VLAN lies.
 func (r *Rails) RailOf(found *nic.NIC, wanted netconf.Rail) (int, error) {
 	name, pci := found.PCI, found.PCI
 	if found.Link != nil {
@@ -77,30 +78,31 @@ func (r *Rails) RailOf(found *nic.NIC, wanted netconf.Rail) (int, error) {
 	}
 	switch number := wanted.Number; {
 	case !ok && number == nil:
-		return 0, failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, and the NIC %s has none", name).
-			Cure("add the NIC to \"rails\" in %s: `%s` proposes them; or have the pod request a resource whose NICs have rails", r.node.File.Path, discover)
+		return 0, failure.New(failure.InvalidConfig, "the network needs the rail of its NIC, but the NIC %s has no rail", name).
+			Cure("add the NIC to \"rails\" in %s: `%s` proposes the rails; or have the pod request a resource whose NICs have rails", r.node.File.Path, discover)
 	case !ok:
-		return 0, failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has no rail", *number, name).
-			Cure("have the pod request the resource of rail %d, or add the NIC to \"rails\" in %s: `%s` proposes them", *number, r.node.File.Path, discover)
+		return 0, failure.New(failure.InvalidConfig, "the network is for rail %d, but the NIC %s has no rail", *number, name).
+			Cure("have the pod request the resource of rail %d, or add the NIC to \"rails\" in %s: `%s` proposes the rails", *number, r.node.File.Path, discover)
 	case number != nil && has != *number:
-		return 0, failure.New(failure.InvalidConfig, "the network is for rail %d, and the NIC %s has rail %d", *number, name, has).
+		return 0, failure.New(failure.InvalidConfig, "the network is for rail %d, but the NIC %s has rail %d", *number, name, has).
 			Cure("have the pod request the resource of rail %d, or correct \"rail\"; `railctl nics -o wide` shows the rails", *number)
 	}
 	return has, nil
 }
 
-// SetRail sets the rail of the NIC for the other parts of an ADD, and in the record.
+// SetRail sets the rail of the NIC in tx, for the other parts of the ADD, and in the record.
 func (r *Rails) SetRail(tx *attachment.Tx, rail int) {
 	tx.Rail, tx.Rails, tx.Record.Rail = &rail, r.Numbers(), &rail
 }
 
-// known returns what the ledger has of the NICs that are lent from this host netns, by PCI
-// address, for [nic.Host.Facts].
+// known returns what the ledger knows about the NICs that are lent from this host netns, by PCI
+// address. [nic.Host.Facts] needs it.
 func known(n *attachment.Node) map[string]resource.NIC {
-	// ADD calls this, and a node may have many macvlans: their records are not decoded in full.
+	// Every ADD calls this, and a node may have many macvlans, so their records are not fully
+	// decoded.
 	records, errs := n.Ledger.HeldIf(n.Netns.ID, func(r *ledger.Record) bool { return !strings.HasSuffix(r.Plugin, "macvlan") })
 	for _, err := range errs {
-		n.Log.Warn("cannot read a record; it may be of a NIC with a rail", "err", err)
+		n.Log.Warn("cannot read a record, which may be that of a NIC with a rail", "err", err)
 	}
 	found := map[string]resource.NIC{}
 	for _, r := range records {
@@ -130,7 +132,7 @@ func known(n *attachment.Node) map[string]resource.NIC {
 	return found
 }
 
-// described returns the rails that the node file gives, for an error.
+// described returns a text about the rails in the node file, for an error.
 func (r *Rails) described() string {
 	if len(r.byPCI) == 0 {
 		return fmt.Sprintf("%s gives none to the NICs of this node", r.node.File.Path)

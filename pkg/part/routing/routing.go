@@ -141,7 +141,8 @@ func rulesOf(r *ledger.Routing, ifName string) []netlink.Rule {
 			family, source = unix.AF_INET, &net.IPNet{IP: v4, Mask: net.CIDRMask(8*net.IPv4len, 8*net.IPv4len)}
 		}
 		from, otherwise := rule(r.Priority, family), rule(r.Priority+1, family)
-		// The table of the second rule has no effect. It only shows which interface the rule is for.
+		// The table of the second rule has no effect. It only shows which interface the rule is
+		// for.
 		from.Src, otherwise.Src, otherwise.Type = source, source, unix.RTN_UNREACHABLE
 		rules = append(rules, from, otherwise)
 		if !families[family] {
@@ -156,9 +157,9 @@ func rulesOf(r *ledger.Routing, ifName string) []netlink.Rule {
 
 var linkLocal = net.IPNet{IP: net.ParseIP("fe80::"), Mask: net.CIDRMask(64, 128)}
 
-// ownRoutes returns the routes that the table has in addition to routes, the routes that the network
-// names. They are the subnets of the addresses and, for each family that has no default route in
-// routes, a default route by the first gateway.
+// ownRoutes returns the routes that the table has in addition to routes, the routes that the
+// network names. They are the subnets of the addresses and, for each family that has no default
+// route in routes, a default route by the first gateway.
 func ownRoutes(table int, ips []*current.IPConfig, routes []*types.Route) []link.Route {
 	var subnets, gateways []link.Route
 	has := map[string]bool{} // the destinations in routes
@@ -235,9 +236,9 @@ func describe(r netlink.Rule) string {
 }
 
 // Release deletes the rules in a pod netns that still exists. The routes have ended with the
-// interface. If the interface may still be in the pod, the rules stay until the next release: without
-// the rules, packets from the addresses of the interface would take another route, and the addresses
-// may belong to another pod by then.
+// interface. If the interface may still be in the pod, the rules stay until the next release:
+// without the rules, packets from the addresses of the interface would take another route, and the
+// addresses may belong to another pod by then.
 func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
 	r, pod := releasing.Record, releasing.Pod
 	if pod == nil || releasing.Failed || r.Netns.Cookie == 0 && pod.Path != r.Netns.Path {
@@ -246,9 +247,9 @@ func (Part) Release(_ context.Context, releasing *attachment.Releasing) error {
 	return failure.Wrap(link.DeleteRules(pod, rulesOf(r.Routing, r.IfName)), failure.Kernel, "rules of %s", r.Holder())
 }
 
-// TakeOver deletes the rules of an attachment whose record is damaged or lost, once its interface has
-// left the pod netns. It finds the table by the rule that has the interface's name, and the other
-// rules by the table.
+// TakeOver deletes the rules of an attachment whose record is damaged or lost, once its interface
+// has left the pod netns. It finds the table by the rule that has the interface's name, and the
+// other rules by the table.
 func (p Part) TakeOver(_ context.Context, u *attachment.Upstream) error {
 	if u.Pod == nil || u.Recorded || p.Conf.Policy.Mode != netconf.RoutingSource {
 		return nil

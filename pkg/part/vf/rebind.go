@@ -21,9 +21,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// First is the part that restores the GUIDs of a virtual function. It is released before the interface
-// and the RDMA device, because binding the driver again brings both back to the host, whatever the
-// pod did with them.
+// First is the part that restores the GUIDs of a virtual function. It is released before the
+// interface and the RDMA device, because binding the driver again brings both back to the host,
+// whatever the pod did with them.
 type First struct{ Part }
 
 // Recorded implements [attachment.Part].
@@ -45,15 +45,16 @@ func (First) Release(ctx context.Context, releasing *attachment.Releasing) error
 // guids has the node GUID and the port GUID of an InfiniBand virtual function.
 type guids struct{ node, port uint64 }
 
-// same reports whether g and other are equal. A GUID of 0 and a GUID of all ones both mean that there
-// is no GUID, so they are equal.
+// same reports whether g and other are equal. A GUID of 0 and a GUID of all ones both mean that
+// there is no GUID, so they are equal.
 func (g guids) same(other guids) bool {
 	equal := func(a, b uint64) bool { return a == b || !sriov.IsGUID(a) && !sriov.IsGUID(b) }
 	return equal(g.node, other.node) && equal(g.port, other.port)
 }
 
-// guidsOf returns the GUIDs that the function has on the host. The function got them from its physical
-// function when its driver was bound. ok is false if the function's RDMA device is not on the host.
+// guidsOf returns the GUIDs that the function has on the host. The function got them from its
+// physical function when its driver was bound. ok is false if the function's RDMA device is not on
+// the host.
 func guidsOf(host *nic.Host, pci string) (g guids, ok bool, err error) {
 	core, err := rdma.Open(host.Netns)
 	if errors.Is(err, rdma.ErrNoRDMA) {
@@ -75,10 +76,10 @@ func guidsOf(host *nic.Host, pci string) (g guids, ok bool, err error) {
 	return g, err == nil, err
 }
 
-// planRebind notes in v which driver must be rebound so that the lent function gets the network's GUID.
-// It also notes the name and the settings of the RDMA device, for the device that the driver will make.
-// No driver is noted if the function already has the GUID, or if a userspace driver holds the function:
-// the program that uses the function then resets the function when it begins.
+// planRebind notes in v which driver must be rebound so that the lent function gets the network's
+// GUID. It also notes the name and the settings of the RDMA device, for the device that the driver
+// will make. No driver is noted if the function already has the GUID, or if a userspace driver
+// holds the function: the program that uses the function then resets the function when it begins.
 func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) error {
 	host, lent := tx.Node.Host(), tx.Record.Loan
 	driver := host.DriverOf(lent.PCI)
@@ -121,8 +122,8 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 // (PROC_PID_INIT_INO).
 const firstPIDs = "pid:[4026531836]"
 
-// checkRebind returns an error if binding the driver of the lent function again would fail, would lose
-// an interface, or would change the number of a char device.
+// checkRebind returns an error if binding the driver of the lent function again would fail, would
+// lose an interface, or would change the number of a char device.
 func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driver string) error {
 	host := tx.Node.Host()
 	if lent.Snapshot != nil && !lent.Identity.AnyMAC {
@@ -166,8 +167,8 @@ func checkNumbers(host *nic.Host, pci string) error {
 }
 
 // lockWait bounds the wait for the node's lock of RDMA devices. rebindWait bounds the wait for the
-// devices that a driver makes after it was bound (mlx5 takes one or two seconds). sweepWait bounds the
-// same wait in a sweep. furnishWait bounds the wait until RDMA-CM serves the new device.
+// devices that a driver makes after it was bound (mlx5 takes one or two seconds). sweepWait bounds
+// the same wait in a sweep. furnishWait bounds the wait until RDMA-CM serves the new device.
 const (
 	lockWait    = time.Minute
 	rebindWait  = 30 * time.Second
@@ -196,8 +197,8 @@ type rebinding struct {
 	wait     time.Duration // for the devices that the driver makes
 }
 
-// run rebinds the driver, and waits until the RDMA device, its char devices and its interface are on
-// the host.
+// run rebinds the driver, and waits until the RDMA device, its char devices and its interface are
+// on the host.
 func (r rebinding) run(ctx context.Context) error {
 	lock, err := lockRDMA(ctx, r.Node)
 	if err != nil {
@@ -292,13 +293,13 @@ func (r rebinding) await(ctx context.Context, core *rdma.Core, chars int) (rdma.
 	return device, err
 }
 
-// Names has the names of a virtual function, of its interface and of its RDMA device on the host. An
-// Interface or RDMA of "" means any name.
+// Names has the names of a virtual function, of its interface and of its RDMA device on the host.
+// An Interface or RDMA of "" means any name.
 type Names struct{ PCI, Interface, RDMA string }
 
-// Rebind unbinds the driver of a virtual function and binds it again. Then it gives the interface and
-// the RDMA device that the driver makes their names. If the function has no driver, Rebind only binds
-// one. If a userspace driver has the function, Rebind does nothing.
+// Rebind unbinds the driver of a virtual function and binds it again. Then it gives the interface
+// and the RDMA device that the driver makes their names. If the function has no driver, Rebind only
+// binds one. If a userspace driver has the function, Rebind does nothing.
 func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	host := n.Host()
 	driver := host.DriverOf(names.PCI)
@@ -322,8 +323,8 @@ func Rebind(ctx context.Context, n *attachment.Node, names Names) error {
 	return nil
 }
 
-// noteDevice notes in the record which GUID the RDMA device has now, and which name the device will get
-// on the host.
+// noteDevice notes in the record which GUID the RDMA device has now, and which name the device will
+// get on the host.
 func noteDevice(r *ledger.Record, node uint64) {
 	if r.RDMA == nil {
 		return

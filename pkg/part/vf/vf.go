@@ -24,8 +24,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Part sets the settings of the lent virtual function. The zero value can release the settings that a
-// record has.
+// Part sets the settings of the lent virtual function. The zero value can release the settings that
+// a record has.
 type Part struct {
 	attachment.Base
 	want       *sriov.Settings
@@ -122,8 +122,8 @@ func (p Part) checkDriver(host *nic.Host, lent *ledger.Loan) error {
 		Cure(`bind vfio-pci, or remove "vfioPciMode"`)
 }
 
-// isAlone reports whether the lent interface is the only interface of its function. Functions of mlx4
-// have an interface for each port.
+// isAlone reports whether the lent interface is the only interface of its function. Functions of
+// mlx4 have an interface for each port.
 func isAlone(host *nic.Host, lent *ledger.Loan) (bool, error) {
 	if lent.Snapshot == nil {
 		return false, nil
@@ -153,10 +153,10 @@ func answered(ctx context.Context, do func() error) error {
 	return err
 }
 
-// checkMAC returns an error if the MAC of the interface may change in the pod but could not be restored
-// afterwards. The MAC may change if the network has a MAC, or if it makes the function trusted, so that
-// the pod may set another MAC. It cannot be restored if it differs from the MAC that the physical
-// function has given, because a driver accepts only the given MAC.
+// checkMAC returns an error if the MAC of the interface may change in the pod but could not be
+// restored afterwards. The MAC may change if the network has a MAC, or if it makes the function
+// trusted, so that the pod may set another MAC. It cannot be restored if it differs from the MAC
+// that the physical function has given, because a driver accepts only the given MAC.
 func checkMAC(lent *ledger.Loan, given net.HardwareAddr, w *sriov.Settings) error {
 	if w.MAC == nil && !isTrusted(w) || given == nil || lent.Snapshot == nil || lent.Snapshot.MAC == given.String() {
 		return nil
@@ -223,8 +223,9 @@ func physicalLink(host *nic.Host, physical string) (*link.Link, error) {
 		Cure("load its driver, and keep its interface in the host's network namespace")
 }
 
-// Set sets the settings in which the virtual function at the PCI address pci differs from w. The error
-// wraps [link.ErrNotFound] if there is no such function, or if its physical function has no interface.
+// Set sets the settings in which the virtual function at the PCI address pci differs from w. The
+// error wraps [link.ErrNotFound] if there is no such function, or if its physical function has no
+// interface.
 func Set(ctx context.Context, host *nic.Host, pci string, w *sriov.Settings) error {
 	physical := host.PhysicalFunction(pci)
 	number, ok := host.FunctionNumber(physical, pci)
@@ -322,8 +323,8 @@ func (Part) Check(ctx context.Context, c *attachment.Checking) error {
 // Recorded implements [attachment.Part].
 func (Part) Recorded(r *ledger.Record) bool { return r.VF != nil }
 
-// Release restores the settings if no other part has restored them. The part that returns an interface
-// calls [Restore] itself.
+// Release restores the settings if no other part has restored them. The part that returns an
+// interface calls [Restore] itself.
 func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	if releasing.Failed {
 		return nil // the interface or the RDMA device may be in the pod, and the pod must not get another VLAN
@@ -332,9 +333,9 @@ func (Part) Release(ctx context.Context, releasing *attachment.Releasing) error 
 }
 
 // Restore restores the settings that the attachment changed, if there are any. Call it after the
-// interface has left the pod, and before the interface gets its own MAC again, because a driver refuses
-// that MAC as long as the physical function gives another one. A second call in the same release does
-// nothing.
+// interface has left the pod, and before the interface gets its own MAC again, because a driver
+// refuses that MAC as long as the physical function gives another one. A second call in the same
+// release does nothing.
 //
 // Restore returns a [failure.NotReturned] error if an earlier part has failed, or if a setting that
 // isolates pods could not be restored. Other settings that could not be restored are only logged.
@@ -379,8 +380,8 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 	return nil
 }
 
-// restore sets the recorded settings. If the driver refuses a setting, restore finds out which settings
-// are not as they were.
+// restore sets the recorded settings. If the driver refuses a setting, restore finds out which
+// settings are not as they were.
 func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
 	r := releasing.Record
 	v := r.VF
@@ -426,9 +427,10 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	return keepMAC(host, of, v.Number, r.Loan.Snapshot)
 }
 
-// keepMAC sets the MAC that the interface had before, through the physical function, if another MAC is
-// still set there. This is needed for drivers that do not accept the zero MAC (be2net, octeontx2): the
-// MAC of the pod is still set then, and the driver would refuse the interface's own MAC.
+// keepMAC sets the MAC that the interface had before, through the physical function, if another MAC
+// is still set there. This is needed for drivers that do not accept the zero MAC (be2net,
+// octeontx2): the MAC of the pod is still set then, and the driver would refuse the interface's own
+// MAC.
 func keepMAC(host *nic.Host, of *link.Link, number int, was *nicstate.Snapshot) error {
 	now, err := sriov.Function(host.Netns, of.Index, number)
 	if err != nil || was == nil || of.Encap == "infiniband" { // a physical IPoIB interface reports its own address there (ipoib_get_vf_config)
