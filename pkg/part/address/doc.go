@@ -2,9 +2,9 @@
 // [Ask] and [Await] get addresses from the configuration's IPAM plugin, and
 // [Interface] puts them on the link and sets it up.
 //
-// The IPAM plugin runs while the link is made: [Ask] starts it, and [Await]
+// The IPAM plugin runs while the link is being made: [Ask] starts the plugin, and [Await]
 // waits for its answer. Ask also frees the addresses, by the record alone. A
-// plan has all of them:
+// plan has all three parts:
 //
 //	ask, await := address.IPAM()
 //	plan := attachment.Plan{

@@ -23,12 +23,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// This file replaces libcni's pkg/invoke for delegated plugins. That package
-// depends on a whole HTTP and TLS stack for tracing headers, which would be
-// most of this binary and of its start time.
+// This file replaces libcni's pkg/invoke for delegated plugins. That package depends on a whole
+// HTTP and TLS stack for tracing headers. The stack would be the largest part of this binary and of
+// its start time.
 
-// findPlugin returns the binary of a plugin type: the first regular file of that
-// name in the directories of path, a list as in CNI_PATH.
+// findPlugin returns the binary of a plugin type: the first regular file with that name in the
+// directories of path, which is a list as in CNI_PATH.
 func findPlugin(plugin, path string) (string, error) {
 	if plugin == "" || plugin != filepath.Base(plugin) || plugin == "." || plugin == ".." {
 		return "", fmt.Errorf("%w: %q is not a plugin's name", attachment.ErrNotInstalled, plugin)
@@ -47,8 +47,7 @@ type pluginEnv struct {
 	command, containerID, netns, ifName, args, path string
 }
 
-// list returns the environment: this process's, with its own CNI_ variables
-// replaced.
+// list returns the environment of this process, with the CNI_ variables replaced by those of e.
 func (e pluginEnv) list() []string {
 	var env []string
 	for _, kv := range os.Environ() {
@@ -60,8 +59,8 @@ func (e pluginEnv) list() []string {
 		"CNI_IFNAME="+e.ifName, "CNI_ARGS="+e.args, "CNI_PATH="+e.path)
 }
 
-// busyTries bounds the wait for a binary that an installer is writing: 10 ms
-// each.
+// busyTries bounds the number of tries to run a binary that an installer is writing. There are 10
+// ms between two tries.
 const busyTries = 100
 
 // execPlugin runs a plugin with config on its stdin and returns its stdout. If
@@ -72,10 +71,10 @@ func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte
 		var stdout, stderr bytes.Buffer
 		cmd := exec.CommandContext(ctx, binary)
 		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env.list(), bytes.NewReader(config), &stdout, &stderr
-		// A process that it leaves behind may keep its stdout open.
+		// A process that the plugin leaves behind may keep the plugin's stdout open.
 		cmd.WaitDelay = time.Second
-		// Kill it with this process: its answer would be lost, and it could
-		// allocate an address after the attachment's next DEL.
+		// The plugin is killed when this process ends. Otherwise its answer would be lost, and it
+		// could allocate an address after the attachment's next DEL.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		err := onOneThread(cmd.Run)
 		if errors.Is(err, unix.ETXTBSY) && try < busyTries && wait.For(ctx, 10*time.Millisecond) == nil {
@@ -88,8 +87,8 @@ func execPlugin(ctx context.Context, binary string, env pluginEnv, config []byte
 	}
 }
 
-// onOneThread keeps the thread that starts a child until the child has ended:
-// its parent is the thread, not the process (PR_SET_PDEATHSIG(2const)).
+// onOneThread keeps the thread that starts a child until the child has ended, because the parent of
+// the child is the thread and not the process (PR_SET_PDEATHSIG(2const)).
 func onOneThread(run func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -107,8 +106,8 @@ func pluginError(err error, stdout, stderr []byte) error {
 	return err
 }
 
-// decodeResult reads a plugin's result. A result without a version has the
-// configuration's.
+// decodeResult reads a plugin's result. If the result has no version, it has the version of the
+// configuration.
 func decodeResult(stdout []byte, version string) (types.Result, error) {
 	if err := netconf.WholeResult(stdout); err != nil {
 		return nil, err

@@ -10,14 +10,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
 
-// expanded returns the configuration for the IPAM plugin, with the values that its "ipam"
-// object leaves to the node and to the NIC. rail is nil if the NIC has none, or if the network
-// does not need it; all are the node's rails.
+// expanded returns the configuration for the IPAM plugin. It fills in the values that the "ipam"
+// object leaves to the node and to the NIC. rail is nil if the NIC has no rail or if the network
+// does not need the rail. all has the rails of the node.
 func expanded(n *attachment.Node, c *netconf.Common, rail *int, all []int) ([]byte, error) {
 	v := netconf.Variables{Rail: rail, Rails: all}
 	if n.File != nil {
 		v.Node = n.File.Node
-		for i, p := range n.File.Prefixes { // a rail has one
+		for i, p := range n.File.Prefixes { // a rail has at most one prefix
 			if rail != nil && p.Rail == *rail {
 				v.Prefix = &n.File.Prefixes[i]
 			}
@@ -27,9 +27,10 @@ func expanded(n *attachment.Node, c *netconf.Common, rail *int, all []int) ([]by
 }
 
 // configurations returns the configurations for a verb that does not know the rail of the
-// attachment. If the addresses depend on the rail, there is one for each rail that the network
-// can have, because each rail has a pool of its own. A CHECK has that of the record. The error
-// joins those of the rails that have none.
+// attachment. If the addresses depend on the rail, it returns one configuration for each rail that
+// the network can have, because each rail has its own pool. For a CHECK it returns the
+// configuration of the record. If some rails have no configuration, configurations returns those of
+// the other rails, and err joins the errors.
 func configurations(n *attachment.Node, c *attachment.Call, verb string) ([][]byte, error) {
 	if !c.Conf.Varies() {
 		return [][]byte{c.Conf.Raw}, nil
@@ -44,11 +45,12 @@ func configurations(n *attachment.Node, c *attachment.Call, verb string) ([][]by
 	configs, err := ofEachRail(n, c.Conf)
 	switch {
 	case err != nil && verb == "DEL":
-		// DEL must not fail for ever: an ADD fails in the same way, unless the node file has changed
-		// since. After a reboot nothing is left in whereabouts' local store, as there is no record.
-		// Otherwise the record may be lost, and an address held. The whereabouts of rail-cni frees
-		// that of a configuration without values too, because it then looks for the container in all
-		// pools of the node.
+		// DEL must not fail forever. Usually no address is held: an ADD fails in the same way,
+		// unless the node file has changed since, and after a reboot neither the record nor
+		// whereabouts' local store exists any more. But if the record was lost in another way, an
+		// address may still be held. The whereabouts of rail-cni frees such an address even by a
+		// configuration without the values, because it then looks for the container in all pools of
+		// the node.
 		n.Log.Warn("cannot free the addresses on every rail", "containerID", c.ContainerID, "ifname", c.IfName, "err", err)
 		err = nil
 		if c.Conf.OfLocalPrefix() {
@@ -60,7 +62,7 @@ func configurations(n *attachment.Node, c *attachment.Call, verb string) ([][]by
 	return configs, err
 }
 
-// recorded returns the configuration with the addresses of the attachment's record.
+// recorded returns the configuration, expanded with the values in the attachment's record.
 func recorded(n *attachment.Node, c *attachment.Call) ([]byte, error) {
 	r, err := n.Ledger.Get(c.Key)
 	switch {
@@ -72,8 +74,8 @@ func recorded(n *attachment.Node, c *attachment.Call) ([]byte, error) {
 	return c.Conf.ExpandedAs(r.IPAM.Config)
 }
 
-// ofEachRail returns the configuration for each rail that an attachment of the network can
-// have, and joins the errors of the others.
+// ofEachRail returns the configuration for each rail that an attachment of the network can have.
+// err joins the errors of the rails for which there is no configuration.
 func ofEachRail(n *attachment.Node, c *netconf.Common) (configs [][]byte, err error) {
 	if !c.VariesByRail() {
 		config, err := expanded(n, c, nil, nil)

@@ -25,13 +25,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/linkwait"
 )
 
-// dadWait bounds the wait for duplicate address detection, and before it the wait for the
-// carrier that detection needs.
+// dadWait bounds the wait for duplicate address detection. It also bounds the wait before that, for
+// the carrier, without which the detection does not begin.
 const dadWait = 5 * time.Second
 
-// Interface is the part that configures the link in the pod, in the order that
-// is right from the first packet on: settings and addresses, then up, then
-// routes. Releasing the link releases all of it.
+// Interface is the part that configures the link in the pod. The order makes sure that even the
+// first packet is right: first it sets the settings and addresses, then it sets the link up, then
+// it adds the routes. All of this ends with the link, so it is not released.
 type Interface struct {
 	attachment.Base
 	Wait netconf.LinkWait // for the carrier
@@ -40,8 +40,8 @@ type Interface struct {
 // Name implements [attachment.Part].
 func (Interface) Name() string { return "interface" }
 
-// Apply configures tx.Link, and notes it in the record. A NIC that a userspace
-// driver holds has none.
+// Apply configures tx.Link, and notes it in the record. It does nothing for a NIC that a userspace
+// driver holds, because such a NIC has no link.
 func (p Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if tx.Link == nil {
 		return nil
@@ -74,17 +74,18 @@ func (p Interface) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// setSysctls comes before up, when arp_notify tells the neighbors about the new holder
-// of the address. With ndisc_notify the kernel tells them when it has checked an IPv6
-// address.
+// setSysctls sets the sysctls of the interface. It runs before the interface is set up. With
+// arp_notify the kernel announces the new holder of an IPv4 address to the neighbors when the
+// interface is set up. With ndisc_notify the kernel announces an IPv6 address when it has checked
+// that address.
 func setSysctls(_ context.Context, tx *attachment.Tx, _ int) error {
 	settings := map[string]string{"ipv4/conf/arp_notify": "1", "ipv6/conf/ndisc_notify": "1"}
 	if tx.Layer3.HasIPv6() {
 		settings["ipv6/conf/disable_ipv6"] = "0"
-		// As upstream: without it the kernel removes the addresses when the pod sets the
+		// Upstream sets this too: otherwise the kernel removes the addresses when the pod sets the
 		// interface down.
 		settings["ipv6/conf/keep_addr_on_down"] = "1"
-		// The pod reaches its own address by lo.
+		// The pod reaches its own address through lo.
 		if err := sysctl.Set(tx.Pod, "lo", map[string]string{"ipv6/conf/disable_ipv6": "0"}); err != nil {
 			return err
 		}
@@ -101,15 +102,16 @@ func addAddresses(_ context.Context, tx *attachment.Tx, index int) error {
 	}
 	for _, ip := range tx.Layer3.IPs {
 		if err := link.AddAddress(tx.Pod, index, &ip.Address); err != nil {
-			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure("find the other user of the address in the pod")
+			return failure.From(err, failure.Kernel, "interface %s", tx.IfName).Cure("find what else uses the address in the pod")
 		}
 	}
 	return setMetrics(tx, index)
 }
 
-// setMetrics sets the metric of the kernel's routes to the subnets of the addresses, in the
-// main table, to the number of the interface's table. So of several interfaces in one subnet
-// the same one always comes first. The kernel adds the routes when the interface is up.
+// setMetrics sets the metric of the routes in the main table that the kernel adds for the subnets
+// of the addresses. The metric is the number of the interface's table. So if several interfaces are
+// in the same subnet, always the same interface comes first. The kernel adds the routes when the
+// interface is up.
 func setMetrics(tx *attachment.Tx, index int) error {
 	l3 := &tx.Layer3
 	if l3.Table == 0 {
@@ -127,13 +129,13 @@ func setUp(_ context.Context, tx *attachment.Tx, index int) error {
 	err := link.SetUp(tx.Pod, index)
 	if errors.Is(err, unix.EADDRINUSE) { // macvlan_open
 		return failure.From(err, failure.InvalidConfig, "another macvlan on the same NIC has the MAC %s of %s", tx.Link.MAC, tx.IfName).
-			Cure("set another MAC for each pod, or none")
+			Cure("set a different MAC for each pod, or set none")
 	}
 	return failure.From(err, failure.Kernel, "set %s up", tx.IfName).Cure("see the kernel log for the driver's reason")
 }
 
-// awaitCarrier waits for the carrier. It comes before awaitDAD, because duplicate address
-// detection begins with the carrier.
+// awaitCarrier waits for the carrier. It runs before awaitDAD, because duplicate address detection
+// begins only when there is a carrier.
 func (p Interface) awaitCarrier(ctx context.Context, tx *attachment.Tx, index int) error {
 	return linkwait.Carrier(ctx, tx, p.Wait, index)
 }
@@ -160,8 +162,9 @@ func addAllRoutes(pod *netns.Netns, index int, l3 *attachment.Layer3) error {
 	}
 	for _, peer := range l3.CarriedPeers {
 		if peer.Dst.IP.To4() == nil {
-			// The kernel adds it where detection of duplicates ends, and for an address without
-			// detection (IFA_F_NODAD) right after the address: not while the interface is down.
+			// The kernel adds the route when duplicate address detection ends. For an address
+			// without detection (IFA_F_NODAD) it adds the route right after the address, but not
+			// while the interface is down.
 			if err := link.AddRoute(pod, index, peer); err != nil {
 				return err
 			}
@@ -179,7 +182,7 @@ func addAllRoutes(pod *netns.Netns, index int, l3 *attachment.Layer3) error {
 	}
 	for _, r := range l3.Routes {
 		route := routeOf(r, l3.IPs)
-		// The rules of an interface with a table leave no other way to the gateway.
+		// If the interface has a table, its rules allow no other route to the gateway.
 		route.OnLink = l3.Table != 0 && route.Table == l3.Table && route.Gateway != nil && !attachment.OnSubnet(route.Gateway, l3.AllIPs())
 		if err := link.AddRoute(pod, index, route); err != nil {
 			return err
@@ -188,9 +191,9 @@ func addAllRoutes(pod *netns.Netns, index int, l3 *attachment.Layer3) error {
 	return nil
 }
 
-// awaitDAD waits until duplicate address detection is over. Detection begins with the
-// carrier, which a NIC that just came up does not have for a moment. So awaitDAD waits for
-// the carrier first, within the pod's bounds ([linkwait.OfPod], [linkwait.LastWait]).
+// awaitDAD waits until duplicate address detection is over. The detection begins only when there is
+// a carrier, which a NIC does not have for a moment after it is set up. So awaitDAD first waits for
+// the carrier, within the bounds of the pod ([linkwait.OfPod], [linkwait.LastWait]).
 func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	if !tx.Layer3.HasIPv6() {
 		return nil
@@ -204,16 +207,15 @@ func awaitDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	}
 	if errors.Is(err, link.ErrNoCarrier) {
 		tx.Node.Log.Warn("IPv6 addresses are not checked for duplicates", "interface", tx.IfName, "err", err,
-			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait longer for the link, while the pod has time`)
+			"cure", `check the NIC's cable and the switch port; "linkTimeout" makes ADD wait longer for the link, as long as the pod has time`)
 		return nil
 	}
 	return failure.From(err, failure.Kernel, "interface %s", tx.IfName).
 		Cure("find the other holder of the address, or exclude it from the range")
 }
 
-// checkDAD waits until detection is over. It returns an error that wraps
-// [link.ErrNoCarrier] if an address could not be checked, and one that wraps
-// [link.ErrDuplicateAddress] if another host has it.
+// checkDAD waits until the detection is over. The error wraps [link.ErrNoCarrier] if an address
+// could not be checked, and [link.ErrDuplicateAddress] if another host has an address.
 func checkDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	if !tx.Record.Link.Up {
 		tentative, err := link.Tentative(tx.Pod, index)
@@ -227,9 +229,10 @@ func checkDAD(ctx context.Context, tx *attachment.Tx, index int) error {
 	return link.AwaitDAD(ctx, tx.Pod, index)
 }
 
-// routeOf returns the kernel's form of a result's route. A route without a
-// gateway gets the address' gateway of its family, and is on the link if there
-// is none, or if its gateway is 0.0.0.0 or ::, as IPAM plugins say that.
+// routeOf returns a route of a result in the form of the kernel. If the route has no gateway, it
+// gets the first gateway of the addresses in its family. If there is no such gateway, the route is
+// on the link. A route whose gateway is 0.0.0.0 or :: is on the link too, because IPAM plugins mean
+// that by it.
 func routeOf(r *types.Route, ips []*current.IPConfig) link.Route {
 	route := link.Route{Dst: &r.Dst, Gateway: r.GW, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Scope: r.Scope}
 	if r.Table != nil {
@@ -281,9 +284,9 @@ func (Interface) Check(_ context.Context, c *attachment.Checking) error {
 	return nil
 }
 
-// checkRoute fails unless the pod has a route of prevResult. A later plugin of the chain may
-// have moved it from the main table to another one: sbr does so and adds a rule, vrf moves the
-// whole interface.
+// checkRoute returns an error unless the pod has the route r of prevResult. A later plugin of the
+// chain may have moved the route from the main table to another table: sbr moves the route and adds
+// a rule, and vrf moves the whole interface.
 func checkRoute(c *attachment.Checking, r link.Route) error {
 	anywhere := r.Table == 0 || r.Table == unix.RT_TABLE_MAIN
 	if anywhere {
@@ -296,12 +299,12 @@ func checkRoute(c *attachment.Checking, r link.Route) error {
 	if len(tables) == 0 {
 		return attachment.Mismatch("the route to %s by %s is gone", r.Dst, c.IfName)
 	}
-	if !anywhere || c.Link.Master != 0 { // the rules of a VRF are its own
+	if !anywhere || c.Link.Master != 0 { // a VRF has its own rules
 		return nil
 	}
 	used, err := link.HasRuleFor(c.Pod, tables)
 	if err == nil && !used {
-		err = attachment.Mismatch("the route to %s by %s is in table %d, and no rule leads to it", r.Dst, c.IfName, tables[0])
+		err = attachment.Mismatch("the route to %s by %s is in table %d, but no rule leads to that table", r.Dst, c.IfName, tables[0])
 	}
 	return err
 }
@@ -319,8 +322,8 @@ func checkLink(c *attachment.Checking) error {
 	return nil
 }
 
-// inResult returns this attachment's interface in prevResult. Its sandbox is
-// compared by netns, not by text: /run/netns/x is /var/run/netns/x.
+// inResult returns this attachment's interface in prevResult. It compares the netns of the sandbox
+// and not the text of its path, because /run/netns/x and /var/run/netns/x are the same netns.
 func inResult(c *attachment.Checking) (*current.Interface, error) {
 	for _, i := range c.Result.Interfaces {
 		if i.Name == c.IfName && (i.Sandbox == c.Netns || netns.Alive(c.Pod.ID, i.Sandbox)) {
@@ -330,7 +333,7 @@ func inResult(c *attachment.Checking) (*current.Interface, error) {
 	return nil, attachment.Mismatch("prevResult has no interface %s in netns %s", c.IfName, c.Netns)
 }
 
-// CNIRoute returns the result's form of a kernel route.
+// CNIRoute returns a kernel route in the form of a CNI result.
 func CNIRoute(r link.Route) *types.Route {
 	route := &types.Route{Dst: *r.Dst, GW: r.Gateway, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Scope: r.Scope}
 	if r.Table != 0 {

@@ -17,29 +17,29 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// Ask is the part that requests addresses, routes and DNS from the
-// configuration's IPAM plugin, and frees them. Apply does not wait for the
-// answer, so that the link is made meanwhile. [Await] waits for it.
+// Ask is the part that requests addresses, routes and DNS from the configuration's IPAM plugin, and
+// frees the addresses. Apply does not wait for the answer, so that the link can be made meanwhile.
+// [Await] waits for the answer.
 type Ask struct {
 	attachment.Base
 	await *Await
 	call  *call // set by Claim
 }
 
-// Await is the part that waits for the answer of the IPAM plugin. A plugin that works on the
-// interface is asked only now.
+// Await is the part that waits for the answer of the IPAM plugin. If the plugin works on the
+// interface, Await also starts the plugin.
 type Await struct {
 	attachment.Base
 	ask    *Ask
 	answer chan answer
 }
 
-// linkless are the IPAM plugins that are known to work without the interface, beside
-// whereabouts, which an installation may give a prefix.
+// linkless lists the IPAM plugins that are known to work without the interface. whereabouts does
+// too, but it is not in the list, because an installation may add a prefix to its name.
 var linkless = []string{"host-local", "static", "nv-ipam"}
 
-// ByInterface implements [attachment.Addresses]. A plugin that is not known is taken for one
-// that works on the interface, as upstream's plugins take all.
+// ByInterface implements [attachment.Addresses]. It reports true for a plugin that is not known.
+// Upstream's plugins treat every IPAM plugin as one that works on the interface.
 func (*Ask) ByInterface(plugin string) bool {
 	return plugin != "" && !strings.HasSuffix(plugin, "whereabouts") && !slices.Contains(linkless, plugin)
 }
@@ -49,7 +49,7 @@ type answer struct {
 	err    error
 }
 
-// IPAM returns the two parts of an attachment that gets addresses from an IPAM plugin.
+// IPAM returns the two parts of an attachment that get addresses from an IPAM plugin.
 func IPAM() (*Ask, *Await) {
 	await := &Await{answer: make(chan answer, 1)}
 	await.ask = &Ask{await: await}
@@ -62,14 +62,14 @@ func (*Ask) Name() string { return "ipam" }
 // Name implements [attachment.Part].
 func (*Await) Name() string { return "addresses" }
 
-// Claim finds the plugin, and records how the addresses are freed.
+// Claim finds the plugin, and records how to free the addresses.
 func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
 	tx.Layer3.DNS = tx.Conf.DNS
 	if tx.Conf.IPAM.Type == "" {
 		return nil
 	}
-	// Expanded before anything is recorded: the IPAM plugin knows no rails, and DEL may come
-	// when the NIC has another.
+	// The configuration is expanded before it is recorded: the IPAM plugin does not know rails, and
+	// the NIC may have another rail by the time of the DEL.
 	raw, err := expanded(tx.Node, tx.Conf, tx.Rail, tx.Rails)
 	if err != nil {
 		return err
@@ -89,8 +89,8 @@ func (p *Ask) Claim(_ context.Context, tx *attachment.Tx) error {
 // Recorded implements [attachment.Part].
 func (*Ask) Recorded(r *ledger.Record) bool { return r.IPAM != nil }
 
-// Apply starts the IPAM plugin, unless it works on the interface. From then on its addresses
-// must be freed.
+// Apply starts the IPAM plugin, unless the plugin works on the interface. Once the plugin is
+// started, a failed ADD must free its addresses.
 func (p *Ask) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if p.call == nil || p.ByInterface(tx.Record.IPAM.Type) {
 		return nil
@@ -106,8 +106,9 @@ func (p *Ask) start(ctx context.Context, tx *attachment.Tx) {
 	})
 }
 
-// Apply waits for the answer of the IPAM plugin. One that works on the interface finds it up,
-// as upstream's host-device leaves it.
+// Apply waits for the answer of the IPAM plugin. If the plugin works on the interface, Apply first
+// sets the interface up and starts the plugin: the plugin finds the interface up, as with
+// upstream's host-device.
 func (p *Await) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if tx.Record.IPAM == nil {
 		return nil
@@ -130,10 +131,10 @@ func (p *Await) Apply(ctx context.Context, tx *attachment.Tx) error {
 	}
 	if len(a.result.IPs) == 0 && len(tx.Layer3.CarriedIPs) == 0 {
 		return failure.New(failure.IPAM, "IPAM plugin %q returned missing IP config", tx.Record.IPAM.Type).
-			Cure("give it a range, or leave the ipam section empty")
+			Cure("give the plugin a range, or leave the ipam section empty")
 	}
 	for _, ip := range a.result.IPs {
-		if ip.Gateway.IsUnspecified() { // as of a route, see routeOf
+		if ip.Gateway.IsUnspecified() { // this means no gateway, as in a route: see routeOf
 			ip.Gateway = nil
 		}
 	}
@@ -144,9 +145,9 @@ func (p *Await) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// Release frees the addresses of the recorded attachment. The error wraps
-// [attachment.ErrNotInstalled] if the IPAM plugin is missing from the recorded CNI_PATH and
-// from that of this call: the directory may have moved since ADD.
+// Release frees the addresses of the recorded attachment. It looks for the IPAM plugin in the
+// recorded CNI_PATH and then in the CNI_PATH of this call, because the directory may have moved
+// since ADD. The error wraps [attachment.ErrNotInstalled] if the plugin is in neither.
 func (p *Ask) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	r := releasing.Record
 	env := pluginEnv{
@@ -182,8 +183,8 @@ func (*Ask) Pass(ctx context.Context, n *attachment.Node, c *attachment.Call, ve
 	return errors.Join(errs...)
 }
 
-// call is one call of an IPAM plugin. The plugin's CNI_ variables come from these fields
-// only, because a sweep also calls for other attachments than that of its process.
+// call is one call of an IPAM plugin. The plugin's CNI_ variables come only from these fields, not
+// from the environment of the process, because a sweep makes calls for other attachments.
 type call struct {
 	plugin string
 	binary string
@@ -194,7 +195,7 @@ type call struct {
 func newCall(plugin string, env pluginEnv, config []byte) (*call, error) {
 	binary, err := findPlugin(plugin, env.path)
 	if err != nil {
-		return nil, failure.From(err, failure.IPAM, "IPAM plugin %q", plugin).Cure("install it in the CNI binary directory, or correct the type")
+		return nil, failure.From(err, failure.IPAM, "IPAM plugin %q", plugin).Cure("install the plugin in the CNI binary directory, or correct the type")
 	}
 	return &call{plugin: plugin, binary: binary, config: config, env: env}, nil
 }
@@ -222,7 +223,7 @@ func (i *call) add(ctx context.Context, version string) (*current.Result, error)
 	return result, i.failed(err)
 }
 
-// failed returns the plugin's error, with its kind if a runtime acts on it.
+// failed returns the plugin's error. The error keeps its kind if a runtime acts on that kind.
 func (i *call) failed(err error) error {
 	kind := failure.IPAM
 	switch k := cnierr.KindOf(cnierr.Code(err)); k {

@@ -14,12 +14,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// deviceInfoDirs are Multus' directories of device information (the Network
-// Plumbing Working Group's Device Information Specification, section 5). A path
-// elsewhere is not Multus' own, and is not written to.
+// deviceInfoDirs lists the directories in which Multus keeps device information (the Network
+// Plumbing Working Group's Device Information Specification, section 5). A path elsewhere does not
+// come from Multus, so no file is written there.
 var deviceInfoDirs = []string{"/var/run/k8s.cni.cncf.io/devinfo/", "/run/k8s.cni.cncf.io/devinfo/"}
 
-// deviceInfo is the specification's file for a PCI device, version 1.1.0.
+// deviceInfo is the content of the file for a PCI device, version 1.1.0 of the specification.
 type deviceInfo struct {
 	Type    string        `json:"type"`
 	Version string        `json:"version"`
@@ -31,14 +31,14 @@ type deviceInfoPCI struct {
 	RDMADevice string `json:"rdma-device,omitempty"`
 }
 
-// Part is the file that ADD writes for Multus, and DEL removes.
+// Part is the file that ADD writes for Multus and DEL removes.
 type Part struct{ attachment.Base }
 
 // Name implements [attachment.Part].
 func (Part) Name() string { return "devinfo" }
 
-// Claim records the path of the file, unless the runtime requests none or the
-// file exists: an existing file is the device plugin's, and stays.
+// Claim records the path of the file. It records none if the runtime requests no file, or if the
+// file already exists: an existing file belongs to the device plugin and stays.
 func (Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	asked := tx.Conf.RuntimeConfig.CNIDeviceInfoFile
 	if asked == "" {
@@ -46,7 +46,7 @@ func (Part) Claim(_ context.Context, tx *attachment.Tx) error {
 	}
 	path := filepath.Clean(asked)
 	if !below(deviceInfoDirs, path) {
-		return failure.New(failure.InvalidConfig, "CNIDeviceInfoFile %q is not in %s", asked, deviceInfoDirs[0]).Cure("remove it: the runtime sets it")
+		return failure.New(failure.InvalidConfig, "CNIDeviceInfoFile %q is not in %s", asked, deviceInfoDirs[0]).Cure("remove the key: the runtime sets it")
 	}
 	if _, err := os.Lstat(path); err != nil {
 		tx.Record.DeviceInfo = path
@@ -74,7 +74,8 @@ func (Part) Apply(_ context.Context, tx *attachment.Tx) error {
 	if err := os.MkdirAll(filepath.Dir(r.DeviceInfo), 0o755); err != nil {
 		return failure.Wrap(err, failure.IO, "device information")
 	}
-	// O_EXCL: not through a link, and not into a new file of another.
+	// O_EXCL makes sure that the file is not written through a link or into a file that another
+	// process has just made.
 	f, err := os.OpenFile(r.DeviceInfo, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		r.DeviceInfo = "" // an existing file must not be removed

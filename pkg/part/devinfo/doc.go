@@ -1,7 +1,6 @@
-// Package devinfo has the part of an attachment that writes Multus' device
-// information file of the interface (Device Information Specification). [Part]
-// is the last to be released. It never writes to a file that exists, nor
-// removes one that it did not write.
+// Package devinfo has the part of an attachment that writes the device information file of the
+// interface for Multus (Device Information Specification). [Part] is released last. It never
+// writes to an existing file, and never removes a file that it did not write.
 //
 // In a plan:
 //

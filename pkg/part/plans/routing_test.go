@@ -306,7 +306,7 @@ func TestCheckKnowsWhatSBRMoved(t *testing.T) {
 					// Without the rule no packet finds the routes of sbr's table.
 					b.pod.IP("rule", "del", "lookup", "100")
 					_, err := b.node.Run(b.call("CHECK", prev))
-					fails(t, err, cnierr.Mismatch, "in table 100, and no rule leads to it")
+					fails(t, err, cnierr.Mismatch, "in table 100, but no rule leads to that table")
 				}
 				b.node.MustRun(peer(t, b.call("DEL", sbr)))
 				b.node.MustRun(b.call("DEL", config))
