@@ -10,9 +10,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// claimAlone records the RDMA devices of a function without a netdev, which are all that the pod gets. It
-// does nothing for a function that a userspace driver holds. Where ib_ipoib is loaded, an InfiniBand device without
-// a netdev is one that was just made or moved: the netdev, with what guards it, is about to come.
+// claimAlone records the RDMA devices of a function without a netdev. The pod gets only these
+// devices. claimAlone does nothing for a function that a userspace driver holds. If ib_ipoib is
+// loaded and an InfiniBand device has no netdev, claimAlone returns an error: the device was just
+// made or moved, so its netdev is about to come, and the guardrails must see that netdev.
 func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 	host, lent := tx.Node.Host(), tx.Record.Loan
 	if lent == nil || !lent.RDMAAlone {
@@ -33,7 +34,7 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 	}
 	if len(devices) == 0 {
 		return failure.New(failure.NICNotFound, "the RDMA device of %s is not in the host netns", lent.PCI).
-			Cure("find it with `ip -all netns exec rdma dev`; `railctl show` lists what is lent")
+			Cure("find the RDMA device with `ip -all netns exec rdma dev`; `railctl show` lists what is lent")
 	}
 	r := &ledger.RDMA{Mode: string(mode), RoCETOS: p.TOS}
 	if err := p.checkIsolation(tx, r); err != nil {
@@ -68,7 +69,7 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 func (p Moving) guardAlone(ctx context.Context, tx *attachment.Tx, core *rdma.Core, d rdma.Device, ports []rdma.Port) error {
 	name := tx.Record.Loan.PCI
 	for _, port := range ports {
-		if port.NetdevName != "" { // of another function
+		if port.NetdevName != "" { // the netdev belongs to another function
 			if err := nic.GuardSharedRDMA(d.Name, name, port.NetdevName, p.Allow); err != nil {
 				return err
 			}

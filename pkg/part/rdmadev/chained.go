@@ -15,16 +15,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// homeWait bounds the wait for RDMA devices on their way from a dead pod.
+// homeWait bounds the wait for RDMA devices that are on their way from a dead pod to the host.
 const homeWait = 5 * time.Second
 
 // lockWait bounds the wait for another ADD that claims the devices of the same NIC.
 const lockWait = 60 * time.Second
 
-// Chained is the part of the plugin rdma, which follows the plugin that made
-// the pod's interface in a chain. It handles the RDMA devices of the
-// interface's NIC: in exclusive mode it moves them, in shared mode it only
-// records them.
+// Chained is the part of the chained plugin rdma, which comes after the plugin that made the pod's
+// interface. It handles the RDMA devices of the interface's NIC. In exclusive mode it moves the
+// devices. In shared mode it only records them.
 type Chained struct {
 	devices
 	Conf *netconf.RDMAChained
@@ -56,15 +55,15 @@ func (*Chained) Forget(r *ledger.Record) { r.RDMA = nil }
 // Holder returns the record of the attachment that has the RDMA devices.
 func (p *Chained) Holder(tx *attachment.Tx) (*ledger.Record, error) {
 	b, err := findBehind(tx.Node, tx.Call, tx.Pod, p.Conf)
-	if err != nil || b.parent == "" { // nothing of a VLAN or bond moves
-		return nil, nil //nolint:nilerr // Claim says so
+	if err != nil || b.parent == "" { // a VLAN or bond has no device that moves
+		return nil, nil //nolint:nilerr // Claim reports the error
 	}
 	holder, _ := holderOf(tx.Node, b.parent, tx.Key)
 	return holder, nil
 }
 
-// Claim decides which RDMA devices the attachment gets. It records nothing if there are
-// none and the configuration does not require RDMA.
+// Claim decides which RDMA devices the attachment gets. If there are none and the configuration
+// does not require RDMA, it records nothing.
 func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	n := tx.Node
 	b, err := findBehind(n, tx.Call, tx.Pod, p.Conf)
@@ -89,7 +88,7 @@ func (p *Chained) Claim(ctx context.Context, tx *attachment.Tx) error {
 	case elsewhere(found, err):
 		return errors.Join(err, unread)
 	default:
-		n.Log.Warn("cannot read a record; it is ignored, because the RDMA devices are on the host", "parentDev", b.parent, "err", unread)
+		n.Log.Warn("cannot read a record, which is ignored because the RDMA devices are on the host", "parentDev", b.parent, "err", unread)
 	}
 	switch {
 	case err == nil:
@@ -116,7 +115,7 @@ func (p *Chained) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if err := errors.Join(tx.Step("port"), notePorts(tx, p.nic)); err != nil {
 		return err
 	}
-	if r := tx.Record; !r.HasInterface() { // a record of our own has what a person looks for in it
+	if r := tx.Record; !r.HasInterface() { // for people who read the record; a record with an interface already has this
 		if l := p.nic.pod; l != nil {
 			r.MAC, r.MTU, r.RDMA.PodIndex = l.MAC.String(), l.MTU, l.Index
 		}
@@ -158,7 +157,7 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*le
 	}
 	if b.parent == "" {
 		return nil, failure.From(errNoDevice, failure.NotAvailable, "%s", b).
-			Cure(`see "rdma link" for NICs that have one, or set "rdma": "auto"`)
+			Cure(`see "rdma link" for the NICs that have an RDMA device, or set "rdma": "auto"`)
 	}
 	devices, in, err := devicesOf(ctx, tx, b.parent, place{host, n.Netns}, place{pod, tx.Pod})
 	if err != nil {
@@ -197,8 +196,8 @@ func (p *Chained) find(ctx context.Context, tx *attachment.Tx, b *lowerNIC) (*le
 	return r, nil
 }
 
-// elsewhere reports whether the result of find means that the NIC has RDMA devices
-// that are not on the host.
+// elsewhere reports whether the NIC has RDMA devices that are not on the host. found and err are
+// the result of find.
 func elsewhere(found *ledger.RDMA, err error) bool {
 	if err != nil {
 		return errors.Is(err, errOtherNetns)
@@ -206,9 +205,9 @@ func elsewhere(found *ledger.RDMA, err error) bool {
 	return found.Mode == string(rdma.Exclusive) && !slices.ContainsFunc(found.Devices, func(d ledger.RDMADevice) bool { return d.Lent })
 }
 
-// holderOf returns the record of another attachment that holds RDMA devices of the
-// host's device parent. If there is none, it returns an error if records could not be
-// read: one of them may be the holder's.
+// holderOf returns the record of another attachment that holds RDMA devices of parent, a device of
+// the host. If it finds none but could not read all records, it returns an error, because the
+// holder's record may be one of the unreadable records.
 func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledger.Record, unread error) {
 	holders, errs := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool {
 		return r.Key != mine && r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent })
@@ -219,17 +218,18 @@ func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledge
 	return holders[0], nil
 }
 
-// HeldByAnother reports, for a DEL, whether another attachment holds RDMA devices of
-// parent. It ignores records that cannot be read: no DEL may depend on them.
+// HeldByAnother reports whether another attachment holds RDMA devices of parent. It is for a DEL,
+// which must not fail because of the records of other attachments: so records that cannot be read
+// are ignored.
 func HeldByAnother(n *attachment.Node, parent string, mine ledger.Key) bool {
 	holder, unread := holderOf(n, parent, mine)
 	if unread != nil {
-		n.Log.Warn("cannot read a record; it may hold these RDMA devices", "parentDev", parent, "err", unread)
+		n.Log.Warn("cannot read a record, which may be that of an attachment with these RDMA devices", "parentDev", parent, "err", unread)
 	}
 	return holder != nil
 }
 
-// Check compares what is recorded, or, if RDMA is required and nothing is recorded,
+// Check compares the RDMA devices with the record. If RDMA is required and nothing is recorded, it
 // looks for an RDMA device of the NIC in the pod.
 func (p *Chained) Check(_ context.Context, c *attachment.Checking) error {
 	switch {

@@ -14,12 +14,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// check compares the attachment's RDMA with the record: the mode, the device in
-// its namespace, its port, its GIDs, and that a process of the pod can open it.
+// check compares the attachment's RDMA with the record: the mode, whether the device is in its
+// namespace, its port, its GIDs, and whether a process of the pod can open the device.
 //
-// A port without a cable may have been so at ADD, and recovers by itself. It is a
-// mismatch only if RDMA is required, or if the interface has a carrier. On a bond one
-// member that is in order is enough: the kernel may use only that one.
+// A port without a cable may already have been without a cable at ADD, and it recovers by itself.
+// So an inactive port is a mismatch only if RDMA is required or if the interface has a carrier. On
+// a bond it is enough if one member is in order, because the kernel may use only that member.
 func check(c *attachment.Checking, conf netconf.RDMA) error {
 	r := c.Record
 	if r == nil || r.RDMA == nil {
@@ -39,7 +39,7 @@ func check(c *attachment.Checking, conf netconf.RDMA) error {
 	}
 	active := conf.RDMA == netconf.RDMARequired || c.Link != nil && c.Link.HasCarrier()
 	together := legs(r.RDMA)
-	var failed []error // one for each member of a bond that cannot be used
+	var failed []error // one error for each member of a bond that cannot be used
 	for _, d := range r.RDMA.Devices {
 		err := checkDevice(core, r, d, c.Pod, active)
 		switch {
@@ -93,9 +93,9 @@ func checkDevice(core *rdma.Core, r *ledger.Record, d ledger.RDMADevice, pod *ne
 	return pod.Do(func() error { return openable(uverbs.Path()) })
 }
 
-// openable reports whether a process in the calling thread's namespace can open
-// the char device. A node without it (udev makes it on the host) proves
-// nothing.
+// openable returns an error if a process in the calling thread's namespace cannot open the char
+// device. If the device file does not exist, openable returns nil, because udev makes the file, on
+// the host.
 func openable(path string) error {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {

@@ -6,10 +6,10 @@
 //   - [GIDs] waits for the GIDs of the interface's addresses.
 //   - [Any] releases the devices of any record.
 //
-// The move to the pod is in move.go, the return in release.go.
+// The move to the pod is in move.go. The return is in release.go.
 //
-// The RDMA mode of the machine decides whether devices move: in exclusive mode they
-// do, in shared mode every network namespace sees them all.
+// The RDMA mode of the machine decides whether devices move. In exclusive mode the devices
+// move. In shared mode they do not move, because every network namespace sees all devices.
 //
 // In a plan:
 //

@@ -14,8 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// GIDs is the part that waits for the GIDs of the interface's addresses. The record
-// of the RDMA devices has them.
+// GIDs is the part that waits for the GIDs of the interface's addresses, and records them with the
+// RDMA devices.
 type GIDs struct {
 	attachment.Base
 	Conf netconf.RDMA
@@ -24,9 +24,9 @@ type GIDs struct {
 // Name implements [attachment.Part].
 func (GIDs) Name() string { return "gids" }
 
-// Apply waits for the RoCE v2 GID of each address of the interface, on the ports of
-// the recorded devices, and records them. If RDMA is required, it returns an error if a
-// device, or all devices of a bond, have left the netns, also if there is no address.
+// Apply waits until each address of the interface has a RoCE v2 GID on the ports of the recorded
+// devices, and records these GIDs. If RDMA is required and a device, or all devices of a bond, have
+// left the netns, Apply returns an error, even if the interface has no address.
 func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 	r := tx.Record.RDMA
 	if r == nil {
@@ -52,7 +52,7 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 			return err
 		}
 	}
-	for _, alternatives := range groups { // last, because a driver may reset during the waits
+	for _, alternatives := range groups { // this comes last, because a driver may reset a device during the waits
 		if err := p.present(core, alternatives); err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 	var ports []port
 	for _, d := range alternatives {
 		if d.Port == 0 {
-			continue // InfiniBand: its GIDs do not come from addresses
+			continue // on InfiniBand the GIDs do not come from addresses
 		}
 		device, err := findDevice(core, d)
 		if err != nil {
@@ -101,7 +101,7 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 		found, err := awaitGID(ctx, core, ports, ip, tx.IfName)
 		if peer, ok := peerOf(tx, ip); err != nil && ok {
 			err = failure.New(failure.TryAgain, "the address %s has the peer %s, and the kernel makes the GID of the peer instead", ip, peer).
-				Cure("give the address without a peer")
+				Cure("configure the address without a peer")
 		}
 		if err != nil && p.Conf.RDMA == netconf.RDMARequired {
 			return failure.From(err, failure.TryAgain, "RDMA device %s", ports[0].Name).Cure(`raise "gidTimeout", or see the GID table: rdma link, show_gids`)
@@ -128,12 +128,13 @@ type port struct {
 	recorded ledger.RDMADevice
 }
 
-// legWait bounds the wait for the GIDs of a bond's other members after the first GID. The
-// kernel adds the GIDs of all members at once, but none to a member that it does not use.
+// legWait bounds the wait for the GIDs of a bond's other members after the first GID. The kernel
+// adds the GIDs of all members at the same time, but it adds none for a member that it does not
+// use.
 const legWait = 200 * time.Millisecond
 
-// awaitGID waits until one of the ports has the GID of the address, and for a moment for
-// the others.
+// awaitGID waits until one of the ports has the GID of the address. Then it waits a moment longer
+// for the other ports.
 func awaitGID(ctx context.Context, core *rdma.Core, ports []port, ip netip.Addr, ifName string) ([]ledger.GID, error) {
 	first, err := awaitFirst(ctx, core, ports, ip, ifName)
 	if err != nil {
@@ -161,7 +162,7 @@ type firstGID struct {
 	port int // index of its port
 }
 
-// awaitFirst waits until one of the ports has the GID.
+// awaitFirst waits until one of the ports has the GID of the address.
 func awaitFirst(ctx context.Context, core *rdma.Core, ports []port, ip netip.Addr, ifName string) (firstGID, error) {
 	const turn = 50 * time.Millisecond
 	for i := 0; ; i = (i + 1) % len(ports) {

@@ -12,12 +12,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// netdevPart is the name of the part of the NIC's netdev.
+// netdevPart is the name of the part that moves the NIC's netdev.
 const netdevPart = "netdev"
 
-// losesInfiniBand returns an error if l, which is in the pod already, is an InfiniBand interface, because its
-// RDMA device is to move. ib_ipoib, a client of the RDMA device, makes the interface. The move destroys it with
-// its addresses and settings, and makes another one in init_net (ipoib_add_one). A nil l is no interface.
+// losesInfiniBand returns an error if l is an InfiniBand interface. l is already in the pod, and
+// its RDMA device is to move. ib_ipoib, a client of the RDMA device, makes the interface. The move
+// of the device destroys the interface with its addresses and settings, and ib_ipoib makes another
+// interface in init_net (ipoib_add_one). l is nil if there is no interface.
 func losesInfiniBand(l *link.Link, device string) error {
 	if l == nil || l.Encap != "infiniband" {
 		return nil
@@ -25,8 +26,9 @@ func losesInfiniBand(l *link.Link, device string) error {
 	return fmt.Errorf("RDMA is in exclusive mode, and the kernel destroys an InfiniBand interface when its RDMA device %s moves", device)
 }
 
-// Confirm is the guardrail for the ports of one HCA: with each move of the RDMA device the kernel destroys the
-// InfiniBand interfaces of all its ports, wherever they are. Of two ADDs at a time both may be refused.
+// Confirm applies the guardrail for the ports of one HCA. Each time the RDMA device moves, the
+// kernel destroys the InfiniBand interfaces of all its ports, wherever they are. If two ADDs run at
+// the same time, both may be refused.
 func (p Moving) Confirm(tx *attachment.Tx) error {
 	if !tx.Record.LendsNetdev() || tx.Record.Loan.Snapshot == nil || tx.Record.Loan.Snapshot.IPoIB == nil {
 		return nil
@@ -42,7 +44,7 @@ func (p Moving) Confirm(tx *attachment.Tx) error {
 		return moves && r.LendsNetdev() && r.Loan.Identity.ParentDev == parent
 	})
 	for _, err := range errs {
-		tx.Node.Log.Warn("cannot read a record; it may be of another port of the HCA", "nic", tx.Record.Loan.Name, "err", err)
+		tx.Node.Log.Warn("cannot read a record, which may be that of another port of the HCA", "nic", tx.Record.Loan.Name, "err", err)
 	}
 	if len(others) == 0 {
 		return nil
@@ -64,8 +66,8 @@ func guardManager(device, nicName string, ports []rdma.Port, allow []string) err
 	return nil
 }
 
-// makes returns the function by which [guardInUse] leaves out the kernel client that makes the NIC l: ib_ipoib,
-// if l is an InfiniBand interface.
+// makes returns the argument own for [guardInUse]. If the NIC l is an InfiniBand interface, own
+// leaves out the kernel client ib_ipoib, which makes the interface.
 func makes(l *link.Link) func(rdma.User) bool {
 	if l.IsIPoIB() {
 		return rdma.User.IsIPoIB
@@ -73,12 +75,13 @@ func makes(l *link.Link) func(rdma.User) bool {
 	return nobody
 }
 
-// nobody reports false for each user: with it [guardInUse] counts all.
+// nobody returns false for every user. As own of [guardInUse], it makes every user count.
 func nobody(rdma.User) bool { return false }
 
-// guardInfiniBand returns an error if the move of the device d of tx.Parent, an InfiniBand interface, would
-// destroy other interfaces, or take the port from a subnet manager, unless allow overrides that guardrail.
-// The part of the netdev guards children in this namespace.
+// guardInfiniBand returns an error if the move of d would destroy other interfaces, or would take
+// the port from a subnet manager. d is the device of tx.Parent, an InfiniBand interface.
+// guardInfiniBand returns nil if allow overrides the guardrail. The part of the netdev guards the
+// children in this namespace.
 func guardInfiniBand(tx *attachment.Tx, core *rdma.Core, d rdma.Device, allow []string) error {
 	ports, err := core.Ports(d)
 	if err != nil {

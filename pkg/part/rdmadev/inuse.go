@@ -14,16 +14,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// guardInUse waits for useWait, because a program that only lists the devices (ibv_devinfo,
-// a health check) opens all of them for a moment.
+// guardInUse waits up to useWait, because a program that only lists the devices (ibv_devinfo, a
+// health check) opens all of them for a moment.
 const (
 	useWait  = time.Second
 	usePause = 50 * time.Millisecond
 )
 
-// guardInUse returns an error if the device d, which is to move with the NIC, is in use on
-// the host for longer than useWait, unless allow overrides that guardrail. A user for which own
-// returns true belongs to the NIC, and does not count.
+// guardInUse returns an error if the device d, which is to move with the NIC, is in use on the host
+// for longer than useWait. It returns nil if allow overrides that guardrail. A user for which own
+// returns true belongs to the NIC, so it does not count.
 func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma.Device, nicName string, own func(rdma.User) bool, allow []string) error {
 	if slices.Contains(allow, netconf.AllowInUse) {
 		return nil

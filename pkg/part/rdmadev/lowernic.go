@@ -20,13 +20,13 @@ import (
 
 // lowerNIC is the NIC behind a pod's interface that another plugin made.
 type lowerNIC struct {
-	parent string     // its device on the host: a PCI address or an auxiliary device; "" if unknown
+	parent string     // the NIC's device on the host: a PCI address or an auxiliary device; "" if unknown
 	pod    *link.Link // the interface in the pod, nil if there is none (DPDK)
-	// netdev is the NIC's netdev: the interface itself, or the link that it lies
-	// on; nil if neither is the device's. The link below a macvlan may be a VLAN
-	// or a bond, which has no parent.
+	// netdev is the NIC's netdev: either the interface itself, or the link on which the
+	// interface lies. It is nil if neither belongs to the device. The link below a macvlan may
+	// be a VLAN or a bond, which has no parent device.
 	netdev *link.Link
-	netns  *netns.Netns // where netdev is
+	netns  *netns.Netns // the netns of netdev
 }
 
 func (b *lowerNIC) String() string {
@@ -36,15 +36,16 @@ func (b *lowerNIC) String() string {
 	return "device " + b.parent
 }
 
-// unknown reports whether neither a device nor a VLAN or bond was found.
+// unknown reports whether no device was found, and no VLAN or bond either.
 func (b *lowerNIC) unknown() bool { return b.parent == "" && !(b.child() && b.netdev.IsStacked()) }
 
-// child reports whether the pod has an interface on the NIC (a macvlan) and not the NIC
+// child reports whether the pod has an interface that lies on the NIC (a macvlan), but not the NIC
 // itself.
 func (b *lowerNIC) child() bool { return b.netdev != nil && b.netdev != b.pod }
 
-// findBehind finds the NIC: by the runtime's ID, or else by the interface. It
-// ignores an ID that is no device of this host (a device plugin's own number).
+// findBehind finds the NIC by the device ID that the runtime passed. If there is no such ID, it
+// finds the NIC by the interface. It ignores an ID that is not a device of this host, because some
+// device plugins use numbers of their own.
 func findBehind(n *attachment.Node, c *attachment.Call, pod *netns.Netns, conf *netconf.RDMAChained) (*lowerNIC, error) {
 	host := n.Host()
 	l, err := link.ByName(pod, c.IfName)
@@ -87,21 +88,22 @@ func (b *lowerNIC) isOn(parent string) bool {
 	return err == nil && slices.ContainsFunc(below, func(l *link.Link) bool { return l.ParentDev == parent })
 }
 
-// unknownNIC returns an error only if the configuration requires RDMA.
+// unknownNIC returns the error for a NIC that was not found, or nil if the configuration does not
+// require RDMA.
 func unknownNIC(c *attachment.Call, conf *netconf.RDMAChained) error {
 	if conf.RDMA.RDMA != netconf.RDMARequired {
 		return nil
 	}
 	what := fmt.Sprintf("the interface %s of netns %s belongs to no device of this host", c.IfName, c.Netns)
 	if ids := conf.IDs(); len(ids) > 0 {
-		what += fmt.Sprintf(", and the device id %q names none", ids[0])
+		what += fmt.Sprintf(", and the device id %q names no device either", ids[0])
 	}
 	return failure.New(failure.NICNotFound, `"rdma" is required, but %s`, what).
-		Cure(`set "deviceID" to its NIC's PCI address or auxiliary device; or set "rdma": "auto" for interfaces without RDMA`)
+		Cure(`set "deviceID" to the PCI address or the auxiliary device of the NIC; or set "rdma": "auto" for interfaces without RDMA`)
 }
 
-// lower returns the NIC, VLAN or bond on which an interface of the pod is stacked, and
-// its netns: the host's, or the pod's as well.
+// lower returns the NIC, VLAN or bond on which an interface of the pod is stacked. It also returns
+// the netns of that link, which is either the host netns or the pod netns.
 func lower(n *attachment.Node, pod *netns.Netns, l *link.Link) (*link.Link, *netns.Netns) {
 	ns := pod
 	if l.LowerInOtherNetns {
@@ -114,15 +116,16 @@ func lower(n *attachment.Node, pod *netns.Netns, l *link.Link) (*link.Link, *net
 }
 
 var (
-	// errNoDevice: the NIC has no RDMA device here.
+	// errNoDevice is wrapped if the NIC has no RDMA device here.
 	errNoDevice = errors.New("it has no RDMA device")
-	// errOtherNetns is an errNoDevice of a NIC that has one somewhere else.
+	// errOtherNetns is wrapped if the NIC has an RDMA device, but in another netns. It wraps
+	// errNoDevice.
 	errOtherNetns = fmt.Errorf("%w here", errNoDevice)
-	// errNotForPod: the interface's RDMA device cannot be the pod's in this mode.
+	// errNotForPod is wrapped if the pod cannot use the interface's RDMA device in this mode.
 	errNotForPod = errors.New("its RDMA device cannot be used in this pod")
 )
 
-// nicOf returns the NIC as it was on the host: its netdev, if it has one, is in the pod
+// nicOf returns the NIC as it was on the host. If the NIC has a netdev, that netdev is in the pod
 // now, and its alias is its name on the host.
 func nicOf(n *attachment.Node, b *lowerNIC) *nic.NIC {
 	host := n.Host()
@@ -147,9 +150,9 @@ type place struct {
 	ns   *netns.Netns
 }
 
-// devicesOf returns the RDMA devices of a host's device, and their place: on
-// the host, or already in the pod if another plugin moved them. It waits for
-// those on their way to the host from a dead pod.
+// devicesOf returns the RDMA devices of parent, a device of the host, and the place where they are:
+// on the host, or already in the pod if another plugin moved them. It waits for devices that are on
+// their way from a dead pod to the host.
 func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...place) (found []rdma.Device, in place, err error) {
 	host := tx.Node.Host()
 	waiting, cancel := context.WithTimeout(ctx, homeWait)
@@ -167,16 +170,15 @@ func devicesOf(ctx context.Context, tx *attachment.Tx, parent string, places ...
 	})
 	if wait.Ended(waiting, err) {
 		err = failure.From(errOtherNetns, failure.NICLent, "device %s: on the host, and in netns %s", parent, tx.Netns).
-			Cure("find it with `ip -all netns exec rdma dev`, and end the process that has it")
+			Cure("find the RDMA device with `ip -all netns exec rdma dev`, and end the process that uses it")
 	}
 	return found, in, err
 }
 
-// fits reports whether the RDMA device belongs to the NIC. A function can have
-// several netdevs and RDMA devices, and an RDMA device several ports. The port
-// of a netdev that has left for the pod shows none on the host, like a port of
-// InfiniBand. A device that is to move must not take RDMA away from a NIC that
-// stays.
+// fits reports whether the RDMA device d belongs to the NIC. A function can have several netdevs
+// and several RDMA devices, and an RDMA device can have several ports. If the netdev of a port has
+// moved to the pod, the port has no netdev on the host, like a port of InfiniBand. If move is true,
+// fits returns an error if the move of d would take RDMA away from a NIC that stays.
 func fits(tx *attachment.Tx, in place, d rdma.Device, b *lowerNIC, move bool, allow []string) (bool, error) {
 	ports, err := in.core.Ports(d)
 	if err != nil {
@@ -210,9 +212,9 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *lowerNIC, move bool, al
 	return true, nil
 }
 
-// checkUnused fails if the host needs the netdev of the port p with its RDMA device:
-// another NIC than the pod's, or, if the pod has no interface at all, one that
-// a guardrail protects.
+// checkUnused returns an error if the host needs the RDMA device d for the netdev of the port p. If
+// the pod has an interface, the host needs d for every other NIC. If the pod has no interface at
+// all, the host needs d for a NIC that a guardrail protects.
 func checkUnused(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *lowerNIC, allow []string) error {
 	if b.netdev == nil {
 		v, err := link.ReadView(tx.Node.Netns, p.Netdev)
@@ -224,9 +226,9 @@ func checkUnused(tx *attachment.Tx, d rdma.Device, p rdma.Port, b *lowerNIC, all
 	return nic.GuardSharedRDMA(d.Name, tx.IfName, p.NetdevName, allow)
 }
 
-// sharedBy returns the record of the RDMA devices that serve the interface's NIC in shared
-// mode, found by the netdevs of their ports. It is nil if no port has such a netdev, as on
-// InfiniBand, or if the NIC has no netdev.
+// sharedBy returns the record of the RDMA devices that serve the interface's NIC in shared mode. It
+// finds the devices by the netdevs of their ports. It returns nil if the NIC has no netdev, or if
+// no port has the NIC's netdev, as on InfiniBand.
 func (b *lowerNIC) sharedBy() (*ledger.RDMA, error) {
 	if b.netdev == nil {
 		return nil, nil
@@ -252,8 +254,8 @@ func (b *lowerNIC) sharedBy() (*ledger.RDMA, error) {
 	return r, nil
 }
 
-// notePorts records the interface's port of each device: the kernel reports it
-// only in the namespace that has both.
+// notePorts records which port of each device belongs to the interface. The kernel reports that
+// only in a namespace that has both the device and the interface.
 func notePorts(tx *attachment.Tx, b *lowerNIC) error {
 	if b.netdev == nil {
 		return nil

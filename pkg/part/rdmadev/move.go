@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// moveWait bounds one move of an RDMA device, and the wait for the node's lock: on a
+// moveWait bounds one move of an RDMA device. It also bounds the wait for the node's lock: on a
 // node with eight NICs, at most eight moves come before ours.
 const moveWait = 30 * time.Second
 
@@ -60,13 +60,13 @@ func moveOne(ctx context.Context, tx *attachment.Tx, host, pod *rdma.Core, d *le
 	began := time.Now()
 	arrived, err := host.Move(ctx, *device, pod)
 	tx.NoteMove(time.Since(began))
-	return arrived.Device, errors.Join(err, noteName(tx, d, arrived.Before)) // it may have moved in spite of err
+	return arrived.Device, errors.Join(err, noteName(tx, d, arrived.Before)) // the device may have moved in spite of err
 }
 
-// noteName records the name under which the device leaves the host, which is the one that
-// it returns under. udev names a device some time after its driver has made it: it may have
-// done so since Claim. The name that the device has in the pod is no evidence, because the
-// pod may have chosen it.
+// noteName records the name under which the device leaves the host. The device gets this name back
+// when it returns. The name may have changed since Claim, because udev names a device some time
+// after its driver has made it. The name that the device has in the pod cannot be used, because the
+// pod may have chosen that name.
 func noteName(tx *attachment.Tx, d *ledger.RDMADevice, name string) error {
 	if name == "" || name == d.Name {
 		return nil
@@ -79,23 +79,23 @@ func noteName(tx *attachment.Tx, d *ledger.RDMADevice, name string) error {
 // soon as the move ends.
 const serveWait = 5 * time.Second
 
-// keepCM restores the RDMA-CM settings that the device had on the host, and sets the type
-// of service to tos unless that is nil.
+// keepCM restores the RDMA-CM settings that the device had on the host. If tos is not nil, keepCM
+// sets the type of service to tos.
 func keepCM(ctx context.Context, n *attachment.Node, pod *rdma.Core, device rdma.Device, recorded ledger.RDMADevice, tos *int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serveWait)
 	defer cancel()
 	for _, c := range pod.Restore(ctx, device, device.CMSettings(recorded.Settings, tos)) {
 		if tos != nil && strings.HasSuffix(c.Setting, rdma.CMTypeOfService) {
-			return failure.From(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting).Cure(`load rdma_cm, or leave out "roceTos"`)
+			return failure.From(c.Err, failure.Kernel, "RDMA device %s: set %s", device.Name, c.Setting).Cure(`load rdma_cm, or remove "roceTos"`)
 		}
 		n.Log.Warn("cannot keep an RDMA-CM setting in the pod", "device", device.Name, "setting", c.Setting, "err", c.Err)
 	}
 	return nil
 }
 
-// needsMove returns an error if a type of service is configured for devices that do not
-// move: RDMA-CM has one type of service for each port, and such a port serves all network
-// namespaces.
+// needsMove returns an error if a type of service is configured for devices that do not move.
+// RDMA-CM has one type of service for each port, and a port of a device that does not move serves
+// all network namespaces.
 func needsMove(tos *int, r *ledger.RDMA) error {
 	if tos == nil || r == nil || slices.ContainsFunc(r.Devices, func(d ledger.RDMADevice) bool { return d.Lent }) {
 		return nil
@@ -104,7 +104,7 @@ func needsMove(tos *int, r *ledger.RDMA) error {
 		return failure.New(failure.NotAvailable, `"roceTos": another plugin has already moved the RDMA device into the pod`).
 			Cure(`give "roceTos" to host-device of rail-cni, or leave it out`)
 	}
-	return failure.New(failure.NotAvailable, `"roceTos": RDMA is in shared mode, in which the RDMA device and its settings are the host's`).
+	return failure.New(failure.NotAvailable, `"roceTos": RDMA is in shared mode, in which the RDMA device and its settings belong to the host`).
 		Cure(`set it on the host (cma_roce_tos); or %s; or leave out "roceTos"`, rdma.AtBoot(rdma.Exclusive))
 }
 

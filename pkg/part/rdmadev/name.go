@@ -16,19 +16,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// nameTries bounds the tries to free a name: other processes that return
-// devices rename concurrently.
+// nameTries bounds the number of tries to free a name. More than one try may be needed, because
+// other processes that return devices rename devices at the same time.
 const nameTries = 5
 
-// namePause is the pause between them.
+// namePause is the pause between two tries.
 const namePause = 20 * time.Millisecond
 
-// RestoreName restores the name of a returned device, if it was renamed in the
-// pod. If a pod gave this name to another lent device, that one is renamed
-// first: names are unique on the machine or, in kernels with names for each
-// namespace, in the namespace. If a device that is not lent has the name, as a
-// Soft-RoCE device of a pod may, d gets an unused name: it must not keep the one
-// that its pod gave it, nor its pod from ending.
+// RestoreName restores the name of the returned device d, if d was renamed in the pod. Names are
+// unique on the machine or, in kernels with names for each namespace, in the namespace. So if a pod
+// gave the name to another lent device, that other device is renamed first. If a device that is not
+// lent has the name (for example a Soft-RoCE device of a pod), d gets an unused name. Then d
+// neither keeps the name that its pod gave it, nor prevents the pod from ending.
 func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home *netns.Netns, d *rdma.Device, name string) error {
 	if d == nil || d.Name == name {
 		return nil
@@ -36,7 +35,7 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 	err := core.Rename(*d, name)
 	for try := 1; try < nameTries && errors.Is(err, unix.EEXIST); try++ {
 		if !makeWay(n, home, d, name) {
-			_ = wait.For(ctx, namePause) // the other device may be on its way, and about to be renamed
+			_ = wait.For(ctx, namePause) // the other device may be on its way to the host, and will then be renamed
 		}
 		err = core.Rename(*d, name)
 	}
@@ -49,12 +48,12 @@ func RestoreName(ctx context.Context, n *attachment.Node, core *rdma.Core, home 
 		}
 	}
 	return failure.From(err, failure.NotReturned, "the RDMA device %s was returned as %s", name, d.Name).
-		Cure("`rdma dev` shows which device has the name; rename or delete that one, then `rdma dev set %s name %s`", d.Name, name)
+		Cure("see `rdma dev` for the device that has the name; rename or delete that device, then `rdma dev set %s name %s`", d.Name, name)
 }
 
-// makeWay renames the lent device that a pod gave this name to; its own return
-// restores its name. A device that is not lent keeps the name. makeWay reports
-// whether the name may be free now.
+// makeWay makes name free if a pod gave that name to another lent device: it renames the other
+// device, which gets its own name back when it returns. A device that is not lent keeps the name.
+// makeWay reports whether the name may be free now.
 func makeWay(n *attachment.Node, home *netns.Netns, d *rdma.Device, name string) bool {
 	records, _ := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { return r.RDMA != nil }) // a device with an unreadable record stays
 	for _, r := range records {
@@ -85,14 +84,14 @@ func renamedAway(r *ledger.Record, o ledger.RDMADevice, home *netns.Netns, name 
 	}
 	first, err := netns.Open(netns.InitPath)
 	if err != nil {
-		return false // a container may not open it
+		return false // a container may not be permitted to open init_net
 	}
 	defer first.Close()
 	return !first.ID.Equal(home.ID) && renameToUnused(first, o, name)
 }
 
-// renameToUnused renames the device o of the namespace to an unused name, if it is called
-// name. It reports whether it did.
+// renameToUnused renames the device o in the namespace ns to an unused name, if the device has the
+// given name. It reports whether it renamed the device.
 func renameToUnused(ns *netns.Netns, o ledger.RDMADevice, name string) bool {
 	core, err := rdma.Open(ns)
 	if err != nil {
@@ -107,12 +106,12 @@ func renameToUnused(ns *netns.Netns, o ledger.RDMADevice, name string) bool {
 	return err == nil
 }
 
-// renameToFree renames a device to an unused name, and returns that.
+// renameToFree renames a device to an unused name, and returns that name.
 func renameToFree(core *rdma.Core, d rdma.Device) (name string, err error) {
 	for try := range nameTries {
 		name = fmt.Sprintf("rail-%d", d.Index)
 		if try > 0 {
-			name += fmt.Sprintf("-%d", try) // a pod may have taken that name too
+			name += fmt.Sprintf("-%d", try) // a pod may have used the last name too
 		}
 		if err = core.Rename(d, name); !errors.Is(err, unix.EEXIST) {
 			break

@@ -12,12 +12,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Partition is the part that checks that the port of the lent InfiniBand device is a member of the network's partition. It
-// comes after the part that waits for the link: the subnet manager fills the table of keys when it makes the port active.
+// Partition is the part that checks that the port of the lent InfiniBand device is a member of the
+// network's partition. It comes after the part that waits for the link, because the subnet manager
+// fills the table of keys when it makes the port active.
 type Partition struct {
 	attachment.Base
-	Key      uint16        // 0 is any partition
-	Required bool          // ADD fails if the port is not a member; else that is logged
+	Key      uint16        // 0 means any partition
+	Required bool          // if the port is not a member, ADD fails; without Required it only logs that
 	Wait     time.Duration // for the fabric manager, if Required
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Ports is the part that waits until the interface's RDMA ports are active. It comes after
-// the part that waits for the carrier.
+// Ports is the part that waits until the interface's RDMA ports are active. It comes after the part
+// that waits for the carrier.
 type Ports struct {
 	attachment.Base
 	Wait netconf.LinkWait
@@ -21,8 +21,8 @@ type Ports struct {
 // Name implements [attachment.Part].
 func (Ports) Name() string { return "ports" }
 
-// Apply waits for the ports, unless the interface has no carrier: then no port is
-// active, and the part before has reported it.
+// Apply waits for the ports. It does not wait if the interface has no carrier, because then no port
+// is active, and the previous part has already reported that.
 func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 	r := tx.Record.RDMA
 	alone := tx.Record.Loan != nil && tx.Record.Loan.RDMAAlone
@@ -34,10 +34,10 @@ func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	defer core.Close()
-	ofBond := legs(r) // any one of them will do
+	ofBond := legs(r) // it is enough if one of them is active
 	for _, d := range r.Devices {
 		if d.Port == 0 {
-			continue // unknown, or InfiniBand: its carrier implies an active port
+			continue // the port is unknown, or it is InfiniBand, where a carrier implies an active port
 		}
 		some := []ledger.RDMADevice{d}
 		if ofBond != nil {
@@ -71,7 +71,7 @@ func (p Carrier) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return linkwait.Carrier(ctx, tx, p.Chained.Conf.LinkWait(), p.Chained.nic.pod.Index)
 }
 
-// inactive returns "" if the port of one of the devices is active, and otherwise what the
+// inactive returns "" if the port of one of the devices is active. Otherwise it returns what the
 // last device lacks.
 func inactive(core *rdma.Core, devices []ledger.RDMADevice) (lacks string, err error) {
 	for _, d := range devices {

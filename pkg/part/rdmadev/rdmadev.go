@@ -27,20 +27,21 @@ func (devices) Recorded(r *ledger.Record) bool { return r.RDMA != nil }
 // Any is the part that releases the RDMA devices of a record, of any plugin.
 type Any struct{ devices }
 
-// Moving is the part for the RDMA devices of a NIC that is lent. In exclusive
-// mode they move before the netdev, because their move can be refused. They
-// also return before it: on InfiniBand the move destroys the netdev, and the kernel
-// makes another one in init_net.
+// Moving is the part for the RDMA devices of a NIC that is lent. In exclusive mode the devices move
+// before the netdev, because the kernel may refuse their move. The devices also return before the
+// netdev, because on InfiniBand their move destroys the netdev, and the kernel makes another netdev
+// in init_net.
 type Moving struct {
 	devices
 	Conf  netconf.RDMA
 	Allow []string // guardrails that the network overrides
-	TOS   *int     // type of service of RDMA-CM in the pod; nil keeps the host's
-	// Isolated: the devices must move, so the RDMA mode must be exclusive.
+	TOS   *int     // type of service of RDMA-CM in the pod; if nil, the host's value stays
+	// Isolated is set if the devices must move, so that the RDMA mode must be exclusive.
 	Isolated bool
 }
 
-// Claim records the RDMA devices of tx.Parent, or those of a function that has no netdev.
+// Claim records the RDMA devices of tx.Parent, or the RDMA devices of a function that has no
+// netdev.
 func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if tx.Parent == nil {
 		return p.claimAlone(ctx, tx)
@@ -52,7 +53,7 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	if err := p.checkIsolation(tx, r); err != nil {
 		return err
 	}
-	if tx.Record.Rebinds() { // whatever "rdma" is
+	if tx.Record.Rebinds() { // for any value of "rdma"
 		if err := p.guardRebind(ctx, tx); err != nil {
 			return err
 		}
@@ -77,7 +78,8 @@ func (p Moving) Claim(ctx context.Context, tx *attachment.Tx) (err error) {
 	return needsMove(p.TOS, r)
 }
 
-// checkIsolation returns an error if the devices r, nil for none, must move and cannot.
+// checkIsolation returns an error if the devices of r must move but cannot move. r is nil if there
+// are no devices.
 func (p Moving) checkIsolation(tx *attachment.Tx, r *ledger.RDMA) error {
 	switch {
 	case !p.Isolated || r != nil && r.Mode == string(rdma.Exclusive):
@@ -90,7 +92,8 @@ func (p Moving) checkIsolation(tx *attachment.Tx, r *ledger.RDMA) error {
 		Cure(`%s; or remove "rdmaIsolation"`, rdma.AtBoot(rdma.Exclusive))
 }
 
-// guardRebind returns an error if the host needs the RDMA device of the lent function, which a new bind of its driver destroys.
+// guardRebind returns an error if the host needs the RDMA device of the lent function. Binding the
+// driver again would destroy that device.
 func (p Moving) guardRebind(ctx context.Context, tx *attachment.Tx) error {
 	core, err := rdma.Open(tx.Node.Host().Netns)
 	if err != nil {
@@ -108,7 +111,8 @@ func (p Moving) guardRebind(ctx context.Context, tx *attachment.Tx) error {
 	return p.guard(ctx, tx, all)
 }
 
-// guard returns an error if the host needs one of the devices, or what the kernel destroys with its move.
+// guard returns an error if the host needs one of the devices, or something that the kernel
+// destroys when a device moves.
 func (p Moving) guard(ctx context.Context, tx *attachment.Tx, devices []ledger.RDMADevice) error {
 	core, err := rdma.Open(tx.Node.Host().Netns)
 	if err != nil {
@@ -130,8 +134,9 @@ func (p Moving) guard(ctx context.Context, tx *attachment.Tx, devices []ledger.R
 	return nil
 }
 
-// Apply moves the RDMA devices into the pod. The kernel then replaces an InfiniBand interface by
-// a new one, which the netdev's part releases even if that part's Apply is not reached.
+// Apply moves the RDMA devices into the pod. The kernel then replaces an InfiniBand interface by a
+// new interface. The part of the netdev releases the new interface even if the Apply of that part
+// is never called.
 func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if tx.Record.MadeAnew() {
 		tx.Begin(netdevPart)
@@ -139,9 +144,9 @@ func (p Moving) Apply(ctx context.Context, tx *attachment.Tx) error {
 	return p.move(ctx, tx, p.TOS)
 }
 
-// stays returns an error because the interface to lend, a VLAN, gets no RDMA: the RDMA
-// device belongs to the link below it, which stays on the host. If RDMA is not required,
-// stays logs the error and returns nil.
+// stays returns the error that the interface to lend, a VLAN, gets no RDMA, because the RDMA device
+// belongs to the link below the VLAN, which stays on the host. If RDMA is not required, stays logs
+// the error and returns nil.
 func (p Moving) stays(tx *attachment.Tx, d ledger.RDMADevice) error {
 	err := failure.New(failure.NotAvailable, "RDMA is in exclusive mode: the RDMA device %s stays on the host with %s, on which %s lies",
 		d.Name, d.Netdev, tx.Parent.Name).
@@ -164,7 +169,8 @@ func (p Moving) Available(n *attachment.Node) error { return available(n, p.Conf
 type Shared struct {
 	devices
 	Conf netconf.RDMA
-	// InPod is set if the NIC is the pod's own, and thereby its RDMA device.
+	// InPod is set if the NIC belongs to the pod. Then the RDMA device of the NIC belongs to the
+	// pod too.
 	InPod bool
 }
 
@@ -190,9 +196,9 @@ func (p Shared) Claim(_ context.Context, tx *attachment.Tx) error {
 	return nil
 }
 
-// Apply makes sure that the GID tables of the ports have room for the addresses: the
-// kernel silently drops them if a table is full. With "auto" on a VLAN or bond, the pod then
-// gets no RDMA instead of an error.
+// Apply makes sure that the GID tables of the ports have room for the addresses, because the kernel
+// silently drops GIDs if a table is full. If a table has no room, Apply returns an error. With
+// "auto" on a VLAN or bond it returns no error, and the pod gets no RDMA.
 func (p Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 	if tx.Record.RDMA == nil || tx.Parent.IsIPoIB() { // only RoCE has GIDs of addresses
 		return nil
@@ -209,8 +215,8 @@ func (p Shared) Apply(_ context.Context, tx *attachment.Tx) error {
 	return full
 }
 
-// fullTable returns full, an error about a port whose table has no room for the addresses,
-// or err if a table cannot be read.
+// fullTable returns the error full if the table of a port has no room for the addresses, and err if
+// a table cannot be read.
 func fullTable(tx *attachment.Tx) (full, err error) {
 	core, err := rdma.Open(tx.Node.Netns)
 	if err != nil {
@@ -227,7 +233,7 @@ func fullTable(tx *attachment.Tx) (full, err error) {
 			return nil, err
 		}
 		if need := rdma.EntriesOf(len(tx.Layer3.Addresses())); table.Free() < need {
-			return failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, %d are needed",
+			return failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, but %d are needed",
 				d.Name, d.Port, table.Free(), table.Size, need).
 				Cure(`end other pods on this NIC, or spread them over more NICs; "rdma": "off" saves no entries`), nil
 		}
@@ -246,9 +252,9 @@ func (p Shared) Available(n *attachment.Node) error {
 	return available(n, p.Conf, true)
 }
 
-// find returns the RDMA devices of the NIC l of the host and whether they move.
-// It returns nil if there is nothing to do: the configuration is off, or it is
-// auto and the NIC has none.
+// find returns the record of the RDMA devices of l, a NIC of the host. The record has whether the
+// devices move. find returns nil if there is nothing to do: either "rdma" is "off", or "rdma" is
+// "auto" and the NIC has no RDMA device.
 func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (*ledger.RDMA, error) {
 	host := n.Host()
 	if conf.RDMA == netconf.RDMAOff || conf.RDMA == netconf.RDMAAuto && !host.HasRDMA(l) && !isServed(n, l) {
@@ -269,7 +275,7 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 		return nil, err
 	}
 	if mode == rdma.Shared {
-		allow = []string{netconf.AllowSharedRDMA} // nothing moves, so no other NIC loses it
+		allow = []string{netconf.AllowSharedRDMA} // the device does not move, so no other NIC loses it
 	}
 	found, err := ofNIC(core, host.Netns, l, mode, allow)
 	if err != nil {
@@ -282,20 +288,20 @@ func find(n *attachment.Node, l *link.Link, conf netconf.RDMA, allow []string) (
 	if len(found) == 0 {
 		if required {
 			return nil, failure.New(failure.NotAvailable, `"rdma" is required, but %s has no RDMA device in this netns`, l.Name).
-				Cure("load its RDMA driver, or choose a NIC that has one (`rdma link`)")
+				Cure("load its RDMA driver, or choose a NIC that has an RDMA device (see `rdma link`)")
 		}
 		return nil, nil
 	}
 	return &ledger.RDMA{Mode: string(mode), Devices: found}, nil
 }
 
-// warnStays logs why the RDMA device of the NIC l is not lent with it.
+// warnStays logs why the RDMA device of the NIC l is not lent with the NIC.
 func warnStays(n *attachment.Node, l *link.Link, why error) {
 	n.Log.Warn("RDMA device stays on the host", "nic", l.Name, "err", why)
 }
 
-// ofNIC returns the RDMA devices of the NIC l, or of the links by which its packets
-// leave. A device that moves must serve no other NIC.
+// ofNIC returns the RDMA devices of the NIC l, or of the links by which the packets of l leave. It
+// returns an error if a device that moves serves another NIC too.
 func ofNIC(core *rdma.Core, host *netns.Netns, l *link.Link, mode rdma.Mode, allow []string) ([]ledger.RDMADevice, error) {
 	if mode == rdma.Exclusive {
 		device, others, err := ofBond(core, host, l)
@@ -322,7 +328,8 @@ func ofNIC(core *rdma.Core, host *netns.Netns, l *link.Link, mode rdma.Mode, all
 	return found, nil
 }
 
-// recordOf returns the record of an RDMA device, with its settings if it is lent.
+// recordOf returns the record of an RDMA device. The record has the settings of the device if lent
+// is true.
 func recordOf(core *rdma.Core, d rdma.Device, lent bool) ledger.RDMADevice {
 	r := ledger.RDMADevice{Name: d.Name, NodeGUID: d.NodeGUID, ParentDev: d.ParentDev, Lent: lent}
 	if u, err := core.Uverbs(d); err == nil {
@@ -355,10 +362,9 @@ func where(r *ledger.RDMA, n *attachment.Node, pod *netns.Netns) *netns.Netns {
 	return n.Netns
 }
 
-// available returns the reason why the RDMA part of an ADD on a NIC of this
-// host cannot work now; it returns nil unless RDMA is required. shares is true
-// for a plugin whose pods share the device, which exclusive mode does not
-// allow.
+// available returns the reason why the RDMA part of an ADD on a NIC of this host cannot work now.
+// If RDMA is not required, it returns nil. shares is true for a plugin whose pods share the device,
+// which is impossible in exclusive mode.
 func available(n *attachment.Node, conf netconf.RDMA, shares bool) error {
 	if conf.RDMA != netconf.RDMARequired {
 		return nil

@@ -16,15 +16,16 @@ import (
 )
 
 // recreatedWait bounds the wait for a device that was moved into a running pod. A privileged
-// process there can take it away at once, and the node's lock is held meanwhile.
+// process in the pod can take the device away at once. The node's lock is held during the wait, so
+// the wait must be short.
 const recreatedWait = 5 * time.Second
 
-// HasLent reports whether the record says that RDMA devices have moved into the pod.
+// HasLent reports whether RDMA devices have moved into the pod, by the record.
 func HasLent(r *ledger.Record) bool { return len(lentOf(r)) > 0 }
 
-// OnHost returns a function that reports whether a device which a record says is lent is
-// on the host. It enters no pod: a socket there would delay the end of a dying pod's
-// netns, and so the return of its NICs.
+// OnHost returns a function that reports whether an RDMA device of the record r is on the host
+// although the record lends it to a pod. OnHost does not enter the netns of any pod, because a
+// socket there would delay the end of a dying pod's netns, and thereby the return of its NICs.
 func OnHost(n *attachment.Node) (func(r *ledger.Record) bool, error) {
 	var devices []rdma.Device
 	core, err := rdma.Open(n.Netns)
@@ -32,7 +33,7 @@ func OnHost(n *attachment.Node) (func(r *ledger.Record) bool, error) {
 		defer core.Close()
 		devices, err = core.Devices()
 	}
-	if err != nil && !errors.Is(err, rdma.ErrNoRDMA) { // without an RDMA core the pods lack their devices, too
+	if err != nil && !errors.Is(err, rdma.ErrNoRDMA) { // if there is no RDMA core, the pods lack their devices too
 		return nil, err
 	}
 	return func(r *ledger.Record) bool {
@@ -44,7 +45,7 @@ func OnHost(n *attachment.Node) (func(r *ledger.Record) bool, error) {
 	}, nil
 }
 
-// lentOf returns the RDMA devices that have moved into the pod, by the record.
+// lentOf returns the RDMA devices that, by the record, have moved into the pod.
 func lentOf(r *ledger.Record) []ledger.RDMADevice {
 	if r.RDMA == nil || r.Phase != ledger.Lent {
 		return nil
@@ -52,13 +53,14 @@ func lentOf(r *ledger.Record) []ledger.RDMADevice {
 	return slices.DeleteFunc(slices.Clone(r.RDMA.Devices), func(d ledger.RDMADevice) bool { return !d.Lent })
 }
 
-// Missing returns those RDMA devices of the attachment that are not in its living pod.
-// A driver that resets (health recovery, devlink reload) re-creates its device, and the
-// kernel puts the new one into its first network namespace (_ib_alloc_device).
+// Missing returns the RDMA devices of the attachment that are not in its living pod. A device
+// leaves its pod if its driver resets (health recovery, devlink reload): the driver re-creates the
+// device, and the kernel puts the new device into the network namespace that the device had first
+// (_ib_alloc_device).
 func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) {
 	lent := lentOf(r)
-	// The path must lead to the netns: a kernel without cookies may have given the inode
-	// number of a dead pod's netns to another pod's.
+	// The path must lead to the netns of the pod. On a kernel without cookies, the netns of another
+	// pod may have got the inode number that the netns of a dead pod had.
 	if len(lent) == 0 || !n.Ledger.Holds(r) || !netns.Alive(r.Netns.ID, r.Netns.Path) {
 		return nil, nil
 	}
@@ -87,10 +89,10 @@ func Missing(n *attachment.Node, r *ledger.Record) ([]ledger.RDMADevice, error) 
 	return missing, nil
 }
 
-// MoveRecreated moves the missing devices of the attachment from the host into its pod
-// again, and restores their names and settings. It reports whether it moved one: an ADD or
-// DEL may have been faster. The error wraps [statefile.ErrBusy] if an ADD or DEL of the
-// attachment is under way, and [rdma.ErrNotFound] if a device is not on the host either.
+// MoveRecreated moves the missing devices of the attachment from the host into its pod again, and
+// restores their names and settings. moved reports whether it moved a device. There may be nothing
+// to move, because an ADD or DEL was faster. The error wraps [statefile.ErrBusy] if an ADD or DEL
+// of the attachment is running, and [rdma.ErrNotFound] if a device is not on the host either.
 func MoveRecreated(ctx context.Context, n *attachment.Node, judged *ledger.Record) (moved bool, err error) {
 	lock, err := n.Ledger.TryLockAttachment(judged.Key)
 	if err != nil {
@@ -142,7 +144,7 @@ func moveRecreated(ctx context.Context, n *attachment.Node, host, pod *rdma.Core
 	}
 	arrived, err := host.Move(ctx, *device, pod)
 	var changed *rdma.UverbsChanged
-	if errors.As(err, &changed) { // it has moved
+	if errors.As(err, &changed) { // the device has moved in spite of this error
 		n.Log.Warn("RDMA device has another uverbs number", "device", d.Name, "err", err)
 		err = nil
 	}
@@ -164,8 +166,8 @@ func moveRecreated(ctx context.Context, n *attachment.Node, host, pod *rdma.Core
 	return nil
 }
 
-// inPod returns the settings of the device in the pod: those that it had on the host, and
-// the type of service of the pod's network.
+// inPod returns the settings that the device is to have in the pod: the settings that it had on the
+// host, and the type of service of the pod's network.
 func inPod(device rdma.Device, d ledger.RDMADevice, tos *int) map[string]string {
 	settings := map[string]string{}
 	maps.Copy(settings, d.Settings)

@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Release returns the lent RDMA devices of a record from the pod netns, or from
-// init_net if that is gone and the host netns is another.
+// Release returns the lent RDMA devices of a record from the pod netns. If the pod netns is gone
+// and the host netns is not init_net, Release returns them from init_net.
 func (devices) Release(ctx context.Context, releasing *attachment.Releasing) error {
 	var errs []error
 	for _, d := range releasing.Record.RDMA.Devices {
@@ -30,8 +30,8 @@ func (devices) Release(ctx context.Context, releasing *attachment.Releasing) err
 	return errors.Join(errs...)
 }
 
-// restoreSettings restores the settings of a returned device, and reports those that
-// cannot be restored.
+// restoreSettings restores the settings of a returned device, and reports the settings that cannot
+// be restored.
 func restoreSettings(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) {
 	n, r, home := releasing.Node, releasing.Record, releasing.Home
 	core, err := rdma.Open(home)
@@ -57,7 +57,7 @@ func restoreSettings(ctx context.Context, releasing *attachment.Releasing, d led
 	}
 }
 
-// releaseDevice returns one RDMA device to the host, or waits until the kernel has.
+// releaseDevice returns one RDMA device to the host, or waits until the kernel has returned it.
 func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledger.RDMADevice) (err error) {
 	n, home, host := releasing.Node, releasing.Home, releasing.Node.Host()
 	if releasing.Pod != nil {
@@ -76,7 +76,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 	}
 	core, err := rdma.Open(home)
 	if errors.Is(err, rdma.ErrNoRDMA) {
-		return nil // its driver was unloaded: there is no device any more
+		return nil // its driver was unloaded, so the device is gone
 	}
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		if moved, err := moveFromInit(ctx, n, d, home); moved || err != nil {
 			return true, err
 		}
-		return !host.Bound(d.ParentDev) || !host.HasRDMADevice(d.ParentDev), nil // unplugged, or its driver unloaded
+		return !host.Bound(d.ParentDev) || !host.HasRDMADevice(d.ParentDev), nil // it was unplugged, or its driver was unloaded
 	})
 	if came {
 		return err
@@ -103,10 +103,11 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 		return nil
 	}
 	return failure.New(failure.NotReturned, "the RDMA device %s (%s) is neither on the host nor in its pod netns", d.Name, d.ParentDev).
-		Cure("find it with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again. If it no longer exists, a DEL or rail-agent ends the attachment")
+		Cure("find the device with `ip -all netns exec rdma dev`; a sweep or `railctl gc` tries again. If the device no longer exists, a DEL or rail-agent ends the attachment")
 }
 
-// devicesAway returns the number of RDMA devices of dead pods that are not on the host.
+// devicesAway returns the number of RDMA devices that were lent to dead pods and are not on the
+// host.
 func devicesAway(n *attachment.Node, core *rdma.Core) (away int) {
 	stale, _ := n.Stale() // an unreadable record is not counted
 	for _, r := range stale {
@@ -122,12 +123,12 @@ func devicesAway(n *attachment.Node, core *rdma.Core) (away int) {
 	return away
 }
 
-// moveFromInit moves the device to a home that is not init_net, where the kernel
-// moved it. It returns false if it is not there.
+// moveFromInit moves the device from init_net, where the kernel moved it, to home, which is another
+// netns. It returns false if the device is not in init_net.
 func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, home *netns.Netns) (bool, error) {
 	first, err := netns.Open(netns.InitPath)
 	if err != nil {
-		return false, nil // a container may not open it
+		return false, nil // a container may not be permitted to open init_net
 	}
 	defer first.Close()
 	if first.ID.Equal(home.ID) {
@@ -136,8 +137,8 @@ func moveFromInit(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, 
 	return ReturnDevice(ctx, n, d, first, home)
 }
 
-// deviceGone reports whether the lent RDMA device no longer exists, after a
-// long search: its function has another device now.
+// deviceGone reports whether the lent RDMA device no longer exists, because its function has
+// another device now. Call deviceGone only after a long search for the device.
 func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMADevice) bool {
 	n, r := releasing.Node, releasing.Record
 	if !n.Host().HasOneNIC(d.ParentDev) {
@@ -151,9 +152,9 @@ func deviceGone(releasing *attachment.Releasing, core *rdma.Core, d ledger.RDMAD
 	})
 }
 
-// ReturnDevice moves the device to home, under its name there, if it is in from. It
-// reports whether it is on the host: in shared mode every namespace has it, and
-// nothing moves.
+// ReturnDevice moves the device from the netns from to home, and restores its name there. It does
+// nothing if the device is not in from. It reports whether the device is on the host now. In shared
+// mode nothing moves, because every namespace has the device.
 func ReturnDevice(ctx context.Context, n *attachment.Node, d ledger.RDMADevice, from, home *netns.Netns) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moveWait)
 	defer cancel()

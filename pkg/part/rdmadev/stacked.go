@@ -11,9 +11,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// isServed reports whether the host has an RDMA device for l that is not of l's parent: that
-// of a link below l, of a bond to which l belongs, or of another function. If that cannot be
-// read, isServed logs a warning and returns false.
+// isServed reports whether an RDMA device of the host serves l although the device does not belong
+// to l's parent device. Such a device belongs to a link below l, to a bond of which l is a member,
+// or to another function. If the RDMA devices cannot be read, isServed logs a warning and returns
+// false.
 func isServed(n *attachment.Node, l *link.Link) bool {
 	if !n.Host().HasRDMACore() {
 		return false
@@ -38,9 +39,9 @@ func isServed(n *attachment.Node, l *link.Link) bool {
 	return len(devices)+len(others) > 0
 }
 
-// ofBond returns the RDMA device that serves l as a member of a bond, and the other members
-// that the device serves. If the hardware aggregates the members, they have one device
-// together, and the netdev of its port is the bond or one of the members.
+// ofBond returns the RDMA device that serves l as a member of a bond, and the other members that
+// the same device serves. If the hardware aggregates the members, they share one device, and the
+// netdev of the device's port is either the bond or one of the members.
 func ofBond(core *rdma.Core, host *netns.Netns, l *link.Link) (device string, others []string, err error) {
 	if l.Master == 0 {
 		return "", nil, nil
@@ -61,10 +62,11 @@ func ofBond(core *rdma.Core, host *netns.Netns, l *link.Link) (device string, ot
 	return device, others, nil
 }
 
-// sharedBy returns the one of the devices of l's bond that serves l, and the other members
-// that it serves. A member without a device of its own is served by the others' device.
+// sharedBy returns the device that serves l, and the other members of l's bond that the same device
+// serves. devices are the devices of the bond. A member without a device of its own is served by
+// the device of the other members.
 func sharedBy(devices []rdma.Serving, links []*link.Link, l *link.Link) (device string, others []string) {
-	own := map[int]string{} // by the member's ifindex
+	own := map[int]string{} // each member's own device, by ifindex
 	for _, d := range devices {
 		if d.Netdev != nil && d.Netdev.Index != l.Master {
 			own[d.Netdev.Index] = d.Name
@@ -85,7 +87,7 @@ func sharedBy(devices []rdma.Serving, links []*link.Link, l *link.Link) (device 
 	return device, others
 }
 
-// served returns the record of a device that serves l.
+// served returns the record of the device d, which serves l.
 func served(core *rdma.Core, d rdma.Serving, l *link.Link, lent bool) ledger.RDMADevice {
 	r := recordOf(core, d.Device, lent)
 	r.Port = d.Port
@@ -95,8 +97,8 @@ func served(core *rdma.Core, d rdma.Serving, l *link.Link, lent bool) ledger.RDM
 	return r
 }
 
-// legs returns the devices if they are those of different members of a bond, so that any
-// one of them carries the interface's RDMA, and nil otherwise.
+// legs returns the devices of r if each of them belongs to a different member of a bond, so that
+// one of them is enough for the interface's RDMA. Otherwise it returns nil.
 func legs(r *ledger.RDMA) []ledger.RDMADevice {
 	for _, d := range r.Devices {
 		if d.Netdev == "" || len(r.Devices) == 1 {
