@@ -8,15 +8,15 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// Cache reads the records of a ledger as [Ledger.Held] does, and decodes only those that have
+// Cache reads the records of a ledger as [Ledger.Held] does, but it decodes only records that have
 // changed since it last read them. It misses no change, because each call compares the stamps of
-// the files. Its methods are safe for concurrent use. Callers share the records, and must not
-// change them.
+// the files. The methods of a Cache are safe for concurrent use. Callers share the records, so they
+// must not change them.
 type Cache struct {
 	ledger *Ledger
 
 	mu    sync.Mutex
-	known map[string]cached // by the names of files
+	known map[string]cached // by file name
 }
 
 // cached is a record that was read.
@@ -28,7 +28,7 @@ type cached struct {
 // NewCache returns a Cache of the ledger. The ledger must stay open while the Cache is used.
 func (l *Ledger) NewCache() *Cache { return &Cache{ledger: l, known: map[string]cached{}} }
 
-// ofContainer returns what [Ledger.ofContainer] does.
+// ofContainer returns the records of one container, as [Ledger.ofContainer] does.
 func (c *Cache) ofContainer(id string) ([]*Record, []error) {
 	prefix, ok := prefixOf(id)
 	if !ok {

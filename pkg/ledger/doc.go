@@ -1,17 +1,17 @@
-// Package ledger keeps the records of this node's attachments and loans: one
-// JSON file each, written before the first change and removed after the last.
+// Package ledger keeps the records of this node's attachments. Each record is one JSON file. It is
+// written before the first change on the host, and removed after the last change was undone.
 //
-// Below the state directory, on tmpfs, are
+// The state directory is on tmpfs. It contains
 //
 //	attachments/<container id>@<ifname>.json   the records
 //	nics/<NIC>                                 a link to the record that holds the NIC
 //	locks/…                                    flock(2) files
 //
-// An attachment's lock is held by an ADD, DEL or sweep for as long as it works
-// on the attachment; a NIC's lock only while a loan is decided. A process that
-// needs both takes the attachment's first.
+// An ADD, DEL or sweep holds the lock of an attachment for as long as it works on the attachment.
+// The lock of a NIC is held only while a process decides on a loan. A process that needs both locks
+// takes the attachment's lock first.
 //
-// The package stores and finds; it does not change links.
+// The package stores and finds records. It does not change links.
 //
 // To look at the attachments of a node:
 //

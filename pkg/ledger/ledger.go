@@ -20,7 +20,7 @@ import (
 
 const suffix = ".json"
 
-// ErrNoRecord is wrapped when there is no record of an attachment.
+// ErrNoRecord is wrapped by the error that an attachment has no record.
 var ErrNoRecord = errors.New("no record")
 
 // Ledger is the open state directory of a node. Close it when done.
@@ -29,7 +29,7 @@ type Ledger struct {
 	bootID                          string
 }
 
-// Open opens the ledger below the state directory and makes what is missing.
+// Open opens the ledger in the state directory dir, and makes the directories that are missing.
 func Open(dir string) (*Ledger, error) {
 	state, err := statefile.Open(dir)
 	if err != nil {
@@ -56,8 +56,8 @@ func Open(dir string) (*Ledger, error) {
 	return l, nil
 }
 
-// Exists reports whether a ledger was ever opened at dir. A reader that finds
-// none must not create it.
+// Exists reports whether a ledger was ever opened at dir. A program that only reads must not create
+// a ledger.
 func Exists(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "attachments"))
 	return err == nil
@@ -77,30 +77,30 @@ func (l *Ledger) Dir() string { return l.state.Path() }
 
 func recordName(k Key) string { return statefile.Name(k.ContainerID, k.IfName) + suffix }
 
-// LockAttachment takes the lock of an attachment, and waits for it until ctx
-// ends. The caller must unlock it.
+// LockAttachment takes the lock of an attachment. It waits for the lock until ctx ends. The caller
+// must release the lock.
 func (l *Ledger) LockAttachment(ctx context.Context, k Key) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, statefile.Name("attachment", k.ContainerID, k.IfName))
 }
 
-// TryLockAttachment takes the lock of an attachment, or fails at once with an
-// error that wraps [statefile.ErrBusy].
+// TryLockAttachment takes the lock of an attachment. If another process has the lock, it does not
+// wait: it returns an error that wraps [statefile.ErrBusy].
 func (l *Ledger) TryLockAttachment(k Key) (*statefile.Lock, error) {
 	return l.locks.TryLock(statefile.Name("attachment", k.ContainerID, k.IfName))
 }
 
-// LockNIC takes the lock under which a loan of the NIC is decided. nic is
-// nic.NIC.Key.
+// LockNIC takes the lock of a NIC. A process must hold it to decide on a loan of the NIC. nic is
+// the result of nic.NIC.Key.
 func (l *Ledger) LockNIC(ctx context.Context, nic string) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, nicLock(nic))
 }
 
 func nicLock(nic string) string { return statefile.Name("nic", nic) }
 
-// Get reads the record of an attachment. The error wraps [ErrNoRecord] if there
-// is none. A corrupt record is renamed, so that it does not block the
-// attachment, and the error has its new path; a record of a newer version, and
-// one that cannot be read at the moment, are left unchanged.
+// Get reads the record of an attachment. The error wraps [ErrNoRecord] if the attachment has no
+// record. If the record is corrupt, Get renames its file, so that it does not block the attachment.
+// The error has the new path. Get leaves a record of a newer version, and a record that cannot be
+// read at the moment, as they are.
 func (l *Ledger) Get(k Key) (*Record, error) {
 	r, err := l.Peek(k)
 	if err == nil || !errors.Is(err, errCorrupt) {
@@ -113,23 +113,24 @@ func (l *Ledger) Get(k Key) (*Record, error) {
 	return nil, failure.From(err, failure.BadRecord, "the record of %s is corrupt", k).Cure("the file is kept as %s", aside)
 }
 
-// Peek is [Ledger.Get] without renaming a corrupt record.
+// Peek reads the record of an attachment as [Ledger.Get] does, but it does not rename a corrupt
+// record.
 func (l *Ledger) Peek(k Key) (*Record, error) { return l.read(recordName(k)) }
 
-// LockRDMA takes the node's lock for moves of RDMA devices: the kernel may
-// exchange the uverbs numbers of two that move at the same time.
+// LockRDMA takes the node's lock for moves of RDMA devices. If two devices moved at the same time,
+// the kernel could exchange their uverbs numbers.
 func (l *Ledger) LockRDMA(ctx context.Context) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, "rdma")
 }
 
-// LockNames takes the node's lock for renaming a NIC that is on the host
-// without its own name.
+// LockNames takes the node's lock of names. A process must hold it to rename a NIC that is on the
+// host and does not have its own name.
 func (l *Ledger) LockNames(ctx context.Context) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, "names")
 }
 
-// LockTable takes the node's lock for choosing this routing table in any pod netns. Without
-// it two ADDs of one pod could both find the table free.
+// LockTable takes the node's lock for choosing this routing table in any pod netns. Without the
+// lock, two ADDs of the same pod could both find the table free.
 func (l *Ledger) LockTable(ctx context.Context, table int) (*statefile.Lock, error) {
 	return l.locks.Lock(ctx, statefile.Name("table", strconv.Itoa(table)))
 }
@@ -142,8 +143,8 @@ func (l *Ledger) read(name string) (*Record, error) {
 	return l.decode(name, data, err)
 }
 
-// decode returns the record in data, the content of the file name, or an error
-// that explains the read error err.
+// decode returns the record in data, the content of the file name. err is the error of reading the
+// file. If err is not nil, decode returns an error that explains it.
 func (l *Ledger) decode(name string, data []byte, err error) (*Record, error) {
 	switch {
 	case errors.Is(err, statefile.ErrForeign):
@@ -164,27 +165,28 @@ func (l *Ledger) decode(name string, data []byte, err error) (*Record, error) {
 	return r, nil
 }
 
-// errCorrupt marks a record that will never be readable.
+// errCorrupt is wrapped by the error about a record that no later try can read.
 var errCorrupt = errors.New("corrupt record")
 
-// Put writes the record. In phase [Lending] it first marks the NIC as held; the
-// caller holds the NIC's lock and has called [Ledger.HolderOf]. A record of
-// another boot keeps that boot's ID.
+// Put writes the record. In phase [Lending] it first marks the NIC as held: then the caller must
+// hold the lock of the NIC and must have called [Ledger.HolderOf]. If the record is of an earlier
+// boot, it keeps the ID of that boot.
 func (l *Ledger) Put(r *Record) error {
 	r.Version = Version
 	if r.BootID == "" {
 		r.BootID = l.bootID
 	}
 	r.Updated = time.Now().UTC()
-	// Without indentation, which grows with the square of a configuration's depth.
+	// The record is not indented, because the indentation would grow with the square of the
+	// configuration's depth.
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
 	name := recordName(r.Key)
 	if r.Loan != nil && r.Phase == Lending {
-		// First the mark: one without a record means nothing, but a record
-		// without a mark would let the NIC be lent twice.
+		// The mark comes first: a mark without a record means nothing, but with a record without
+		// a mark the NIC could be lent twice.
 		mark := statefile.Name(r.Loan.NIC)
 		if target, err := l.nics.Readlink(mark); err != nil || target != name {
 			if err := l.nics.Remove(mark); err != nil {
@@ -198,8 +200,8 @@ func (l *Ledger) Put(r *Record) error {
 	return l.attachments.Write(name, append(data, '\n'))
 }
 
-// HolderOf returns the record that holds the NIC, or nil. The answer stays
-// valid as long as the caller holds the NIC's lock.
+// HolderOf returns the record of the attachment that holds the NIC, or nil. The result stays valid
+// as long as the caller holds the lock of the NIC.
 func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	name, err := l.nics.Readlink(statefile.Name(nic))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -210,7 +212,7 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	}
 	r, err := l.read(name)
 	if errors.Is(err, ErrNoRecord) {
-		return nil, nil // killed between mark and record, or after removing the record
+		return nil, nil // a process was killed before it wrote the record, or after it removed the record
 	}
 	if errors.Is(err, errCorrupt) {
 		return nil, failure.From(err, failure.BadRecord, "cannot tell who holds the NIC").
@@ -225,12 +227,12 @@ func (l *Ledger) HolderOf(nic string) (*Record, error) {
 	return r, nil
 }
 
-// SetAside renames the record of an attachment, so that it can be examined
-// later, and returns its new path.
+// SetAside renames the record of an attachment, so that the record can be examined later, and
+// returns its new path.
 func (l *Ledger) SetAside(k Key) (string, error) { return l.attachments.SetAside(recordName(k)) }
 
-// Remove removes the record of an attachment and the mark on its NIC, whose
-// lock the caller must not hold. A missing record is not an error.
+// Remove removes the record of an attachment and the mark on its NIC. The caller must not hold the
+// lock of that NIC. A missing record is not an error.
 func (l *Ledger) Remove(r *Record) error {
 	if err := l.attachments.Remove(recordName(r.Key)); err != nil {
 		return err
@@ -238,9 +240,9 @@ func (l *Ledger) Remove(r *Record) error {
 	return l.unmark(r)
 }
 
-// unmark removes the record's mark on its NIC under the NIC's lock, because an
-// ADD may be replacing it. If another process has the lock, that process
-// replaces the mark, or finds that it is stale.
+// unmark removes the record's mark on its NIC. It takes the lock of the NIC, because an ADD may be
+// replacing the mark. If another process has the lock, unmark does nothing: that process either
+// replaces the mark or finds that the mark is stale.
 func (l *Ledger) unmark(r *Record) error {
 	if r.Loan == nil {
 		return nil
@@ -259,27 +261,27 @@ func (l *Ledger) unmark(r *Record) error {
 	return errors.Join(err, lock.UnlockAndRemove())
 }
 
-// List reads all records, oldest first, without their IPAM plugins'
-// configurations: these are the largest part, and only the end of an attachment
-// needs one. [Ledger.Get] returns it. List skips records that it cannot read,
-// and returns an error for each.
+// List returns all records, oldest first. It leaves out the configuration of the IPAM plugin, which
+// is the largest part of a record, because only the end of an attachment needs it. [Ledger.Get]
+// returns records with the configuration. List skips records that it cannot read, and returns an
+// error for each of them.
 //
-// Among them are records of an earlier boot, of other host netns, and of attachments of which only
-// addresses are left. Use [Ledger.Held] unless these are meant.
+// The result includes records of an earlier boot, of other host netns, and of attachments of which
+// only addresses are left. If these are not wanted, use [Ledger.Held].
 func (l *Ledger) List() ([]*Record, []error) {
 	return l.list(func(*Record) bool { return true }, false)
 }
 
-// ListIf is [Ledger.List], but returns only the records for which wanted returns true.
-// wanted must use only the fields above Loan, because the rest may not be decoded yet. A
-// record that is not wanted is neither decoded in full nor checked. This makes ADD fast,
-// which looks for dead pods among all records of the node.
+// ListIf returns the records for which wanted returns true, as [Ledger.List] does. wanted must use
+// only the fields above Loan, because the others may not be decoded yet. A record that is not
+// wanted is neither fully decoded nor checked. This makes an ADD fast, because it looks for dead
+// pods among all records of the node.
 func (l *Ledger) ListIf(wanted func(*Record) bool) ([]*Record, []error) {
 	return l.list(wanted, true)
 }
 
-// ofContainer is [Ledger.List] for one container. It reads no other record: the names of
-// the files have the container's ID.
+// ofContainer returns the records of one container, as [Ledger.List] does. It reads no other
+// records, because the names of the files contain the ID of the container.
 func (l *Ledger) ofContainer(id string) ([]*Record, []error) {
 	prefix, ok := prefixOf(id)
 	if !ok {
@@ -288,26 +290,28 @@ func (l *Ledger) ofContainer(id string) ([]*Record, []error) {
 	return l.collect(prefix, func(*Record) bool { return true }, false)
 }
 
-// prefixOf returns the prefix that the names of a container's files have. It returns false if
-// the ID is so long that they have no common prefix.
+// prefixOf returns the common prefix of the names of a container's files. It returns false if the
+// ID is so long that the names have no common prefix.
 func prefixOf(id string) (string, bool) {
 	prefix := statefile.Name(id) + separator
 	return prefix, len(prefix) <= maxPrefix
 }
 
-// separator is what statefile.Name has between the container's ID and the interface, and
-// maxPrefix the length in bytes from which it replaces the end of a name by a hash.
+// separator is what statefile.Name puts between the container's ID and the name of the interface.
+// maxPrefix is the length in bytes above which a prefix is not used, because statefile.Name
+// replaces the end of a long name by a hash.
 const (
 	separator = "@"
 	maxPrefix = 100
 )
 
-// list lists the records that are wanted, and looks at their heads first if few may be.
+// list returns the records that are wanted. If heads is true, it first looks only at the head of
+// each record, which is faster if few records are wanted.
 func (l *Ledger) list(wanted func(*Record) bool, heads bool) ([]*Record, []error) {
 	return l.collect("", wanted, heads)
 }
 
-// collect is list for the files whose names begin with the prefix.
+// collect does what list does, but only for the files whose names begin with prefix.
 func (l *Ledger) collect(prefix string, wanted func(*Record) bool, heads bool) ([]*Record, []error) {
 	var records []*Record
 	var errs []error
@@ -335,9 +339,9 @@ func (l *Ledger) collect(prefix string, wanted func(*Record) bool, heads bool) (
 	return records, errs
 }
 
-// head decodes the fields of a record above Loan, which stand first in a file that Put
-// wrote. It returns nil if they do not, and the caller must decode the whole record. A
-// quotation mark inside a JSON string is escaped, so no value looks like one of the keys.
+// head decodes only the fields of a record above Loan. These fields come first in a file that Put
+// wrote. If they do not come first, head returns nil, and the caller must decode the whole record.
+// No value can look like one of the keys, because a quotation mark inside a JSON string is escaped.
 func head(data []byte) *Record {
 	end := -1
 	for _, key := range []string{`,"loan":{`, `,"child":{`, `,"rdma":{`} {
@@ -356,7 +360,8 @@ func head(data []byte) *Record {
 	return &r
 }
 
-// OfThisBoot reports whether the kernel state that r describes can still exist.
+// OfThisBoot reports whether r is of this boot, so that the kernel state that r describes can still
+// exist.
 func (l *Ledger) OfThisBoot(r *Record) bool {
 	return r.BootID == "" || l.bootID == "" || r.BootID == l.bootID
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// nodeIPFile has the node's address in its cluster, as text.
+// nodeIPFile is the name of the file that has the node's address in its cluster, as text.
 const nodeIPFile = "node-ip"
 
 // NodeIP returns the address by which the cluster reaches the node (its InternalIP), or
@@ -25,7 +25,7 @@ func (l *Ledger) NodeIP() (netip.Addr, error) {
 		ip, err = netip.ParseAddr(strings.TrimSpace(string(text)))
 	}
 	return ip, failure.From(err, failure.IO, "the node's address in %s", filepath.Join(l.Dir(), nodeIPFile)).
-		Cure("rail-agent writes it again within a minute; without rail-agent, remove it")
+		Cure("rail-agent writes the file again within a minute; if the node has no rail-agent, remove the file")
 }
 
 // PutNodeIP stores the address by which the cluster reaches the node.

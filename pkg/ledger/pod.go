@@ -5,8 +5,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 )
 
-// OpenPod opens the pod netns of the attachment. It returns nil if the path does not lead
-// there any more, and opens no socket in a netns that is about to end.
+// OpenPod opens the pod netns of the attachment. It returns nil if the path no longer leads to that
+// netns. So it never opens a socket in a netns that is about to end.
 func (r *Record) OpenPod() *netns.Netns {
 	if !netns.Alive(r.Netns.ID, r.Netns.Path) {
 		return nil
@@ -22,8 +22,8 @@ func (r *Record) OpenPod() *netns.Netns {
 	return pod
 }
 
-// InterfaceIn returns the interface of the attachment in the pod netns, or nil. A pod
-// cannot change its index.
+// InterfaceIn returns the interface of the attachment in the pod netns, or nil. It finds the
+// interface by its index, which a pod cannot change.
 func (r *Record) InterfaceIn(pod *netns.Netns) *link.Link {
 	index := 0
 	switch {
@@ -44,8 +44,8 @@ func (r *Record) InterfaceIn(pod *netns.Netns) *link.Link {
 	return l
 }
 
-// LinkUp reports whether the interface of the attachment is up and has a carrier. It is
-// not known while the interface is moved, or if the pod is gone.
+// LinkUp reports whether the interface of the attachment is up and has a carrier. known is false
+// while the interface is being moved, and if the pod is gone.
 func (r *Record) LinkUp() (up, known bool) {
 	pod := r.OpenPod()
 	if pod == nil {

@@ -12,13 +12,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// Returned lists the settings of a returned NIC that are not as they were. It
-// outlives the record until a person has corrected the NIC and removes the
-// file. A later return does not clear it: its snapshot is of the changed NIC.
+// Returned is the note about a returned NIC: it lists the settings that are not as they were before
+// the loan. The note outlives the record. It stays until a person has corrected the NIC and removes
+// the file. A later return of the NIC does not remove the note, because the snapshot of that loan
+// is of the changed NIC.
 type Returned struct {
-	NIC     string    `json:"nic"`     // its name on the host
+	NIC     string    `json:"nic"`     // name of the NIC on the host
 	Time    time.Time `json:"time"`    // of the last return with a changed setting
-	Holder  string    `json:"holder"`  // its holder at that time
+	Holder  string    `json:"holder"`  // holder of the NIC before that return
 	Changed []string  `json:"changed"` // settings, the newest last
 
 	// File is the path of the note.
@@ -31,7 +32,7 @@ const (
 	maxChange   = 256 // bytes of each
 )
 
-// PutReturned adds r's settings to the note of the NIC. nic is nic.NIC.Key.
+// PutReturned adds the settings in r to the note of the NIC. nic is the result of nic.NIC.Key.
 func (l *Ledger) PutReturned(nic string, r Returned) error {
 	dir, err := l.state.Sub(returnedDir)
 	if err != nil {
@@ -41,7 +42,7 @@ func (l *Ledger) PutReturned(nic string, r Returned) error {
 	name := statefile.Name(nic) + suffix
 	var all []string
 	for _, c := range r.Changed {
-		all = append(all, c[:min(len(c), maxChange)]) // as in an earlier note
+		all = append(all, c[:min(len(c), maxChange)]) // cut as in an earlier note, so that the two can be compared
 	}
 	if old, err := readReturned(dir, name); err == nil {
 		all = append(slices.DeleteFunc(old.Changed, func(c string) bool { return slices.Contains(all, c) }), all...)
@@ -66,8 +67,8 @@ func readReturned(dir *statefile.Dir, name string) (*Returned, error) {
 	return r, nil
 }
 
-// Returned returns the notes about NICs that were not returned as they were, by
-// name. It skips unreadable ones, and returns an error for each.
+// Returned returns the notes about NICs that were not returned as they were before, sorted by name.
+// It skips notes that cannot be read, and returns an error for each of them.
 func (l *Ledger) Returned() ([]*Returned, []error) {
 	if !l.state.Exists(returnedDir) {
 		return nil, nil

@@ -11,32 +11,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadEach calls f, in lexical order, with the content of each file that
-// [Dir.List] would list, or with the error of [Dir.Read]. It skips a file that
-// is removed meanwhile. The content is valid until f returns.
+// ReadEach calls f for each file that [Dir.List] would list, in lexical order. It passes the
+// content of the file, or the error that [Dir.Read] would return. It skips a file that is removed
+// meanwhile. The content is valid until f returns.
 //
-// An ADD reads all records of its node, which may be hundreds, so a file takes four
-// system calls here; List and Read make ten.
+// ReadEach needs only four system calls for each file, whereas List and Read need ten. This matters
+// because an ADD reads all records of its node, which may be hundreds.
 func (d *Dir) ReadEach(suffix string, f func(name string, data []byte, err error)) error {
 	return d.ReadEachOf("", suffix, f)
 }
 
-// ReadEachOf is [Dir.ReadEach] for the files whose names begin with the prefix. The others
-// cost no system call each.
+// ReadEachOf does what [Dir.ReadEach] does, but only for the files whose names begin with prefix.
+// It makes no system call for any other file.
 func (d *Dir) ReadEachOf(prefix, suffix string, f func(name string, data []byte, err error)) error {
 	return d.ReadChangedOf(prefix, suffix, nil, func(name string, _ Stamp, data []byte, err error) { f(name, data, err) })
 }
 
-// Stamp identifies a version of a file. Each write makes a new inode, and so another stamp.
-// Two versions can have the same stamp only if the file was replaced twice within a tick of
-// the kernel's clock, and its first inode was used again.
+// Stamp identifies a version of a file. Each write makes a new inode, so it makes a new stamp. Two
+// versions of a file can have the same stamp only if the file was replaced twice within one tick of
+// the kernel's clock and its first inode was used again.
 type Stamp struct {
 	inode, size int64
 	modified    int64 // time in ns
-	changed     int64 // time in ns, of the inode
+	changed     int64 // time in ns of the last change of the inode
 }
 
-// stampOf returns the stamp of a file. It is zero only for what is not a regular file.
+// stampOf returns the stamp of a file. The stamp is zero only if the file is not a regular file.
 func stampOf(st *unix.Stat_t) Stamp {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return Stamp{}
@@ -44,9 +44,9 @@ func stampOf(st *unix.Stat_t) Stamp {
 	return Stamp{int64(st.Ino), st.Size, st.Mtim.Nano(), st.Ctim.Nano()}
 }
 
-// ReadChangedOf is [Dir.ReadEachOf] for the files for which known returns false. It calls
-// known with the name and stamp of each file before it reads the file. If known is nil, it
-// reads all files. If err is not nil, the stamp that f gets is zero.
+// ReadChangedOf does what [Dir.ReadEachOf] does, but only for the files for which known returns
+// false. It calls known with the name and the stamp of each file before it reads the file. If known
+// is nil, it reads all files. If f gets an error, the stamp that it gets is zero.
 func (d *Dir) ReadChangedOf(prefix, suffix string, known func(name string, s Stamp) bool, f func(name string, s Stamp, data []byte, err error)) error {
 	dir, err := d.root.Open(".")
 	if err != nil {
@@ -87,9 +87,9 @@ var (
 	errNoFile    = fmt.Errorf("it is not a regular file: %w", ErrForeign)
 )
 
-// readInto reads the file name of the directory dir into buffer, which it
-// replaces if that is too small. name is a directory entry's, so it cannot lead
-// to another directory.
+// readInto reads the file name of the directory dir into buffer. If buffer is too small, readInto
+// replaces it by a larger one. name is the name of a directory entry, so it cannot lead to another
+// directory.
 func readInto(buffer *[]byte, dir int, name string) (Stamp, []byte, error) {
 	fd, err := again(func() (int, error) {
 		return unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -121,7 +121,7 @@ func readInto(buffer *[]byte, dir int, name string) (Stamp, []byte, error) {
 		if err != nil {
 			return Stamp{}, nil, err
 		}
-		if n == 0 { // shorter by now
+		if n == 0 { // the file has become shorter
 			return stampOf(&st), data[:filled], nil
 		}
 		filled += n
@@ -129,7 +129,7 @@ func readInto(buffer *[]byte, dir int, name string) (Stamp, []byte, error) {
 	return stampOf(&st), data, nil
 }
 
-// again calls f until it is not interrupted by a signal.
+// again calls f again as long as a signal interrupts it.
 func again(f func() (int, error)) (int, error) {
 	for {
 		if n, err := f(); !errors.Is(err, unix.EINTR) {

@@ -13,20 +13,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// ErrBusy is wrapped by the errors of [Dir.TryLock] and [Dir.Lock] if another
-// process, or another [Lock] of this one, holds the lock.
+// ErrBusy is wrapped by the errors of [Dir.TryLock] and [Dir.Lock] if another process holds the
+// lock, or if this process already holds it with another [Lock].
 var ErrBusy = errors.New("locked by another process")
 
-// Lock is a held flock(2) on a file. The kernel releases it when the process
-// ends, even if it is killed, so that a lock never outlives its holder.
+// Lock is a flock(2) on a file that this process holds. The kernel releases the lock when the
+// process ends, even if the process is killed. So a lock never outlives its holder.
 type Lock struct {
 	file *os.File
 	dir  *Dir
 	name string
 }
 
-// TryLock takes the exclusive lock name, or fails at once with an error that
-// wraps [ErrBusy].
+// TryLock takes the exclusive lock name. If the lock is held, it does not wait: it returns an error
+// that wraps [ErrBusy].
 func (d *Dir) TryLock(name string) (*Lock, error) {
 	for {
 		f, err := d.openLock(name)
@@ -46,9 +46,9 @@ func (d *Dir) TryLock(name string) (*Lock, error) {
 	}
 }
 
-// Lock takes the exclusive lock name and waits for it until ctx ends. Its error
-// then wraps [ErrBusy] and the context's error. Waiters get the lock in the order
-// of their arrival: hundreds of processes may wait for one lock, and polling
+// Lock takes the exclusive lock name. If the lock is held, Lock waits for it until ctx ends. Then
+// the error wraps [ErrBusy] and the error of the context. Waiters get the lock in the order of
+// their arrival. Lock does not poll, because hundreds of processes may wait for one lock, and they
 // would use up the machine.
 func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 	for {
@@ -69,9 +69,9 @@ func (d *Dir) Lock(ctx context.Context, name string) (*Lock, error) {
 	}
 }
 
-// wait blocks until f is locked. flock(2) cannot be interrupted: if ctx ends
-// first, the waiting thread stays behind, and releases the lock when it gets
-// it. f belongs to the caller only if wait succeeds.
+// wait blocks until f is locked or ctx ends. flock(2) cannot be interrupted. So if ctx ends first,
+// the thread that waits is left behind, and releases the lock when it gets the lock. Only if wait
+// returns nil, f still belongs to the caller.
 func (d *Dir) wait(ctx context.Context, f *os.File, name string) error {
 	var err error
 	done := make(chan struct{})
@@ -113,9 +113,9 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// lockOf returns the lock of the locked file f, or nil if name is no longer f:
-// the holder before may have removed the name, and a lock on a file that no one
-// else can open protects nothing. f is then closed.
+// lockOf returns the lock of the locked file f. If name is no longer the name of f, lockOf closes f
+// and returns nil: the previous holder may have removed the name, and a lock on a file that nobody
+// else can open protects nothing.
 func (d *Dir) lockOf(f *os.File, name string) (*Lock, error) {
 	opened, err := f.Stat()
 	if err == nil {
@@ -125,7 +125,7 @@ func (d *Dir) lockOf(f *os.File, name string) (*Lock, error) {
 		case err == nil && os.SameFile(opened, named):
 			return &Lock{file: f, dir: d, name: name}, nil
 		case err == nil && named.Mode().Type() == fs.ModeSymlink:
-			err = errSymlink // it would lead to the same file forever
+			err = errSymlink // trying again would open the same file forever
 		case errors.Is(err, fs.ErrNotExist):
 			err = nil
 		}
@@ -137,7 +137,7 @@ func (d *Dir) lockOf(f *os.File, name string) (*Lock, error) {
 	return nil, nil
 }
 
-// Note replaces the content of the lock's file, for those who find it locked.
+// Note replaces the content of the lock's file, for processes that find the file locked.
 func (l *Lock) Note(text []byte) error {
 	err := l.file.Truncate(0)
 	if err == nil {
@@ -152,14 +152,15 @@ func (l *Lock) Note(text []byte) error {
 // Unlock releases the lock and leaves its file for the next holder.
 func (l *Lock) Unlock() error { return l.release() }
 
-// release unlocks before it closes: a child that is being started just now
-// still has the file open, and thereby the lock.
+// release unlocks the file and then closes it. Closing alone is not enough: a child process that is
+// just being started still has the file open, and thereby would keep the lock.
 func (l *Lock) release() error {
 	return errors.Join(flock(l.file, unix.LOCK_UN), l.file.Close())
 }
 
-// UnlockAndRemove removes the lock's file, so that the files of removed objects
-// do not pile up, and releases the lock. Waiters notice and take a new file.
+// UnlockAndRemove removes the lock's file and releases the lock. The file is removed because
+// otherwise the files of removed objects would pile up. Processes that wait for the lock notice
+// the removal, and lock a new file.
 func (l *Lock) UnlockAndRemove() error {
 	err := l.dir.root.Remove(l.name)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Post makes the file name with data and returns the lock on it. The file
-// appears complete and locked already, so that others can determine by
-// [Dir.Held] whether the process that posted it still lives. It is not synced:
-// it is worthless without that process. An existing name is an error that wraps
-// [fs.ErrExist].
+// Post makes the file name with the content data, and returns the lock on the file. When the file
+// appears it is already complete and locked. So other processes can find out with [Dir.Held]
+// whether the process that posted the file is still alive. The file is not synced, because it is
+// worthless without that process. If name exists, the error wraps [fs.ErrExist].
 func (d *Dir) Post(name string, data []byte) (*Lock, error) {
 	tmp := fmt.Sprintf("%s%016x", tmpPrefix, rand.Uint64())
 	f, err := d.root.OpenFile(tmp, os.O_RDWR|os.O_CREATE|os.O_EXCL, fileMode)
@@ -39,8 +38,7 @@ func (d *Dir) Post(name string, data []byte) (*Lock, error) {
 	return &Lock{file: f, dir: d, name: name}, nil
 }
 
-// Held reports whether some process holds the lock on the file name. A missing
-// file is not locked.
+// Held reports whether a process holds the lock on the file name. A missing file is not locked.
 func (d *Dir) Held(name string) (bool, error) {
 	f, err := d.OpenFile(name, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,5 +58,5 @@ func (d *Dir) Held(name string) (bool, error) {
 	return false, nil
 }
 
-// Withdraw removes the file. The lock must still be released.
+// Withdraw removes the lock's file. It does not release the lock.
 func (l *Lock) Withdraw() error { return l.dir.Remove(l.name) }

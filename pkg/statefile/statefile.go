@@ -26,7 +26,7 @@ const (
 	fileMode fs.FileMode = 0o600
 
 	tmpPrefix = ".tmp-"
-	// maxFile bounds the files that Read reads and Write writes; a record is a
+	// maxFile bounds the size of the files that Read reads and Write writes. A record has a
 	// few kB.
 	maxFile = 8 << 20
 )
@@ -36,18 +36,18 @@ const (
 type Dir struct {
 	root    *os.Root
 	path    string
-	durable bool // fsync is needed: the file system outlives a reboot
+	durable bool // fsync is needed, because the files outlive a reboot
 }
 
-// Open opens path, which must be absolute, and makes it with mode 0700 if it
-// does not exist. It refuses a path whose last element is not a directory, a
-// directory that another user owns or may write to, and one below such a
-// directory ([safepath.Check]), because a record there could be forged: it
-// names programs that are run.
+// Open opens the directory path, and makes it with mode 0700 if it does not exist. path must be
+// absolute. Open refuses a path whose last element is not a directory. It also refuses a directory
+// that another user owns or may write to, and a directory below such a directory
+// ([safepath.Check]): another user could forge a record there, and a record names programs that
+// are run.
 func Open(path string) (*Dir, error) {
 	if !filepath.IsAbs(path) {
 		return nil, failure.New(failure.InvalidConfig, "state directory %q is not an absolute path", path).
-			Cure("give an absolute path")
+			Cure("configure an absolute path")
 	}
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		if err := safepath.Check(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -60,14 +60,14 @@ func Open(path string) (*Dir, error) {
 	return OpenExisting(path)
 }
 
-// OpenExisting opens path like [Open], but does not create it: a missing
-// directory is an error that wraps [fs.ErrNotExist].
+// OpenExisting opens the directory path as [Open] does, but does not create it. If the directory is
+// missing, the error wraps [fs.ErrNotExist].
 func OpenExisting(path string) (*Dir, error) {
 	root, err := openRoot(os.Lstat, os.OpenRoot, path, path)
 	if err != nil {
 		return nil, err
 	}
-	// Last, because the errors of opening are more useful.
+	// This check comes last, because the errors of opening are more useful.
 	if err := safepath.Check(path); err != nil {
 		return nil, errors.Join(unsafeError(path, err), root.Close())
 	}
@@ -76,24 +76,24 @@ func OpenExisting(path string) (*Dir, error) {
 
 func unsafeError(path string, err error) error {
 	return failure.From(err, failure.IO, "state directory %s: other users could replace its files", path).
-		Cure("put it below directories that only root can write to, such as /run")
+		Cure("put the state directory below directories that only root can write to, such as /run")
 }
 
-// openRoot opens the directory name, which lstat and open find, unless others could forge
-// its content. The path is for messages. What is not a directory is neither followed nor
-// waited for, also if it takes the directory's place meanwhile. The error wraps
-// [fs.ErrNotExist] only if there is nothing of that name.
+// openRoot opens the directory name with the functions lstat and open. It returns an error if other
+// users could forge the content of the directory. path is the directory's path, for messages. If
+// name is not a directory, openRoot neither follows nor waits for it, even if it replaces the
+// directory while openRoot runs. The error wraps [fs.ErrNotExist] only if nothing has that name.
 func openRoot(lstat func(string) (fs.FileInfo, error), open func(string) (*os.Root, error), name, path string) (*os.Root, error) {
-	// A directory that is mounted on demand is another one after its first open.
+	// If a directory is mounted on demand, its first open replaces it by another directory.
 	for last := false; ; last = true {
 		named, err := lstat(name)
 		if err != nil {
 			return nil, openError(path, err)
 		}
 		if !named.IsDir() {
-			return nil, replacedError(path, "it is not a directory, but "+named.Mode().Type().String())
+			return nil, replacedError(path, "it is not a directory but "+named.Mode().Type().String())
 		}
-		// The dot makes the kernel fail for a FIFO, instead of waiting for its writer.
+		// With the dot, the kernel returns an error for a FIFO instead of waiting for its writer.
 		root, err := open(name + "/.")
 		if err == nil {
 			var info fs.FileInfo
@@ -103,24 +103,24 @@ func openRoot(lstat func(string) (fs.FileInfo, error), open func(string) (*os.Ro
 			_ = root.Close()
 		}
 		switch {
-		case !last: // once more
+		case !last: // try once more
 		case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR):
-			return nil, replacedError(path, "something else took its place while it was opened")
+			return nil, replacedError(path, "it was replaced by something else while it was being opened")
 		default:
 			return nil, openError(path, err)
 		}
 	}
 }
 
-// trusted returns root, unless others could forge its content.
+// trusted returns root, or an error if other users could forge the content of the directory.
 func trusted(root *os.Root, info fs.FileInfo, path string) (*os.Root, error) {
 	var err error
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		err = failure.New(failure.IO, "state directory %s belongs to user %d, who could replace its files", path, st.Uid).
-			Cure("remove it, or configure another state directory")
+			Cure("remove that directory, or configure another state directory")
 	} else if info.Mode().Perm()&0o022 != 0 {
 		err = failure.New(failure.IO, "other users can write to the state directory %s (mode %04o)", path, info.Mode().Perm()).
-			Cure("check its files, then run: chmod 0700 %s", path)
+			Cure("check the files in it, then run: chmod 0700 %s", path)
 	}
 	if err != nil {
 		return nil, errors.Join(err, root.Close())
@@ -130,11 +130,11 @@ func trusted(root *os.Root, info fs.FileInfo, path string) (*os.Root, error) {
 
 func replacedError(path, why string) error {
 	return failure.From(fmt.Errorf("%s: %w", why, ErrForeign), failure.IO, "state directory %s", path).
-		Cure("remove it, or configure another state directory")
+		Cure("remove what is at that path, or configure another state directory")
 }
 
 func openError(path string, err error) error {
-	return failure.From(err, failure.IO, "state directory %s", path).Cure("make it writable for root, or configure another state directory")
+	return failure.From(err, failure.IO, "state directory %s", path).Cure("make the directory writable for root, or configure another state directory")
 }
 
 // onTmpfs reports whether path is on a file system that does not survive a
@@ -147,18 +147,18 @@ func onTmpfs(path string) bool {
 	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC
 }
 
-// Close releases the directory. It does not release its locks.
+// Close closes the directory. It does not release locks of the directory.
 func (d *Dir) Close() error { return d.root.Close() }
 
 // Path returns the directory's path, for messages.
 func (d *Dir) Path() string { return d.path }
 
-// Durable reports whether files here survive a reboot: the directory is not on
-// tmpfs, and writes are synced.
+// Durable reports whether files in the directory survive a reboot. In that case the directory is
+// not on tmpfs, and writes are synced.
 func (d *Dir) Durable() bool { return d.durable }
 
-// Sub opens the directory name below d, and makes it if it does not exist. It
-// refuses the same as [Open].
+// Sub opens the directory name below d, and makes it if it does not exist. It refuses the same
+// directories as [Open].
 func (d *Dir) Sub(name string) (*Dir, error) {
 	if err := d.root.Mkdir(name, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, openError(filepath.Join(d.path, name), err)
@@ -170,8 +170,8 @@ func (d *Dir) Sub(name string) (*Dir, error) {
 	return d.SubExisting(name)
 }
 
-// SubExisting opens the directory name below d like [Dir.Sub], but does not create it: a
-// missing directory is an error that wraps [fs.ErrNotExist].
+// SubExisting opens the directory name below d as [Dir.Sub] does, but does not create it. If the
+// directory is missing, the error wraps [fs.ErrNotExist].
 func (d *Dir) SubExisting(name string) (*Dir, error) {
 	path := filepath.Join(d.path, name)
 	root, err := openRoot(d.root.Lstat, d.root.OpenRoot, name, path)
@@ -181,7 +181,7 @@ func (d *Dir) SubExisting(name string) (*Dir, error) {
 	return &Dir{root: root, path: path, durable: d.durable}, nil
 }
 
-// ErrForeign is wrapped if a file cannot be one that [Dir.Write] made.
+// ErrForeign is wrapped by the error about a file that [Dir.Write] cannot have made.
 var ErrForeign = errors.New("not a file that this program writes")
 
 var (
@@ -189,10 +189,9 @@ var (
 	errTooLarge = fmt.Errorf("it is larger than %d bytes: %w", maxFile, ErrForeign)
 )
 
-// Read returns the content of the file name. A missing file is an error that
-// wraps [fs.ErrNotExist]. The errors for a symbolic link, which is not
-// followed, for another file that is not regular, and for a file that is too
-// large wrap [ErrForeign].
+// Read returns the content of the file name. The error wraps [fs.ErrNotExist] if the file is
+// missing. It wraps [ErrForeign] if the file is too large, or if it is a symbolic link or another
+// file that is not regular. Read does not follow a symbolic link.
 func (d *Dir) Read(name string) ([]byte, error) {
 	if d.isSymlink(name) {
 		return nil, fmt.Errorf("%s: %w", filepath.Join(d.path, name), errSymlink)
@@ -217,16 +216,16 @@ func (d *Dir) isSymlink(name string) bool {
 	return err == nil && info.Mode().Type() == fs.ModeSymlink
 }
 
-// Write atomically replaces the content of name: a reader, and a process after
-// a crash, sees the old content or the new one. A directory of that name is set
-// aside: left in place, it would make each later write fail.
+// Write atomically replaces the content of name. A reader, and a process after a crash, sees either
+// the old content or the new content. If there is a directory with that name, Write sets the
+// directory aside, because otherwise each later write would fail.
 func (d *Dir) Write(name string, data []byte) error {
 	if len(data) > maxFile {
-		return failure.New(failure.IO, "state file %s would have %d bytes, and at most %d can be read", filepath.Join(d.path, name), len(data), maxFile).
-			Cure("shorten the configuration that is kept in it")
+		return failure.New(failure.IO, "state file %s would have %d bytes, but at most %d can be read", filepath.Join(d.path, name), len(data), maxFile).
+			Cure("shorten the configuration that the file keeps")
 	}
-	// Not the process ID: containers that share the directory may have the
-	// same.
+	// The name does not use the process ID, because processes in containers that share the
+	// directory may have the same ID.
 	tmp := fmt.Sprintf("%s%016x", tmpPrefix, rand.Uint64())
 	if err := d.writeTemp(tmp, data); err != nil {
 		_ = d.root.Remove(tmp)
@@ -267,7 +266,7 @@ func writeError(dir, name string, err error) error {
 	return failure.From(err, failure.IO, "cannot write state file %s", filepath.Join(dir, name)).Cure("%s", cure)
 }
 
-// syncDir makes a change of the directory itself durable.
+// syncDir makes a change of the directory itself durable, if d is durable.
 func (d *Dir) syncDir() error {
 	if !d.durable {
 		return nil
@@ -280,9 +279,8 @@ func (d *Dir) syncDir() error {
 	return f.Sync()
 }
 
-// Symlink makes name a symbolic link with the given target text. It fails with
-// an error that wraps [fs.ErrExist] if name exists: of several concurrent
-// callers one succeeds.
+// Symlink makes name a symbolic link with the text target. The error wraps [fs.ErrExist] if name
+// exists. So if several callers make the same name at the same time, only one of them succeeds.
 func (d *Dir) Symlink(target, name string) error {
 	if err := d.root.Symlink(target, name); err != nil {
 		return err
@@ -293,8 +291,8 @@ func (d *Dir) Symlink(target, name string) error {
 // Readlink returns the target text of the symbolic link name.
 func (d *Dir) Readlink(name string) (string, error) { return d.root.Readlink(name) }
 
-// Link makes newName another name of the file oldName. It fails with an error
-// that wraps [fs.ErrExist] if newName exists.
+// Link makes newName another name of the file oldName. The error wraps [fs.ErrExist] if newName
+// exists.
 func (d *Dir) Link(oldName, newName string) error {
 	if err := d.root.Link(oldName, newName); err != nil {
 		return err
@@ -302,17 +300,16 @@ func (d *Dir) Link(oldName, newName string) error {
 	return d.syncDir()
 }
 
-// Exists reports whether name exists, without following a symbolic link.
+// Exists reports whether name exists. It does not follow a symbolic link.
 func (d *Dir) Exists(name string) bool {
 	_, err := d.root.Lstat(name)
 	return err == nil
 }
 
-// OpenFile opens a file below d like [os.Root.OpenFile], with mode 0600 if it
-// creates it. For a file that is not regular it returns an error that wraps
-// [ErrForeign] without blocking, as an open of a FIFO would; only "." may be
-// opened to list it. It is for files that are changed in place (bitmaps); the
-// caller closes it.
+// OpenFile opens a file below d as [os.Root.OpenFile] does. A file that it creates has mode 0600.
+// If the file is not regular, the error wraps [ErrForeign]; OpenFile does not block, as an open of
+// a FIFO would. The only directory that may be opened is ".", to list it. OpenFile is for files
+// that are changed in place (bitmaps). The caller closes the file.
 func (d *Dir) OpenFile(name string, flag int) (*os.File, error) {
 	f, err := d.root.OpenFile(name, flag|unix.O_NONBLOCK, fileMode)
 	if err != nil {
@@ -339,16 +336,16 @@ func (d *Dir) Remove(name string) error {
 	return d.syncDir()
 }
 
-// RemoveAll removes name with all that is below it. A missing name is not an error.
+// RemoveAll removes name and everything below it. A missing name is not an error.
 func (d *Dir) RemoveAll(name string) error {
 	if err := d.root.RemoveAll(name); err != nil {
-		return failure.From(err, failure.IO, "cannot remove %s", filepath.Join(d.path, name)).Cure("remove it by hand")
+		return failure.From(err, failure.IO, "cannot remove %s", filepath.Join(d.path, name)).Cure("remove that path by hand")
 	}
 	return d.syncDir()
 }
 
-// SetAside renames an unreadable file, so that it can be examined later, and
-// returns its new name.
+// SetAside renames an unreadable file, so that the file can be examined later, and returns its new
+// name.
 func (d *Dir) SetAside(name string) (string, error) {
 	aside := fmt.Sprintf("%s.corrupt-%s", name, time.Now().UTC().Format("20060102T150405.000000000"))
 	if err := d.root.Rename(name, aside); err != nil {
@@ -357,13 +354,14 @@ func (d *Dir) SetAside(name string) (string, error) {
 	return filepath.Join(d.path, aside), d.syncDir()
 }
 
-// rubbishAge is the age after which the writer of a temporary file was killed. A living
-// writer that is slower fails, and may write again.
+// rubbishAge is the age at which a temporary file is removed, because its writer was probably
+// killed. If a living writer takes longer than that, its write returns an error, and it may write
+// again.
 const rubbishAge = time.Minute
 
-// List returns the names of the files in the directory that end in suffix, without
-// temporary files, in lexical order. The suffix is kept. It removes the temporary files
-// of killed writers.
+// List returns the names of the files in the directory that end in suffix, in lexical order. The
+// names include the suffix. List leaves out temporary files, and removes the temporary files of
+// killed writers.
 func (d *Dir) List(suffix string) ([]string, error) {
 	f, err := d.root.Open(".")
 	if err != nil {
@@ -389,16 +387,16 @@ func (d *Dir) List(suffix string) ([]string, error) {
 	return names, nil
 }
 
-// listed reports whether [Dir.List] lists a file of this name.
+// listed reports whether [Dir.List] lists a file with this name.
 func listed(name, suffix string) bool {
 	return strings.HasSuffix(name, suffix) && !strings.HasPrefix(name, tmpPrefix)
 }
 
-// Name joins parts, at least one, into one file name that no other list of
-// parts has, and that is none of "", ".", ".." and the temporary names.
-// Letters, digits, '.', '_' and '-' stay (a leading '.' does not), all other
-// bytes are written as %XX, the parts are joined by '@', and a name longer than
-// 200 bytes is cut and ends with the SHA-256 of the whole.
+// Name joins parts, of which there must be at least one, into a file name. No other list of parts
+// has the same name, and the name is never "", ".", ".." or the name of a temporary file. The parts
+// are joined by '@'. Letters, digits, '_' and '-' stay as they are, and so does '.' except at the
+// beginning. Every other byte is written as %XX. A name longer than 200 bytes is cut, and ends with
+// the SHA-256 of the whole name.
 func Name(parts ...string) string {
 	escaped := make([]string, len(parts))
 	for i, p := range parts {
@@ -406,7 +404,7 @@ func Name(parts ...string) string {
 	}
 	name := strings.Join(escaped, "@")
 	if name == "" {
-		return "%" // one empty part; otherwise two digits follow
+		return "%" // this is one empty part: in every other name two digits follow a "%"
 	}
 	const longest = 200
 	if len(name) <= longest {

@@ -1,7 +1,7 @@
 package statefile
 
-// Volatile makes d, and directories that [Dir.Sub] opens below it from now on,
-// write without fsync on every file system. It is for state that is worthless
-// after a reboot, and whose owner recognizes a reboot by itself. Call it before
-// d is used concurrently.
+// Volatile makes d write without fsync on every file system. It has the same effect on directories
+// that [Dir.Sub] opens below d later. It is for state that is worthless after a reboot, if the
+// owner of the state recognizes a reboot without the help of this package. Call Volatile before d
+// is used concurrently.
 func (d *Dir) Volatile() { d.durable = false }
