@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// A link that is down is read again after a tenth (1/linkCheckRatio) of the time
-	// for which it has been watched, but not before firstLinkCheck and not later than
-	// slow. The agent does not listen in pods: a socket would keep a dead pod's netns
-	// alive, and its NICs in it.
+	// A link that is down is read again after a tenth (1/linkCheckRatio) of the time for which it
+	// has been watched, but not before firstLinkCheck and not later than slow. The agent does not
+	// listen for changes in pods, because a socket in a dead pod's netns would keep that netns
+	// alive, and the pod's NICs in it.
 	firstLinkCheck = 250 * time.Millisecond
 	linkCheckRatio = 10
 
@@ -31,9 +31,9 @@ const (
 	recordRest = 100 * time.Millisecond
 )
 
-// announcer announces the addresses of interfaces whose carrier first comes after the
-// end of their ADD, once for each. It sends the addresses and the MAC of the record, which
-// a pod cannot choose, and only in the pod netns.
+// announcer announces the addresses of each interface whose first carrier comes after the end of
+// its ADD. It announces them once. It sends the addresses and the MAC of the record, which a pod
+// cannot choose, and it sends them only in the pod netns.
 type announcer struct {
 	reporter *component.Reporter
 	ledger   *ledger.Ledger
@@ -47,7 +47,7 @@ type announcer struct {
 type lateLink struct {
 	record    *ledger.Record
 	since     time.Time
-	next      time.Time // of the next check
+	next      time.Time // when the link is checked next
 	announced bool
 }
 
@@ -57,8 +57,8 @@ func newAnnouncer(k *stateDir) *announcer {
 	}
 }
 
-// run calls scan when a record changes, and at the times that scan returns, until ctx
-// ends.
+// run calls scan each time a record changes, and at the times that scan returns. It returns when
+// ctx ends.
 func (a *announcer) run(ctx context.Context) {
 	changed := component.NewTrigger()
 	records := a.dirs.Subscribe(changed.Fire)
@@ -75,7 +75,7 @@ func (a *announcer) run(ctx context.Context) {
 // next scan.
 func (a *announcer) scan(now time.Time) (next time.Time) {
 	next = now.Add(slow)
-	records, _ := a.ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // the keeper reports unreadable ones
+	records, _ := a.ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // the keeper reports records that cannot be read
 		return r.Phase == ledger.Lent && r.Link != nil && !r.Link.Up
 	})
 	found := map[ledger.Key]bool{}
@@ -105,8 +105,8 @@ func (a *announcer) scan(now time.Time) (next time.Time) {
 	return next
 }
 
-// announce announces the addresses of the attachment if its interface has a carrier. It
-// returns false to be called again.
+// announce announces the addresses of the attachment if its interface has a carrier. It returns
+// false if it must be called again.
 func (a *announcer) announce(r *ledger.Record) bool {
 	pod := r.OpenPod()
 	if pod == nil {
@@ -131,10 +131,10 @@ func (a *announcer) announce(r *ledger.Record) bool {
 	err = announce.Addresses(pod, l, mac, addresses)
 	if errors.Is(err, unix.EPERM) {
 		log.Warn("cannot announce the addresses", "err", err, "cure", "give rail-agent the capability NET_RAW")
-		return true // no later try succeeds
+		return true // a later try would fail too
 	}
 	if err != nil {
-		log.Debug("cannot announce the addresses yet", "err", err) // its carrier is away again
+		log.Debug("cannot announce the addresses yet", "err", err) // the interface has lost its carrier again
 		return false
 	}
 	log.Info("carrier came after ADD, so the addresses were announced now", "addresses", r.Addresses)

@@ -21,28 +21,29 @@ import (
 )
 
 const (
-	// slow is the time between full checks without a notification: one may be lost,
-	// and not all changes have one.
+	// slow is the time between full checks if there is no notification. They are needed because a
+	// notification may be lost, and because some changes have no notification.
 	slow = 30 * time.Second
-	// hung is the time without a check after which a state directory's loop counts as hung.
+	// hung is the time after which the loop of a state directory counts as hung if it made no
+	// check.
 	hung = 4 * slow
 )
 
 // Options configures a keeper.
 type Options struct {
-	StateDirs []string // of the plugins, at least one
-	// List is the list of state directories for the plugins, see [KeptStateDirs].
+	StateDirs []string // the state directories of the plugins, at least one
+	// List is the list of state directories that the plugins read, see [KeptStateDirs].
 	List   nodefile.StateDirs
-	NodeIP netip.Addr // by which the cluster reaches the node; zero if not known
+	NodeIP netip.Addr // the address by which the cluster reaches the node; zero if not known
 
-	// Leaving: the plugins are being removed in any case, so an unreadable
-	// record no longer makes the agent unready.
+	// Leaving is set if the plugins are being removed in any case, so that an unreadable record
+	// no longer makes the agent unready.
 	Leaving bool
-	// Uninstalling: no list of state directories is kept.
+	// Uninstalling is set if the keeper must remove the list of state directories.
 	Uninstalling bool
 
-	Dirs   *notify.Dirs           // the process's, which reports changes of records and of pods' netns
-	Notify func(component.Notice) // passes notices on and does not block; nil = the log is enough
+	Dirs   *notify.Dirs           // reports changes of records and of pods' netns; shared by the whole process
+	Notify func(component.Notice) // passes notices on without blocking; if nil, they are only logged
 	Log    *slog.Logger
 }
 
@@ -56,8 +57,8 @@ type Keeper struct {
 	began time.Time
 }
 
-// New returns a keeper, which does nothing until its component runs. The calling thread must be
-// in the host netns.
+// New returns a keeper. The keeper does nothing until its component runs. The calling thread must
+// be in the host netns.
 func New(o Options) (*Keeper, error) {
 	k := &Keeper{Options: o, Reporter: component.NewReporter("keeper", o.Log, o.Notify), stats: newStats(), began: time.Now()}
 	var err error
@@ -95,7 +96,7 @@ func (k *Keeper) Component() component.Component {
 func (k *Keeper) run(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	var links, devices []func() // that are called after changes
+	var links, devices []func() // functions to call after a change of links, or of RDMA devices
 	for _, d := range k.dirs {
 		recreated, missing, returns := newRecreatedWatch(d), newNICWatch(d), newReturnWatch(d)
 		links = append(links, d.notice, missing.changed.Fire, returns.changed.Fire)
@@ -115,13 +116,13 @@ func (k *Keeper) run(ctx context.Context) {
 	}
 	all.Go(func() {
 		defer first.Close()
-		if !first.ID.Equal(k.host.ID) { // the kernel moves NICs there
+		if !first.ID.Equal(k.host.ID) { // the kernel moves NICs to init_net
 			notify.Netlink(ctx, first, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, k.Log, each(links))
 		}
 	})
 }
 
-// each returns a function that calls all of them.
+// each returns a function that calls all functions in all.
 func each(all []func()) func() {
 	return func() {
 		for _, f := range all {
@@ -130,7 +131,7 @@ func each(all []func()) func() {
 	}
 }
 
-// status returns the state directories.
+// status returns the state of the state directories.
 func (k *Keeper) status() map[string]any {
 	var dirs []local.StateDir
 	for _, d := range k.dirs {
@@ -164,7 +165,8 @@ func (k *Keeper) healthy() error {
 	return nil
 }
 
-// ready returns an error unless every state directory was checked, and its records can be read.
+// ready returns an error unless every state directory has been checked and all its records can be
+// read.
 func (k *Keeper) ready() error {
 	var errs []error
 	for _, d := range k.dirs {

@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// seconds are the bounds of the histogram of the duration of ends.
+// seconds has the bounds of the histogram of how long it takes to end an attachment.
 var seconds = []float64{0.01, 0.03, 0.1, 0.3, 1, 3, 10}
 
 // stats counts the keeper's work.
@@ -17,7 +17,7 @@ type stats struct {
 	mu     sync.Mutex
 	scans  uint64
 	ended  map[string]*component.Histogram // by plugin
-	failed map[pluginCode]float64          // tries
+	failed map[pluginCode]float64          // tries that failed
 }
 
 type pluginCode struct {
@@ -55,10 +55,10 @@ func (s *stats) collect(out component.Metrics) {
 	defer s.mu.Unlock()
 	out.Counter("rail_cni_scans_total", "Scans for attachments without a pod.", float64(s.scans))
 	for plugin, h := range s.ended {
-		out.Histogram("rail_cni_release_duration_seconds", "Time to end an attachment whose pod is gone, from when its NIC was there.", h, "plugin", plugin)
+		out.Histogram("rail_cni_release_duration_seconds", "Time to end an attachment whose pod is gone, from the moment when its NIC was back on the host.", h, "plugin", plugin)
 	}
 	for f, n := range s.failed {
-		out.Counter("rail_cni_release_failures_total", "Tries to end an attachment that failed, by the error's CNI code (docs/reference/errors.md).", n,
+		out.Counter("rail_cni_release_failures_total", "Failed tries to end an attachment, by the CNI code of the error (docs/reference/errors.md).", n,
 			"plugin", f.plugin, "code", strconv.FormatUint(uint64(f.code), 10))
 	}
 }
@@ -70,8 +70,8 @@ func (k *Keeper) collect(out component.Metrics) {
 	k.collectLinks(out)
 }
 
-// collectAttachments counts the records by phase, and those that could not be
-// ended.
+// collectAttachments sends the number of records by phase, and the number of attachments that could
+// not be ended.
 func (k *Keeper) collectAttachments(out component.Metrics) {
 	type class struct{ dir, plugin, phase, netns string }
 	counts := map[class]float64{}
@@ -90,10 +90,10 @@ func (k *Keeper) collectAttachments(out component.Metrics) {
 				notReturned++
 			}
 		}
-		out.Gauge("rail_cni_nics_not_returned", "Attachments whose pod is gone, and that could not be ended at the last try.", float64(notReturned), "state_dir", dir)
-		changed, _ := d.node.Ledger.Returned() // the loop reports unreadable ones
+		out.Gauge("rail_cni_nics_not_returned", "Attachments whose pod is gone and which could not be ended at the last try.", float64(notReturned), "state_dir", dir)
+		changed, _ := d.node.Ledger.Returned() // the loop reports notes that cannot be read
 		for _, r := range changed {
-			out.Gauge("rail_cni_returned_changed", "Settings of a NIC that are not as they were before it was last lent.",
+			out.Gauge("rail_cni_returned_changed", "Settings of a NIC that are not as they were before the NIC was last lent.",
 				float64(len(r.Changed)), "state_dir", dir, "nic", r.NIC)
 		}
 		records, errs := d.node.Ledger.List()
@@ -107,16 +107,16 @@ func (k *Keeper) collectAttachments(out component.Metrics) {
 		}
 	}
 	for c, n := range counts {
-		out.Gauge("rail_cni_attachments", "Attachments of this node, by phase, and whether their pod is gone.",
+		out.Gauge("rail_cni_attachments", "Attachments of this node, by phase and by whether their pod is gone.",
 			n, "state_dir", c.dir, "plugin", c.plugin, "phase", c.phase, "pod_netns", c.netns)
 	}
-	out.Gauge("rail_cni_nics_missing", "Attachments whose pod is alive and lacks the NIC that was lent to it.", float64(missing))
-	out.Gauge("rail_cni_rdma_devices_missing", "Attachments whose pod is alive and lacks an RDMA device that was lent to it.", float64(lacking))
-	out.Gauge("rail_cni_unreadable_records", "Records that are corrupt, or of a newer version.", float64(unreadable))
+	out.Gauge("rail_cni_nics_missing", "Attachments whose pod is alive but lacks the NIC that was lent to it.", float64(missing))
+	out.Gauge("rail_cni_rdma_devices_missing", "Attachments whose pod is alive but lacks an RDMA device that was lent to it.", float64(lacking))
+	out.Gauge("rail_cni_unreadable_records", "Records that are corrupt or of a newer version.", float64(unreadable))
 }
 
-// collectLinks sends the state of the links of lent NICs, read in their pods now. Behind
-// another plugin the record of the chained plugin rdma stands for the NIC.
+// collectLinks sends the state of the links of lent NICs, which it reads in their pods. If another
+// plugin made the interface, the record of the chained plugin rdma represents the NIC.
 func (k *Keeper) collectLinks(out component.Metrics) {
 	for _, d := range k.dirs {
 		records, _ := d.node.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool { // rail_cni_unreadable_records counts the errors
@@ -132,7 +132,7 @@ func (k *Keeper) collectLinks(out component.Metrics) {
 					"nic", r.NICName(), "ifname", r.IfName, "pod_namespace", pod.Namespace, "pod_name", pod.Name)
 			}
 			if up, known := r.LinkUp(); known {
-				out.Gauge("rail_cni_link_up", "Whether a lent NIC is up in its pod, and has a carrier.", component.Bool(up),
+				out.Gauge("rail_cni_link_up", "Whether a lent NIC is up in its pod and has a carrier.", component.Bool(up),
 					"nic", r.NICName(), "ifname", r.IfName, "pod_namespace", pod.Namespace, "pod_name", pod.Name)
 			}
 		}

@@ -11,19 +11,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/netdev"
 )
 
-// missingRest is the time from a change of the host's links to the scan for NICs that are
-// no longer in their pods, and between the two scans that a report needs: a DEL may be
-// returning the NIC.
+// missingRest is the time from a change of the host's links to the scan for NICs that are no longer
+// in their pods. It is also the time between two scans. A NIC is reported only if two scans find it
+// missing, because at the first scan a DEL may be returning the NIC.
 const missingRest = time.Second
 
-// nicWatch reports NICs that are no longer in their living pods. It moves none: a pod may
-// have given the NIC up, and its processes have lost the interface in any case.
+// nicWatch reports NICs that are no longer in their pods although the pods are alive. It does not
+// move such a NIC back, because the pod may have given the NIC up, and the pod's processes have
+// lost the interface in any case.
 type nicWatch struct {
 	dir     *stateDir
 	changed *component.Trigger // the host's links have changed
 	known   map[ledger.Key]*absent
 
-	missing func(*attachment.Node, []*ledger.Record) (map[ledger.Key]string, error) // netdev.Missing, but for tests
+	missing func(*attachment.Node, []*ledger.Record) (map[ledger.Key]string, error) // netdev.Missing, except in tests
 }
 
 // absent is an attachment whose NIC is not in its pod.
@@ -37,7 +38,7 @@ func newNICWatch(k *stateDir) *nicWatch {
 	return &nicWatch{dir: k, changed: component.NewTrigger(), known: map[ledger.Key]*absent{}, missing: netdev.Missing}
 }
 
-// loop returns the loop that checks after changes of the host's links, and every so often.
+// loop returns the loop that scans after changes of the host's links, and also at regular times.
 func (m *nicWatch) loop() *component.Loop {
 	return &component.Loop{
 		Reporter: m.dir.Reporter, Trigger: m.changed, Settle: missingRest,
@@ -45,18 +46,18 @@ func (m *nicWatch) loop() *component.Loop {
 	}
 }
 
-// scan reports each missing NIC once, when it has been missing for missingRest. It returns
-// the time of the next scan.
+// scan reports each missing NIC once, when the NIC has been missing for missingRest. It returns the
+// time of the next scan.
 func (m *nicWatch) scan(now time.Time) (next time.Time) {
 	next = now.Add(slow)
-	lent, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, func(r *ledger.Record) bool { // the keeper's scan reports unreadable ones
+	lent, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, func(r *ledger.Record) bool { // the keeper's scan reports records that cannot be read
 		return r.Phase == ledger.Lent && r.LendsNetdev() && r.Loan.Identity.ParentDev != ""
 	})
 	missing := map[ledger.Key]string{}
 	if len(lent) > 0 {
 		var err error
 		if missing, err = m.missing(m.dir.node, lent); err != nil {
-			return next // the keeper's scan reports it
+			return next // the keeper's scan reports the error
 		}
 	}
 	known := map[ledger.Key]*absent{}

@@ -16,18 +16,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// recreatedRest is the time from a change of RDMA devices to the scan for those that were
-// re-created. A pod's end changes many devices, and the return of its NICs comes first.
+// recreatedRest is the time from a change of RDMA devices to the scan for devices that were
+// re-created. The scan waits because the end of a pod changes many devices, and the return of the
+// pod's NICs comes first.
 const recreatedRest = time.Second
 
-// recreatedWatch moves RDMA devices that their drivers re-create into their pods again.
+// recreatedWatch moves RDMA devices back into their pods after their drivers have re-created them.
 type recreatedWatch struct {
 	dir     *stateDir
 	changed *component.Trigger // RDMA devices have changed
 	known   map[ledger.Key]*recreated
-	full    time.Time // of the next scan into all pods
+	full    time.Time // the time of the next scan of all pods
 
-	// Those of package rdmadev, but for tests.
+	// The following are functions of package rdmadev, except in tests.
 	onHost  func(*attachment.Node) (func(*ledger.Record) bool, error)
 	missing func(*attachment.Node, *ledger.Record) ([]ledger.RDMADevice, error)
 	move    func(context.Context, *attachment.Node, *ledger.Record) (bool, error)
@@ -38,19 +39,19 @@ type recreated struct {
 	record *ledger.Record
 	lacks  bool
 
-	// A privileged pod can put its device on the host as often as it likes, and each
-	// move takes the node's lock, and has an Event: the pauses between the moves grow.
-	next  time.Time // no move before
+	// A privileged pod can move its device to the host as often as it likes. Each move back takes
+	// the node's lock and causes an Event. So the pauses between the moves grow.
+	next  time.Time // no move before this time
 	pause component.Backoff
 }
 
-// forget forgets an attachment, and its problem.
+// forget removes an attachment from m, and its problem from the reporter.
 func (m *recreatedWatch) forget(l *recreated) {
 	m.dir.Over(m.key(l))
 	delete(m.known, l.record.Key)
 }
 
-// key names the attachment's problem for the reporter.
+// key returns the key of the attachment's problem for the reporter.
 func (m *recreatedWatch) key(l *recreated) string { return m.dir.key("recreated", l.record) }
 
 func newRecreatedWatch(k *stateDir) *recreatedWatch {
@@ -60,8 +61,8 @@ func newRecreatedWatch(k *stateDir) *recreatedWatch {
 	}
 }
 
-// loop returns the loop that checks when the RDMA core reports a change (Linux 6.12), and every
-// so often.
+// loop returns the loop that scans when the RDMA core reports a change (since Linux 6.12), and also
+// at regular times.
 func (m *recreatedWatch) loop() *component.Loop {
 	return &component.Loop{
 		Reporter: m.dir.Reporter, Trigger: m.changed, Settle: recreatedRest,
@@ -69,8 +70,8 @@ func (m *recreatedWatch) loop() *component.Loop {
 	}
 }
 
-// scan looks at the pods whose device is on the host or, every so often, at all that have
-// one. It returns the time of the next scan.
+// scan looks at the pods whose RDMA device is on the host. At regular times it looks at all pods
+// that have an RDMA device. It returns the time of the next scan.
 func (m *recreatedWatch) scan(ctx context.Context, now time.Time) (next time.Time) {
 	full := !now.Before(m.full)
 	if full {
@@ -78,7 +79,7 @@ func (m *recreatedWatch) scan(ctx context.Context, now time.Time) (next time.Tim
 	}
 	next = m.full
 	defer m.count()
-	records, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, rdmadev.HasLent) // the keeper's scan reports unreadable ones
+	records, _ := m.dir.node.Ledger.Held(m.dir.node.Netns.ID, rdmadev.HasLent) // the keeper's scan reports records that cannot be read
 	for _, l := range m.known {
 		if !slices.ContainsFunc(records, l.record.Same) {
 			m.forget(l)
@@ -89,7 +90,7 @@ func (m *recreatedWatch) scan(ctx context.Context, now time.Time) (next time.Tim
 	}
 	onHost, err := m.onHost(m.dir.node)
 	if err != nil {
-		return next // the metrics report it
+		return next // the metrics report the missing devices
 	}
 	for _, r := range records {
 		if !full && !onHost(r) {
@@ -106,8 +107,8 @@ func (m *recreatedWatch) scan(ctx context.Context, now time.Time) (next time.Tim
 	return next
 }
 
-// moveMissing moves the missing devices of an attachment. It returns the time of the next try,
-// which is zero if there is nothing to do.
+// moveMissing moves the missing devices of an attachment into its pod. It returns the time of the
+// next try, or the zero time if there is nothing more to do.
 func (m *recreatedWatch) moveMissing(ctx context.Context, r *ledger.Record, now time.Time) (again time.Time) {
 	missing, err := m.missing(m.dir.node, r)
 	if err != nil {
@@ -138,7 +139,7 @@ func (m *recreatedWatch) moveMissing(ctx context.Context, r *ledger.Record, now 
 		return time.Time{}
 	case errors.Is(err, statefile.ErrBusy):
 		return now.Add(retryLocked)
-	case err == nil && !moved: // its DEL was faster
+	case err == nil && !moved: // the DEL of the attachment was faster
 		l.lacks = false
 		return time.Time{}
 	case !moved && errors.Is(err, rdma.ErrNotFound):
@@ -152,7 +153,7 @@ func (m *recreatedWatch) moveMissing(ctx context.Context, r *ledger.Record, now 
 	return again
 }
 
-// count exports the number of the attachments that lack a device.
+// count exports the number of attachments that lack a device.
 func (m *recreatedWatch) count() {
 	lacking := 0
 	for _, l := range m.known {
@@ -165,7 +166,8 @@ func (m *recreatedWatch) count() {
 	m.dir.lacking = lacking
 }
 
-// report reports that an attachment has its devices again, or once why it has not.
+// report reports that an attachment has its devices again. If it has not, report reports the
+// reason, but only once.
 func (m *recreatedWatch) report(l *recreated, missing []ledger.RDMADevice, err error) {
 	r := l.record
 	names := make([]string, len(missing))
@@ -178,7 +180,7 @@ func (m *recreatedWatch) report(l *recreated, missing []ledger.RDMADevice, err e
 		m.dir.Over(m.key(l))
 		m.dir.Report(component.Notice{
 			Reason: "RDMADeviceRemade", Summary: "RDMA device was re-created by its driver", Warning: true,
-			Message: what + " was re-created by its driver, and is in the pod again: restart the pod, its processes have lost the device",
+			Message: what + " was re-created by its driver, and is in the pod again: restart the pod, because its processes have lost the device",
 		}, attrs...)
 		return
 	}

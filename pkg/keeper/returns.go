@@ -22,16 +22,16 @@ const (
 	settledAfter = 5 * time.Second
 )
 
-// returnWatch compares a NIC with its record once more some time after its return, by DEL or
-// by the keeper. It knows a record only if it saw it during the loan.
+// returnWatch compares a NIC with its record once more, some time after a DEL or the keeper has
+// returned the NIC. It can do that only for records that it has seen during the loan.
 type returnWatch struct {
 	dir      *stateDir
 	changed  *component.Trigger // the host's links have changed
 	records  *ledger.Cache
 	lent     map[ledger.Key]*ledger.Record
-	returned []returnedNIC // the earliest first
+	returned []returnedNIC // the NIC that was returned first is first
 
-	compare func(*attachment.Node, *ledger.Record) (bool, error) // netdev.CompareLater, but for tests
+	compare func(*attachment.Node, *ledger.Record) (bool, error) // netdev.CompareLater, except in tests
 }
 
 // returnedNIC is the former record of a NIC that is to be compared.
@@ -58,14 +58,14 @@ func (w *returnWatch) scan(now time.Time) (next time.Time) {
 	next = now.Add(slow)
 	records, errs := w.records.Held(w.dir.node.Netns.ID, func(r *ledger.Record) bool { return r.LendsNetdev() && r.Loan.Snapshot != nil })
 	lent := map[ledger.Key]*ledger.Record{}
-	if len(errs) > 0 { // of one that cannot be read nothing is known: it may be one of these
+	if len(errs) > 0 { // nothing is known about a record that cannot be read: it may be one of w.lent
 		maps.Copy(lent, w.lent)
 	}
 	for _, r := range records {
 		lent[r.Key] = r
 	}
 	for key, r := range w.lent {
-		// A failed ADD is undone like a return.
+		// The NIC of a failed ADD is compared too.
 		if still := lent[key]; still == nil || !still.Same(r) {
 			w.returned = append(w.returned, returnedNIC{r, now.Add(settledAfter)})
 		}
@@ -83,7 +83,7 @@ func (w *returnWatch) scan(now time.Time) (next time.Time) {
 	return next
 }
 
-// compareOne compares a NIC. The keeper reports the note.
+// compareOne compares a NIC. If there is a new note, the keeper reports the note.
 func (w *returnWatch) compareOne(r *ledger.Record) {
 	found, err := w.compare(w.dir.node, r)
 	if err != nil {

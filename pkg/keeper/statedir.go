@@ -27,29 +27,31 @@ const (
 
 	maxConcurrent = 16 // concurrent ends of attachments
 
-	// arrivalTimeout is how long a NIC may be missing, while no other NIC returns,
-	// before that is an error: the kernel returns NICs one after another, and a driver
-	// may take a second to stop each. The NIC's arrival has a notice, but it may be
-	// lost, so check. It is also the wait for a NIC's RDMA devices, which have no notice
-	// before Linux 6.12.
+	// arrivalTimeout is how long a NIC may be missing before that is an error. The time starts over
+	// when another NIC returns, because the kernel returns NICs one after another, and a driver may
+	// take a second to stop each NIC. arrivalTimeout is also the wait for a NIC's RDMA devices.
 	arrivalTimeout = 5 * time.Second
-	arrivalCheck   = 250 * time.Millisecond
+	// arrivalCheck is the time between two checks for a missing NIC. They are needed because the
+	// notice of a NIC's arrival may be lost, and because the arrival of an RDMA device has no
+	// notice before Linux 6.12.
+	arrivalCheck = 250 * time.Millisecond
 
-	retryLocked = 200 * time.Millisecond // another process or attachment has a lock
-	// lockedTimeout is how long an attachment may wait for locks before that is an error.
-	// The names of the host's NICs have one lock for all, and its holder may wait for a
-	// driver that stops a NIC in the kernel.
+	retryLocked = 200 * time.Millisecond // until the next try if another process or attachment has a lock
+	// lockedTimeout is how long an attachment may wait for locks before that is an error. All NICs
+	// of the host share one lock for their names, and its holder may wait for a driver that stops a
+	// NIC in the kernel.
 	lockedTimeout = time.Minute
 	firstRetry    = time.Second
 	lastRetry     = 5 * time.Minute
 
-	// endGrace bounds ends under way when the agent ends. A slow device may need longer than
-	// the kubelet waits; the next agent goes on with it.
+	// endGrace is how long running ends of attachments may continue when the agent ends. A slow
+	// device may need longer than the kubelet waits. Then the next agent continues with that
+	// attachment.
 	endGrace = 5 * time.Second
 )
 
-// recheckDelays are the delays of further checks after a notice: the path of a netns
-// disappears some time before the netns, whose end has no notice.
+// recheckDelays has the delays of further checks after a notice. There is a notice when the path of
+// a netns disappears, but the netns itself ends some time later, and its end has no notice.
 var recheckDelays = []time.Duration{30 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second}
 
 // stateDir is a state directory whose attachments are ended when their pod netns is gone.
@@ -60,52 +62,54 @@ type stateDir struct {
 	node    *attachment.Node
 	log     *slog.Logger
 	noticed *component.Trigger // something may have ended
-	ended   *component.Trigger // the end of an attachment is done, or failed
+	ended   *component.Trigger // a try to end an attachment has succeeded or failed
 	ends    sync.WaitGroup
-	ending  context.Context      // of ends; only run sets it
-	paths   *notify.Subscription // of the directories of pods' netns paths
+	ending  context.Context      // the context of all ends; only run sets it
+	paths   *notify.Subscription // for the directories of pods' netns paths
 
 	mu      sync.Mutex
 	tasks   map[ledger.Key]*task
-	again   []time.Time // of the checks after a notice, from recheckDelays
-	running int         // ends
+	again   []time.Time // times of the checks after a notice, from recheckDelays
+	running int         // number of ends that are running
 	// endedSince has the attachments that have ended since the last scan began.
 	endedSince map[ledger.Key]*ledger.Record
-	full       bool                 // an end waits for room
+	full       bool                 // an end waits until another end is done
 	checked    time.Time            // time of the last check
-	returning  int                  // NICs that the kernel was about to return then
-	arrived    time.Time            // when there were last fewer
+	returning  int                  // number of NICs that the kernel was about to return at the last check
+	arrived    time.Time            // when that number last became smaller
 	changed    map[string]time.Time // NICs that were not returned as they were, with the time of the report
 	unreadable bool                 // there are records that cannot be read
 
-	lacking     int // attachments of living pods without their RDMA device
-	nicsMissing int // attachments of living pods without their NIC
+	lacking     int // number of attachments whose pod is alive but lacks its RDMA device
+	nicsMissing int // number of attachments whose pod is alive but lacks its NIC
 }
 
 // task is an attachment to end.
 type task struct {
 	record  *ledger.Record
 	since   time.Time
-	next    time.Time // not before
+	next    time.Time // no try before this time
 	pause   component.Backoff
 	tries   int
 	running bool
-	err     error // the last try's
+	err     error // the error of the last try
 }
 
 func newTask(r *ledger.Record, now time.Time) *task {
 	return &task{record: r, since: now, pause: component.Backoff{First: firstRetry, Last: lastRetry}}
 }
 
-// endKey names a task's problem for the reporter, which all state directories share.
+// endKey returns the key of a task's problem for the reporter. All state directories share the
+// reporter.
 func (k *stateDir) endKey(d *task) string { return k.key("end", d.record) }
 
-// key names a problem of an attachment for the reporter.
+// key returns the key of a problem of an attachment for the reporter. what names the kind of
+// problem.
 func (k *stateDir) key(what string, r *ledger.Record) string {
 	return strings.Join([]string{what, k.node.Ledger.Dir(), r.ContainerID, r.IfName}, " ")
 }
 
-// errKept: everything but the addresses has been released.
+// errKept is the error of a try that released everything except the addresses.
 var errKept = errors.New("the addresses are not freed yet, because the IPAM plugin is not installed")
 
 func newStateDir(k *Keeper, path string) (*stateDir, error) {
@@ -122,8 +126,8 @@ func newStateDir(k *Keeper, path string) (*stateDir, error) {
 	return d, nil
 }
 
-// run checks at the start, on notices, and every so often, until ctx ends. Ends that are
-// under way then have endGrace.
+// run checks at the start, on notices, and at regular times, until ctx ends. Ends of attachments
+// that are running at that time may continue for endGrace.
 func (k *stateDir) run(ctx context.Context) {
 	var cancel context.CancelFunc
 	k.ending, cancel = after(ctx, endGrace)
@@ -136,7 +140,8 @@ func (k *stateDir) run(ctx context.Context) {
 	k.ends.Wait()
 }
 
-// notice makes the loop check now and, because the end of a netns has no notice, some times later.
+// notice makes the loop check now. It also makes the loop check several times later, because the
+// end of a netns has no notice.
 func (k *stateDir) notice() {
 	now := time.Now()
 	k.mu.Lock()
@@ -148,7 +153,7 @@ func (k *stateDir) notice() {
 	k.noticed.Fire()
 }
 
-// after returns a context that ends d after ctx ends.
+// after returns a context that ends when d has passed since the end of ctx.
 func after(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -158,7 +163,7 @@ func after(ctx context.Context, d time.Duration) (context.Context, context.Cance
 	return longer, func() { stop(); cancel() }
 }
 
-// later returns those of the times that are in the future.
+// later returns the times that are after now.
 func later(times []time.Time, now time.Time) []time.Time {
 	for len(times) > 0 && !times[0].After(now) {
 		times = times[1:]
@@ -166,8 +171,8 @@ func later(times []time.Time, now time.Time) []time.Time {
 	return times
 }
 
-// scan finds the attachments to end, and starts those that are due, at most room at a time. It
-// returns the time of the next check.
+// scan finds the attachments to end, and starts to end those that are due. At most room ends run at
+// the same time. scan returns the time of the next check.
 func (k *stateDir) scan(now time.Time, room int) (next time.Time) {
 	k.keepFiles()
 	stale, errs := k.stale()
@@ -179,8 +184,8 @@ func (k *stateDir) scan(now time.Time, room int) (next time.Time) {
 	return k.begin(now, stale, away, room)
 }
 
-// stale returns the attachments to end, and why others could not be read. Those that end in the
-// meantime are in k.endedSince.
+// stale returns the attachments to end, and an error for each record that could not be read.
+// Attachments that end while stale runs are in k.endedSince.
 func (k *stateDir) stale() ([]*ledger.Record, []error) {
 	k.mu.Lock()
 	k.endedSince = map[ledger.Key]*ledger.Record{}
@@ -188,7 +193,7 @@ func (k *stateDir) stale() ([]*ledger.Record, []error) {
 	return k.node.Stale()
 }
 
-// begin starts the ends of stale attachments that are due, for scan.
+// begin starts to end the stale attachments that are due. scan calls it.
 func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.Key]bool, room int) (next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -221,7 +226,7 @@ func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.
 		case away[r.Key] && (now.Sub(d.since) < arrivalTimeout || now.Sub(k.arrived) < arrivalTimeout):
 			next = earlier(next, now.Add(arrivalCheck))
 		case k.running == room:
-			k.full = true // the end of one makes room
+			k.full = true // there is room again when a running end is done
 		default:
 			k.running++
 			d.running = true
@@ -236,9 +241,8 @@ func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.
 	return next
 }
 
-// gone reports whether the attachment has ended. If it is not among those to
-// end it may only have been missed, for example because its record could not be
-// read.
+// gone reports whether the attachment has ended. This must be checked, because an attachment that
+// stale did not return may not have ended: for example, its record may have been unreadable.
 func (k *stateDir) gone(r *ledger.Record) bool {
 	now, err := k.node.Ledger.Peek(r.Key)
 	return errors.Is(err, ledger.ErrNoRecord) || err == nil && !now.Same(r)
@@ -251,7 +255,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// onTheirWay returns the attachments whose NIC the kernel is about to return.
+// onTheirWay returns the keys of the stale attachments whose NIC the kernel is about to return.
 func (k *stateDir) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	if len(stale) == 0 {
 		return nil
@@ -263,8 +267,8 @@ func (k *stateDir) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	return away
 }
 
-// end tries to end an attachment. Each has a Node of its own, so that a hanging
-// IPAM plugin does not delay other NICs.
+// end tries to end an attachment. Each try opens its own Node, so that an IPAM plugin that hangs
+// does not delay other NICs.
 func (k *stateDir) end(r *ledger.Record) {
 	began := time.Now()
 	k.done(r.Key, k.Contain(func() error { return k.tryEnd(r) }), time.Since(began))
@@ -290,7 +294,7 @@ func (k *stateDir) tryEnd(r *ledger.Record) error {
 	return err
 }
 
-// done records a try that took so long.
+// done records the result of a try to end the attachment. took is how long the try took.
 func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -298,7 +302,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	d := k.tasks[key]
 	d.running = false
 	if k.full || err != nil {
-		defer k.ended.Fire() // of another one, or of the next try
+		defer k.ended.Fire() // so that scan starts another end, or plans the next try
 	}
 	if errors.Is(err, statefile.ErrBusy) && time.Since(d.since) < lockedTimeout {
 		d.next = time.Now().Add(retryLocked)
@@ -313,7 +317,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 		k.endedSince[key] = d.record
 		return
 	}
-	if k.ending.Err() != nil { // the context was canceled, and the next agent goes on
+	if k.ending.Err() != nil { // the context was canceled, and the next agent continues
 		return
 	}
 	k.stats.fail(d.record.Plugin, cnierr.Code(err))
@@ -325,8 +329,7 @@ func (k *stateDir) done(key ledger.Key, err error, took time.Duration) {
 	}, "containerID", d.record.ContainerID, "ifname", d.record.IfName, "nic", d.record.NICName(), "netns", d.record.Netns.Path)
 }
 
-// settled removes a task that this or another process has done, and withdraws its
-// notice.
+// settled removes a task that this process or another process has done, and withdraws its notice.
 func (k *stateDir) settled(d *task) {
 	delete(k.tasks, d.record.Key)
 	if k.Over(k.endKey(d)) {
@@ -334,7 +337,7 @@ func (k *stateDir) settled(d *task) {
 	}
 }
 
-// reportChanged reports once each NIC that was not returned as it was.
+// reportChanged reports each NIC that was not returned as it was. It reports each return only once.
 func (k *stateDir) reportChanged(all []*ledger.Returned) {
 	told := map[string]time.Time{}
 	for _, r := range all {
@@ -357,7 +360,7 @@ func (k *stateDir) reportUnreadable(err error) {
 	k.unreadable = err != nil
 }
 
-// watchPaths watches the directories of pods' netns paths.
+// watchPaths watches the directories that contain the netns paths of pods.
 func (k *stateDir) watchPaths() {
 	for _, dir := range []string{"/run/netns", "/run/docker/netns"} {
 		k.paths.Watch(dir)

@@ -15,8 +15,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// MainStateDir returns the one that has the list of them all: the plugins' default, where they
-// look for it, or else the first.
+// MainStateDir returns the state directory that has the list of all state directories. This is the
+// default directory of the plugins, where they look for the list. If dirs does not contain the
+// default directory, it is the first of dirs.
 func MainStateDir(dirs []string) string {
 	if slices.Contains(dirs, nodefile.DefaultStateDir) {
 		return nodefile.DefaultStateDir
@@ -24,9 +25,10 @@ func MainStateDir(dirs []string) string {
 	return dirs[0]
 }
 
-// KeptStateDirs returns the list of the state directories for the plugins, and the directories
-// to keep. Beside the named ones these are those of the list before that still have records: an
-// attachment there must end too. A directory in another one is kept, but not open to networks.
+// KeptStateDirs returns the list of state directories for the plugins, and the directories to keep.
+// The directories to keep are the named directories, and those directories of the previous list
+// that still have records, because the attachments there must end too. A directory that is inside
+// another one is kept, but networks cannot use it.
 func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []string) {
 	var list nodefile.StateDirs
 	keep := slices.Clone(named)
@@ -40,7 +42,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 	}
 	before, err := nodefile.ReadStateDirs(MainStateDir(named))
 	if before == nil || err != nil {
-		return list, keep // the caller writes a new one
+		return list, keep // the caller writes a new list
 	}
 	for _, dir := range append(before.Kept, before.Former...) {
 		if slices.Contains(list.Kept, dir) || slices.Contains(list.Former, dir) || !filepath.IsAbs(dir) {
@@ -51,14 +53,14 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 			log.Warn("former state directory still has records, so it is kept until their attachments have ended", "stateDir", dir)
 			keep = append(keep, dir)
 		case err == nil:
-			continue // nothing is left
+			continue // no record is left
 		}
-		list.Former = append(list.Former, dir) // it may only not be visible here
+		list.Former = append(list.Former, dir) // the directory may exist but not be visible here
 	}
 	return list, keep
 }
 
-// outerOf returns which of the directories the one is in, "" if it is in none.
+// outerOf returns the directory in all that contains dir, or "" if none contains dir.
 func outerOf(dir string, all []string) string {
 	real := nodefile.RealStateDir(dir)
 	i := slices.IndexFunc(all, func(of string) bool { return nodefile.IsBelow(real, nodefile.RealStateDir(of)) })
@@ -68,8 +70,8 @@ func outerOf(dir string, all []string) string {
 	return all[i]
 }
 
-// hasRecords reports whether the state directory has a record. A directory that is missing is
-// an error: it may only not be mounted here.
+// hasRecords reports whether the state directory has a record. If the directory is missing,
+// hasRecords returns an error, because the directory may exist but not be mounted here.
 func hasRecords(dir string) (bool, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return false, err
@@ -81,8 +83,8 @@ func hasRecords(dir string) (bool, error) {
 	return slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".json") }), err
 }
 
-// keepFiles writes what the plugins read from the state directory, if it is missing or
-// unreadable, and says so unless the agent has only begun.
+// keepFiles writes the files that the plugins read from the state directory, if they are missing,
+// out of date or unreadable. It reports a file that was unreadable.
 func (k *stateDir) keepFiles() {
 	var errs []error
 	first := k.lastScan().IsZero()
@@ -118,7 +120,8 @@ func putStateDirs(dir string, list nodefile.StateDirs) error {
 	return d.Write(nodefile.StateDirsFile, list.Text())
 }
 
-// RemoveStateDirs removes the list of an agent that leaves the node: no directory is kept then.
+// RemoveStateDirs removes the list of state directories. An agent that leaves the node calls it,
+// because no directory is kept then.
 func RemoveStateDirs(dir string) error {
 	d, err := statefile.OpenExisting(dir)
 	if errors.Is(err, fs.ErrNotExist) {
