@@ -11,18 +11,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// DriverOf returns the name of the driver that is bound to a PCI function, "" if none is.
+// DriverOf returns the name of the driver that is bound to a PCI function, or "" if no driver is
+// bound.
 func (h *Host) DriverOf(pci string) string { return h.driverOf(&NIC{PCI: pci}) }
 
-// Unbind takes the driver from a PCI function (Documentation/ABI/testing/sysfs-bus-pci). It returns when the driver has
-// removed the function's interface and RDMA device, in whatever network namespace they are.
+// Unbind unbinds the driver from a PCI function (Documentation/ABI/testing/sysfs-bus-pci). It
+// returns when the driver has removed the function's interface and RDMA device, whatever network
+// namespace they are in.
 func (h *Host) Unbind(pci, driver string) error { return h.writeDriver(driver, "unbind", pci) }
 
-// Bind binds the driver to a PCI function, and returns when that has probed the function. Interfaces and RDMA devices
-// may come later, because some drivers make them by devices of their own on the auxiliary bus.
+// Bind binds the driver to a PCI function. It returns when the driver has probed the function.
+// Interfaces and RDMA devices may come later, because some drivers make them through devices of
+// their own on the auxiliary bus.
 func (h *Host) Bind(pci, driver string) error { return h.writeDriver(driver, "bind", pci) }
 
-// Probe has the kernel choose the driver of a PCI function that has none.
+// Probe lets the kernel choose and bind the driver of a PCI function that has no driver.
 func (h *Host) Probe(pci string) error {
 	if !h.IsPCI(pci) {
 		return failure.New(failure.Kernel, "%q is not a PCI function", pci)
@@ -31,9 +34,10 @@ func (h *Host) Probe(pci string) error {
 	return failure.Wrap(err, failure.Kernel, "probe %s", pci)
 }
 
-// DriverOverride returns the name of the only driver that may be bound to a PCI function, "" if any may.
+// DriverOverride returns the name of the only driver that may be bound to a PCI function, or "" if
+// any driver may be bound.
 func (h *Host) DriverOverride(pci string) string {
-	text, _ := os.ReadFile(filepath.Join(h.Sys, "bus/pci/devices", pci, "driver_override")) // older kernels have none
+	text, _ := os.ReadFile(filepath.Join(h.Sys, "bus/pci/devices", pci, "driver_override")) // older kernels do not have this file
 	if name := strings.TrimSpace(string(text)); name != "(null)" {
 		return name
 	}
@@ -42,22 +46,23 @@ func (h *Host) DriverOverride(pci string) string {
 
 func (h *Host) writeDriver(driver, file, pci string) error {
 	if !validName(driver) || !h.IsPCI(pci) {
-		return failure.New(failure.Kernel, "%q is not a driver of PCI functions, or %q is not a PCI function that it can drive", driver, pci)
+		return failure.New(failure.Kernel, "either %q is not a driver of PCI functions, or %q is not a PCI function of this host", driver, pci)
 	}
 	err := os.WriteFile(filepath.Join(h.Sys, "bus/pci/drivers", driver, file), []byte(pci), 0)
 	return failure.From(err, failure.Kernel, "%s %s, of driver %s", file, pci, driver).Cure("see the kernel log for the driver's reason")
 }
 
-// FreeBelow returns the path of a char device that does not exist, and that the kernel would choose before one of
-// paths, from [Host.CharDevices], if the RDMA device of these were re-created: it takes the lowest free number
-// (ib_uverbs_add_one, ib_umad_init_port). It returns "" if there is none.
+// FreeBelow returns the path of a free char device that the kernel would choose instead of one of
+// paths. paths are the char devices of one RDMA device, from [Host.CharDevices]. If that RDMA
+// device were re-created, the kernel would choose the lowest free numbers for its char devices
+// (ib_uverbs_add_one, ib_umad_init_port). FreeBelow returns "" if the numbers would stay.
 func (h *Host) FreeBelow(paths []string) string {
 	for _, of := range []struct{ class, prefix string }{{"infiniband_verbs", "uverbs"}, {"infiniband_mad", "umad"}} {
 		taken := h.entries("class", of.class)
 		for _, path := range paths {
 			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), of.prefix))
 			if err != nil {
-				continue // of the other class
+				continue // this path belongs to the other class
 			}
 			for n := range number {
 				if name := fmt.Sprintf("%s%d", of.prefix, n); !slices.Contains(taken, name) {

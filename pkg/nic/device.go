@@ -6,22 +6,24 @@ import (
 )
 
 // The following methods return facts about a device of the host, such as
-// "0000:3b:00.0", from sysfs. They are the same in every network namespace,
-// also while the device's netdev or RDMA device is in a pod.
+// "0000:3b:00.0", from sysfs. The facts are the same in every network namespace,
+// even while the device's netdev or RDMA device is in a pod.
 
-// Bound reports whether a driver holds the device. An unplugged device has
-// none.
+// Bound reports whether a driver holds the device. No driver holds an unplugged
+// device.
 func (h *Host) Bound(device string) bool { return h.deviceHas(device, "driver") }
 
-// HasNetdev reports whether a driver has made a netdev of the device, in any
-// network namespace: the directory stays, empty, while the netdev is in a pod.
+// HasNetdev reports whether the device has a netdev in any network namespace. While
+// the netdev is in a pod, its sysfs directory stays, but is empty.
 func (h *Host) HasNetdev(device string) bool { return h.deviceHas(device, "net") }
 
-// HasRDMADevice reports whether a driver has made an RDMA device of the device,
-// in any network namespace: the directory stays, empty, while it is in a pod.
+// HasRDMADevice reports whether the device has an RDMA device in any network
+// namespace. While the RDMA device is in a pod, its sysfs directory stays, but is
+// empty.
 func (h *Host) HasRDMADevice(device string) bool { return h.deviceHas(device, "infiniband") }
 
-// isRDMAAlone reports whether the device has an RDMA device and no netdev, in any network namespace.
+// isRDMAAlone reports whether the device has an RDMA device, but no netdev in any
+// network namespace.
 func (h *Host) isRDMAAlone(device string) bool {
 	return h.HasRDMADevice(device) && !h.HasNetdev(device)
 }
@@ -34,19 +36,20 @@ func (h *Host) MakesIPoIB() bool { return exists(filepath.Join(h.Sys, "module/ib
 func (h *Host) HasRDMACore() bool { return exists(filepath.Join(h.Sys, "class/infiniband")) }
 
 // HasOneNIC reports whether the device can have only one netdev and one RDMA device, as
-// virtual functions and subfunctions do. If such a device has a netdev with another MAC,
-// or an RDMA device with another GUID, the first one no longer exists. A physical
-// function may have several, of its ports and representors.
+// virtual functions and subfunctions do. If such a device now has a netdev with another
+// MAC, or an RDMA device with another GUID, the former one no longer exists. A physical
+// function may have several netdevs: those of its ports and its representors.
 func (h *Host) HasOneNIC(device string) bool {
 	return h.deviceHas(device, "physfn") || h.deviceHas(device, "sfnum")
 }
 
-// deviceHas reports whether the directory of a device on any bus has an entry.
+// deviceHas reports whether the sysfs directory of the device, on any bus, has the given
+// entry.
 func (h *Host) deviceHas(device, entry string) bool {
 	if !validName(device) {
 		return false
 	}
-	buses, _ := os.ReadDir(filepath.Join(h.Sys, "bus")) // without sysfs there are no facts
+	buses, _ := os.ReadDir(filepath.Join(h.Sys, "bus")) // if sysfs is missing, no fact is known
 	for _, bus := range buses {
 		if _, err := os.Lstat(filepath.Join(h.Sys, "bus", bus.Name(), "devices", device, entry)); err == nil {
 			return true

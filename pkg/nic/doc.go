@@ -1,12 +1,13 @@
 // Package nic finds the NIC of the host for a selector, and decides whether it
 // may be lent. It also reads facts about a NIC's device from sysfs.
 //
-// [Host.Select] reads links from pkg/link and device facts from sysfs; the root
-// of sysfs is a field of [Host], so that tests use their own. Guardrails are a
-// table of rules, each with the key that overrides it, and [Host.Permit] checks
-// the administrator's node file.
+// [Host.Select] reads links with pkg/link and device facts from sysfs. The root
+// of sysfs is a field of [Host], so that a test can use its own sysfs. The
+// guardrails are a table of rules, each with the key that overrides it
+// ([Host.Guard]). [Host.Permit] checks the administrator's node file.
 //
-// The package changes nothing but the drivers of PCI functions (bind.go), and does not know CNI.
+// The only changes that the package makes are those of [Host.Bind],
+// [Host.Unbind] and [Host.Probe]. It does not know CNI.
 //
 // To select a NIC and check that it may be lent:
 //

@@ -17,18 +17,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// The subclasses of network controllers (PCI Code and ID Assignment Specification,
-// section 1.3). A driver's netdev may have another link layer.
+// These are subclasses of network controllers (PCI Code and ID Assignment Specification, section
+// 1.3). The netdev that a driver makes may have another link layer than the subclass shows.
 const (
 	classEthernet   = 0x0200
 	classInfiniBand = 0x0207
 )
 
-// Facts returns the network functions of the PCI bus, by address, with the facts that
-// pools and rails select by. Whether a function is lent makes no difference to what sysfs
-// has; known has the rest of lent ones, by PCI address: the names, the MAC, the link layer
-// and the RDMA devices that the host does not show while they are away, and the char
-// devices, which the kernel removes and makes again when an RDMA device moves
+// Facts returns the network functions of the PCI bus, sorted by address, with the facts by which
+// pools and rails select functions. It reads facts from sysfs, most of which are there even while a
+// function is lent. known has the other facts of lent functions, by PCI address. These are the
+// names, the MAC, the link layer and the RDMA devices, which the host does not show while they are
+// away, and the char devices, which the kernel removes and makes again when an RDMA device moves
 // (rdma_dev_change_netns). Facts does not set Protected.
 func (h *Host) Facts(known map[string]resource.NIC) ([]resource.NIC, error) {
 	tree, err := pcie.ReadNICs(h.Sys)
@@ -42,7 +42,8 @@ func (h *Host) Facts(known map[string]resource.NIC) ([]resource.NIC, error) {
 	return h.FactsOf(tree, links, known), nil
 }
 
-// FactsOf is Facts for a caller that has read the PCI bus and the links of the host.
+// FactsOf returns what [Host.Facts] returns, for a caller that has already read the PCI bus and the
+// links of the host.
 func (h *Host) FactsOf(tree *pcie.Tree, links []*link.Link, known map[string]resource.NIC) []resource.NIC {
 	var found []resource.NIC
 	for _, d := range tree.NICs() {
@@ -52,8 +53,8 @@ func (h *Host) FactsOf(tree *pcie.Tree, links []*link.Link, known map[string]res
 	return found
 }
 
-// IsRepresentor reports whether l, of the host, is the representor of a virtual function
-// or subfunction.
+// IsRepresentor reports whether l, a link of the host, is the representor of a virtual function or
+// subfunction.
 func (h *Host) IsRepresentor(l *link.Link) bool { return h.representor(l) == 1 }
 
 // factsOf returns the facts of one function.
@@ -91,10 +92,10 @@ func (h *Host) factsOf(d *pcie.Device, links []*link.Link, known resource.NIC) r
 	return n
 }
 
-// CharDevices returns the paths of the char devices of a device's RDMA devices, sorted. sysfs
-// shows them in every namespace, also while the RDMA device is in another one, because their
-// classes have no ns_type (uverbs_class, umad_class). They are missing while the RDMA device
-// moves.
+// CharDevices returns the sorted paths of the char devices that belong to the RDMA devices of a
+// device. sysfs shows char devices in every namespace, even while their RDMA device is in another
+// namespace, because their classes have no ns_type (uverbs_class, umad_class). They are missing
+// only while the RDMA device moves.
 func (h *Host) CharDevices(bus, device string) []string {
 	var paths []string
 	for _, class := range []string{"infiniband_mad", "infiniband_verbs"} {
@@ -108,15 +109,15 @@ func (h *Host) CharDevices(bus, device string) []string {
 	return paths
 }
 
-// charDevice matches the names of the char devices of one RDMA device. It is compiled on
-// first use, as those of nic.go.
+// charDevice matches the names of the char devices of one RDMA device. Like the expressions in
+// nic.go, it is compiled on first use.
 var charDevice = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(uverbs|umad|issm)[0-9]+$`) })
 
-// CharDevice returns the path of the RDMA char device of a name, "uverbs3".
+// CharDevice returns the path of the RDMA char device with this name, for example "uverbs3".
 func CharDevice(name string) string { return "/dev/infiniband/" + name }
 
-// LinkType returns the link layer of a netdev by the length of its MAC address: "ether",
-// "infiniband" (IPoIB has 20 bytes), or "" for another.
+// LinkType returns the link layer of a netdev, by the length of its MAC address. It returns
+// "ether", "infiniband" (an IPoIB address has 20 bytes), or "" for another link layer.
 func LinkType(mac string) string {
 	switch strings.Count(mac, ":") {
 	case 5:
@@ -127,9 +128,10 @@ func LinkType(mac string) string {
 	return ""
 }
 
-// entries returns the names in a directory of a device, given the device's below sysfs.
+// entries returns the names in the directory name of a device. dir is the directory of the device,
+// below sysfs.
 func (h *Host) entries(dir, name string) []string {
-	list, _ := os.ReadDir(filepath.Join(h.Sys, dir, name)) // most devices have none
+	list, _ := os.ReadDir(filepath.Join(h.Sys, dir, name)) // most devices have no such directory
 	var names []string
 	for _, e := range list {
 		names = append(names, e.Name())
@@ -137,18 +139,18 @@ func (h *Host) entries(dir, name string) []string {
 	return names
 }
 
-// number returns the number in a file of a device, 0 if there is none.
+// number returns the number in a file of a device, or 0 if there is no number.
 func (h *Host) number(dir, file string) int {
 	text, _ := os.ReadFile(filepath.Join(h.Sys, dir, file))
 	n, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	return n
 }
 
-// addFunctions adds the physical function of each virtual function: the name of its
-// netdev, and the number of the virtual function there.
+// addFunctions adds facts about the physical function to each virtual function: the name of the
+// physical function's netdev, and the number of the virtual function.
 func (h *Host) addFunctions(nics []resource.NIC) {
 	for _, pf := range nics {
-		virtual, _ := h.VirtualFunctions(pf.PCI) // one that is just removed has no facts
+		virtual, _ := h.VirtualFunctions(pf.PCI) // a function that is just being removed has no facts
 		for number, pci := range virtual {
 			at := slices.IndexFunc(nics, func(n resource.NIC) bool { return n.PCI == pci })
 			if at < 0 {
@@ -162,8 +164,8 @@ func (h *Host) addFunctions(nics []resource.NIC) {
 	}
 }
 
-// PhysicalFunction returns the PCI address of the physical function of a virtual function,
-// "" if the function at this address is none.
+// PhysicalFunction returns the PCI address of the physical function of the virtual function at the
+// address pci. It returns "" if the function at that address is not a virtual function.
 func (h *Host) PhysicalFunction(pci string) string {
 	if !validName(pci) {
 		return ""
@@ -175,10 +177,11 @@ func (h *Host) PhysicalFunction(pci string) string {
 	return filepath.Base(target)
 }
 
-// FunctionNumber returns the number of a virtual function among those of its physical function, both by PCI
-// address. ok reports whether it is one of them.
+// FunctionNumber returns the number of the virtual function among the virtual functions of the
+// physical function. Both functions are given by their PCI address. ok reports whether the virtual
+// function belongs to the physical function.
 func (h *Host) FunctionNumber(physical, virtual string) (number int, ok bool) {
-	all, _ := h.VirtualFunctions(physical) // one that is just removed is none of them
+	all, _ := h.VirtualFunctions(physical) // a function that is just being removed does not count
 	for number, pci := range all {
 		if pci == virtual {
 			return number, true
@@ -187,9 +190,10 @@ func (h *Host) FunctionNumber(physical, virtual string) (number int, ok bool) {
 	return 0, false
 }
 
-// VirtualFunctions returns the PCI addresses of the virtual functions of a physical one, by their numbers: the targets
-// of the links virtfn0, virtfn1 and so on. If some cannot be read, it returns an error and the others. A device that is
-// no PCI function has none.
+// VirtualFunctions returns the PCI addresses of the virtual functions of a physical function, by
+// their numbers. They are the targets of the links virtfn0, virtfn1 and so on. If some links cannot
+// be read, it returns an error together with the other addresses. For a device that is not a PCI
+// function it returns no addresses.
 func (h *Host) VirtualFunctions(physical string) (map[int]string, error) {
 	if !validName(physical) {
 		return nil, nil
@@ -216,11 +220,11 @@ func (h *Host) VirtualFunctions(physical string) (map[int]string, error) {
 	return found, errors.Join(errs...)
 }
 
-// maxLevels bounds a stack of links, as the kernel does (MAX_NEST_DEV).
+// maxLevels bounds the height of a stack of links. The kernel has the same bound (MAX_NEST_DEV).
 const maxLevels = 8
 
-// NICBelow returns the NIC that the link lies on, l itself if that is a NIC or lies on
-// nothing. A VLAN, for example, has no parent device of its own.
+// NICBelow returns the NIC on which the link l lies. A VLAN, for example, has no parent device of
+// its own, and lies on a NIC. If l is a NIC, or does not lie on any link, NICBelow returns l.
 func (h *Host) NICBelow(l *link.Link) *link.Link {
 	for range maxLevels {
 		below := LiesOn(l)
@@ -236,9 +240,9 @@ func (h *Host) NICBelow(l *link.Link) *link.Link {
 	return l
 }
 
-// Is reports whether id, a PCI address or an auxiliary device of this host, identifies n. A
-// link without a device of its own is identified by the NIC that it lies on, and a bond by
-// each of its members.
+// Is reports whether id identifies the NIC n. id is a PCI address or an auxiliary device of this
+// host. A link without a device of its own is identified by the device of the NIC on which it lies.
+// A bond is identified by the device of each of its members.
 func (h *Host) Is(n *NIC, id string) bool {
 	if n.Link == nil {
 		return n.PCI == id
@@ -253,13 +257,13 @@ func (h *Host) Is(n *NIC, id string) bool {
 	})
 }
 
-// hasDevice reports whether id, a PCI address or an auxiliary device, is the device of a
-// link of the host.
+// hasDevice reports whether id is the device of l, a link of the host. id is a PCI address or an
+// auxiliary device.
 func (h *Host) hasDevice(l *link.Link, id string) bool {
 	switch l.ParentBus {
 	case "pci", "auxiliary":
 		return l.ParentDev == id
-	case "": // kernels before 5.14 report no parent
+	case "": // kernels before 5.14 do not report the parent
 		bus := "bus/pci/devices"
 		if h.IsAux(id) {
 			bus = "bus/auxiliary/devices"
@@ -270,8 +274,8 @@ func (h *Host) hasDevice(l *link.Link, id string) bool {
 	return h.pciOf(l) == id
 }
 
-// IsNIC reports whether id, a PCI address or an auxiliary device of this host, can be a
-// NIC. A PCI function of another class, such as a GPU, cannot.
+// IsNIC reports whether id can be a NIC. id is a PCI address or an auxiliary device of this host. A
+// PCI function of another class, such as a GPU, cannot be a NIC.
 func (h *Host) IsNIC(id string) bool {
 	if !h.IsPCI(id) {
 		return h.IsAux(id)

@@ -9,13 +9,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// maxNamed bounds the holders in an error.
+// maxNamed bounds the number of holders that an error names.
 const maxNamed = 3
 
-// functions describes the virtual functions (sriov_numvfs) and subfunctions of the
-// device of l, "" if it has none. They lose their link when l leaves (mlx5e_close
-// sets the uplink down, and they follow), and the holder of l may set their MAC,
-// VLAN, trust and rate.
+// functions returns a description of the virtual functions (sriov_numvfs) and
+// subfunctions of the device of l, or "" if the device has none. When l leaves the
+// host, they lose their link, because the uplink goes down (mlx5e_close). In
+// addition, the holder of l may set their MAC, VLAN, trust and rate.
 func (h *Host) functions(l *link.Link) string {
 	if dir := h.functionDir(l); dir != "" {
 		return h.functionsIn(dir)
@@ -23,10 +23,10 @@ func (h *Host) functions(l *link.Link) string {
 	return ""
 }
 
-// functionsIn is functions for the sysfs directory of a PCI function.
+// functionsIn does what functions does, for the sysfs directory of a PCI function.
 func (h *Host) functionsIn(dir string) string {
 	var devices []string
-	// The only error is a malformed pattern, and these are constants.
+	// Glob fails only for a malformed pattern, and these patterns are constants.
 	virtual, _ := filepath.Glob(filepath.Join(dir, "virtfn*"))
 	for _, v := range virtual {
 		if target, err := os.Readlink(v); err == nil {
@@ -47,7 +47,7 @@ func (h *Host) functionsIn(dir string) string {
 	return what + h.heldBy(devices)
 }
 
-// heldBy describes the holders of those of the devices that are lent.
+// heldBy returns a description of which of the devices are lent, and to whom.
 func (h *Host) heldBy(devices []string) string {
 	if h.Holder == nil {
 		return ""
@@ -64,9 +64,9 @@ func (h *Host) heldBy(devices []string) string {
 	return "; " + strings.Join(held, ", ")
 }
 
-// functionDir returns the sysfs directory of the PCI function whose netdev l
-// is, "" if there is none: a subfunction is below a function, but is another
-// device.
+// functionDir returns the sysfs directory of the PCI function to which the netdev l
+// belongs, or "" if l does not belong to a PCI function. A subfunction is below a
+// PCI function, but it is another device.
 func (h *Host) functionDir(l *link.Link) string {
 	switch l.ParentBus {
 	case "pci", "virtio":

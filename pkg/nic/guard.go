@@ -15,27 +15,26 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// peerKinds are the link kinds whose IFLA_LINK is a peer instead of the link
-// below. A peer survives a move; all others are destroyed or disconnected.
+// peerKinds has the link kinds whose IFLA_LINK is a peer and not the link below. When a link moves,
+// its peer survives. Every other link that lies on the moved link is destroyed or disconnected.
 var peerKinds = []string{"veth", "netkit", "vxcan"}
 
-// facts are the guardrails' input.
+// facts has the facts that the guardrails check.
 type facts struct {
 	uplink bool // a default route leaves by the NIC
 	links  []*link.Link
 	// The rest is about the NIC itself.
 	programs  []bpf.Program // not read if the network overrides that guardrail
-	inUse     string        // the host's use of it, "" if unknown
-	functions string        // its virtual functions and subfunctions, "" if it has none
-	immutable bool          // the kernel does not move it to another netns
+	inUse     string        // how the host uses the NIC, "" if no use is known
+	functions string        // virtual functions and subfunctions of the NIC, "" if it has none
+	immutable bool          // the kernel refuses to move the NIC to another netns
 }
 
-// Guard returns an error if lending the link of v would harm the host, unless the
-// override of that guardrail is in allow. There is no override for a link that the
-// kernel does not move.
+// Guard returns an error if lending the link of v would harm the host and allow does not have the
+// override of that guardrail. There is no override for a link that the kernel refuses to move.
 //
-// It sees the host netns only: the ledger has the macvlans on the link that are in a
-// pod netns.
+// Guard sees only the host netns. Macvlans on the link that are in a pod netns are in the ledger,
+// see [GuardPodLink].
 func (h *Host) Guard(v *link.View, allow []string) error {
 	l, f := v.Link, facts{uplink: v.IsUplink(), links: v.Links}
 	var err error
@@ -56,15 +55,16 @@ func (h *Host) Guard(v *link.View, allow []string) error {
 	return f.guard(l, allow)
 }
 
-// IfGone returns err, of reading the chosen link with this name. If the cause is that the link has
-// left the host, it is of kind TryAgain: another loan may have come between the choice and
-// the NIC's lock, and the next try finds another NIC, or who has this one.
+// IfGone returns err, the error of reading the chosen link, with the kind TryAgain if the cause is
+// that the link has left the host. In that case the NIC may have been lent between the choice and
+// taking the NIC's lock. The next try either finds another NIC, or finds out who has this NIC. name
+// is the name of the link.
 func IfGone(err error, name string) error {
 	if !errors.Is(err, link.ErrNotFound) {
 		return err
 	}
-	return failure.From(err, failure.TryAgain, "the NIC %s left the host while it was chosen", name).
-		Cure("`railctl show` lists which pod has it")
+	return failure.From(err, failure.TryAgain, "the NIC %s left the host while it was being chosen", name).
+		Cure("see `railctl show` for the pod that has the NIC")
 }
 
 // immutable reports whether the kernel refuses to move l at all.
@@ -78,12 +78,12 @@ func (h *Host) immutable(l *link.Link) (bool, error) {
 
 func (f facts) guard(l *link.Link, allow []string) error {
 	if l.Encap == "loopback" {
-		return failure.New(failure.NICProtected, "%s is the loopback of the host and cannot be lent", l.Name).Cure("name a NIC")
+		return failure.New(failure.NICProtected, "%s is the loopback of the host and cannot be lent", l.Name).Cure("choose a NIC")
 	}
 	if f.immutable {
-		cure := "name a NIC, not a virtual link"
+		cure := "choose a NIC, not a virtual link"
 		if l.HasParent() {
-			cure = fmt.Sprintf("lend a virtual function or subfunction of it, or take it out of switchdev mode: devlink dev eswitch set %s/%s mode legacy", l.ParentBus, l.ParentDev)
+			cure = fmt.Sprintf("lend a virtual function or subfunction of the NIC, or take the NIC out of switchdev mode: devlink dev eswitch set %s/%s mode legacy", l.ParentBus, l.ParentDev)
 		}
 		return failure.New(failure.NICProtected, "%s must stay on the host: the kernel cannot move it to another network namespace (netns-local)", l.Name).
 			Cure("%s", cure)
@@ -108,8 +108,8 @@ func stays(nic, reason, override string) error {
 		Cure(`choose another NIC, or add "allow": [%q] to the config if that is intended`, override)
 }
 
-// GuardFunctions returns the error of the guardrail "vfs" for a PCI function that has no netdev, unless allow
-// overrides it.
+// GuardFunctions applies the guardrail "vfs" to a PCI function that has no netdev. It returns nil
+// if allow overrides the guardrail.
 func (h *Host) GuardFunctions(pci string, allow []string) error {
 	reason := h.functionsIn(filepath.Join(h.Sys, "bus/pci/devices", pci))
 	if reason == "" || slices.Contains(allow, netconf.AllowVFs) {
@@ -136,11 +136,11 @@ func (f facts) member(l *link.Link) string {
 			return fmt.Sprintf("it belongs to the %s %s", m.Kind, m.Name)
 		}
 	}
-	return "it belongs to another link" // which has just been removed
+	return "it belongs to another link" // that link has just been removed
 }
 
-// LiesOn returns the index of the link of the same netns on which l is stacked,
-// and with which it goes down, or 0.
+// LiesOn returns the index of the link in the same netns on which l is stacked, or 0 if there is
+// none. l goes down together with that link.
 func LiesOn(l *link.Link) int {
 	if l.LowerInOtherNetns || l.Lower == l.Index || slices.Contains(peerKinds, l.Kind) {
 		return 0

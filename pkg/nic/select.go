@@ -23,22 +23,21 @@ import (
 type Host struct {
 	// Netns is the host netns. The caller must close it.
 	Netns *netns.Netns
-	// Sys is the root of sysfs, "/sys" but for tests.
+	// Sys is the root of sysfs: "/sys", except in tests.
 	Sys string
-	// Proc is the root of procfs, "/proc" but for tests.
+	// Proc is the root of procfs: "/proc", except in tests.
 	Proc string
-	// Udev is the directory of udev's state, "" if no udev handles the host netns.
+	// Udev is the directory of udev's state, or "" if no udev handles the host netns.
 	Udev string
-	// Holder, if set, returns the holder of a device of the host, "" if it is
-	// not lent. The device is a PCI address or a name on the auxiliary bus.
+	// Holder, if set, returns the holder of a device of the host, or "" if the
+	// device is not lent. device is a PCI address or a name on the auxiliary bus.
 	Holder func(device string) string
 	// NodeIP, if set, returns the address by which the cluster reaches the node, or
 	// the zero Addr if it is not known.
 	NodeIP func() (netip.Addr, error)
 }
 
-// Selector selects a NIC. The first field that is set decides, in the order of
-// the fields.
+// Selector selects a NIC. If several fields are set, only the first of them counts.
 type Selector struct {
 	Device     string // name or altname of the netdev
 	HWAddr     string // MAC address
@@ -67,27 +66,30 @@ func (s Selector) String() string {
 
 // NIC is one network function of the host.
 type NIC struct {
-	// Link is its netdev in the host netns, nil if it has none: a userspace driver holds
-	// the function, or its driver has made an RDMA device alone.
+	// Link is the NIC's netdev in the host netns. It is nil if the NIC has no netdev, either
+	// because a userspace driver holds the function, or because the driver has made only an RDMA
+	// device.
 	Link *link.Link
-	// PCI is the address of the PCI function at or above the NIC, "" if none.
+	// PCI is the address of the PCI function at or above the NIC, or "" if there is none.
 	PCI string
 	// Driver is the driver of a function without a netdev.
 	Driver string
-	// RDMAAlone is set if the function has an RDMA device and no netdev, in any network namespace: an
-	// InfiniBand HCA without ib_ipoib, or a device that never has a netdev, such as AWS's EFA.
+	// RDMAAlone is set if the function has an RDMA device, but no netdev in any network namespace.
+	// Examples are an InfiniBand HCA without ib_ipoib, and a device that never has a netdev, such
+	// as AWS's EFA.
 	RDMAAlone bool
 }
 
-// Key identifies the NIC on this machine: by its parent device, which is the
-// same in every netns, or else by netns and name.
+// Key returns a key that identifies the NIC on this machine. The key contains the NIC's parent
+// device, which is the same in every netns. If the NIC has no parent device, the key contains its
+// netns and name.
 func (n *NIC) Key(host netns.ID) string {
 	switch {
 	case n.Link == nil:
 		return "pci " + n.PCI
 	case n.Link.HasParent():
-		// Two ports of one function are two NICs, and so are two representors,
-		// which have no permanent MAC.
+		// Two ports of one function are two different NICs. So are two representors, which have no
+		// permanent MAC.
 		which := n.Link.Identity().Hardware()
 		if which == "" {
 			which = n.Link.Name
@@ -102,8 +104,8 @@ func (n *NIC) Key(host netns.ID) string {
 // namespace.
 func (h *Host) HasRDMA(l *link.Link) bool { return l.HasParent() && h.HasRDMADevice(l.ParentDev) }
 
-// driverOf returns the name of the driver that holds the NIC's device, "" if it
-// has no device of its own.
+// driverOf returns the name of the driver that holds the NIC's device, or "" if the NIC has no
+// device of its own.
 func (h *Host) driverOf(n *NIC) string {
 	dir := filepath.Join(h.Sys, "bus/pci/devices", n.PCI)
 	switch {
@@ -122,7 +124,7 @@ func (h *Host) driverOf(n *NIC) string {
 // NICOf returns the NIC of a link of the host.
 func (h *Host) NICOf(l *link.Link) *NIC { return &NIC{Link: l, PCI: h.pciOf(l)} }
 
-// ErrNotFound is wrapped if no NIC matches a selector.
+// ErrNotFound is wrapped by the error that no NIC matches a selector.
 var ErrNotFound = errors.New("no such NIC on this host")
 
 // userspaceDrivers are drivers that bypass the kernel's network stack.
@@ -131,8 +133,8 @@ var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 // IsUserspaceDriver reports whether the driver bypasses the kernel's network stack.
 func IsUserspaceDriver(name string) bool { return slices.Contains(userspaceDrivers, name) }
 
-// Select returns the NIC that s selects. The error wraps [ErrNotFound] if there
-// is none; a malformed selector is another error.
+// Select returns the NIC that s selects. The error wraps [ErrNotFound] if there is no such NIC. The
+// error for a malformed selector does not wrap it.
 func (h *Host) Select(s Selector) (*NIC, error) {
 	switch {
 	case s.Device != "":
@@ -163,13 +165,13 @@ func (h *Host) found(s Selector, l *link.Link, err error) (*NIC, error) {
 func (h *Host) byMAC(s Selector) (*NIC, error) {
 	mac, err := net.ParseMAC(s.HWAddr)
 	if err != nil {
-		return nil, failure.From(err, failure.InvalidConfig, "hwaddr %q", s.HWAddr).Cure("write it as aa:bb:cc:dd:ee:ff")
+		return nil, failure.From(err, failure.InvalidConfig, "hwaddr %q", s.HWAddr).Cure("write the MAC address as aa:bb:cc:dd:ee:ff")
 	}
 	return h.pick(s, func(l *link.Link) bool { return l.HasMAC(mac) })
 }
 
-// pick returns the best of the matching links: one with a device rather than a
-// VLAN or bridge with the same MAC, then the oldest.
+// pick returns the best link for which match returns true. It prefers a link that has a device over
+// a VLAN or bridge with the same MAC. Among equal links it prefers the oldest.
 func (h *Host) pick(s Selector, match func(*link.Link) bool) (*NIC, error) {
 	links, err := link.Links(h.Netns)
 	if err != nil {
@@ -191,7 +193,7 @@ func (h *Host) byKernelPath(s Selector) (*NIC, error) {
 	const below = "/sys/devices/"
 	if clean := filepath.Clean(s.KernelPath); !strings.HasPrefix(clean, below) {
 		return nil, failure.New(failure.InvalidConfig, "kernelpath %q must be absolute and begin with %s", s.KernelPath, below).
-			Cure("take it from `readlink -f /sys/class/net/NAME/device`")
+			Cure("use the path that `readlink -f /sys/class/net/NAME/device` prints")
 	}
 	return h.byParent(s, strings.TrimPrefix(filepath.Clean(s.KernelPath), "/sys/"))
 }
@@ -201,7 +203,7 @@ func (h *Host) byPCI(s Selector) (*NIC, error) {
 		return h.found(s, nil, link.ErrNotFound)
 	}
 	held := &NIC{PCI: s.PCI}
-	held.Driver = h.driverOf(held) // "" while it is unbound
+	held.Driver = h.driverOf(held) // "" while no driver is bound
 	held.RDMAAlone = held.Driver != "" && h.isRDMAAlone(s.PCI)
 	if IsUserspaceDriver(held.Driver) || held.RDMAAlone {
 		return held, nil
@@ -216,11 +218,11 @@ func (h *Host) byAux(s Selector) (*NIC, error) {
 	return h.byParent(s, filepath.Join("bus/auxiliary/devices", s.Aux))
 }
 
-// byParent returns the netdev of a device, given its directory below sysfs.
+// byParent returns the netdev of the device whose directory below sysfs is dir.
 //
-// It first requests the links with that parent by rtnetlink, because the net/
-// directories of sysfs show another namespace's links if sysfs was mounted
-// there (thick Multus, nested runtimes).
+// byParent first requests the links of that device over rtnetlink. The net/ directories of sysfs
+// are not enough, because they show the links of the namespace in which sysfs was mounted, which
+// may be another namespace (thick Multus, nested runtimes).
 func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 	links, err := link.Links(h.Netns)
 	if err != nil {
@@ -233,8 +235,8 @@ func (h *Host) byParent(s Selector, dir string) (*NIC, error) {
 	return h.found(s, l, err)
 }
 
-// netdev returns the one of the links that is the netdev of a device, given its directory
-// below sysfs, nil if there is none.
+// netdev returns the link that is the netdev of the device whose directory below sysfs is dir, or
+// nil if none of the links is.
 func (h *Host) netdev(links []*link.Link, dir string) *link.Link {
 	virtio := h.virtioOf(dir)
 	names := append([]string{filepath.Base(dir)}, virtio...)
@@ -250,17 +252,17 @@ func (h *Host) netdev(links []*link.Link, dir string) *link.Link {
 	if len(candidates) == 0 {
 		return nil
 	}
-	// A switchdev function also has the representors of its VFs: the uplink is
-	// the link that is not a representor. Otherwise it is the first by name, as
-	// in upstream.
+	// A function in switchdev mode also has the representors of its VFs. In that case the netdev is
+	// the uplink, the link that is not a representor. Otherwise the netdev is the first link by
+	// name, as in upstream.
 	slices.SortStableFunc(candidates, func(a, b *link.Link) int {
 		return cmp.Or(cmp.Compare(h.representor(a), h.representor(b)), cmp.Compare(a.Name, b.Name))
 	})
 	return candidates[0]
 }
 
-// virtioOf returns the names of the virtio devices below a device: a virtio NIC is below
-// its PCI function. A directory that cannot be read has none.
+// virtioOf returns the names of the virtio devices below a device, because a virtio NIC is below
+// its PCI function. If the directory cannot be read, virtioOf returns no names.
 func (h *Host) virtioOf(dir string) []string {
 	entries, _ := os.ReadDir(filepath.Join(h.Sys, dir))
 	var names []string
@@ -272,8 +274,8 @@ func (h *Host) virtioOf(dir string) []string {
 	return names
 }
 
-// listed returns the links that sysfs lists below a device; kernels before 5.14
-// do not report a link's parent over rtnetlink.
+// listed returns the links that sysfs lists below a device. It is needed because kernels before
+// 5.14 do not report the parent of a link over rtnetlink.
 func (h *Host) listed(dir string, below []string) []*link.Link {
 	dirs := []string{filepath.Join(h.Sys, dir, "net")}
 	for _, b := range below {
@@ -283,8 +285,8 @@ func (h *Host) listed(dir string, below []string) []*link.Link {
 	for _, d := range dirs {
 		entries, _ := os.ReadDir(d)
 		for _, e := range entries {
-			// A link with another parent only has the same name here as the
-			// device's netdev in the namespace that sysfs shows.
+			// If the link has another parent, it only happens to have the same name here as the
+			// device's netdev has in the namespace that sysfs shows.
 			if l, err := link.ByName(h.Netns, e.Name()); err == nil && !l.HasParent() {
 				found = append(found, l)
 			}
@@ -293,8 +295,8 @@ func (h *Host) listed(dir string, below []string) []*link.Link {
 	return found
 }
 
-// The expressions are compiled on first use, which is rare: a plugin is a
-// process that starts for each call.
+// The regular expressions are compiled on first use. They are rarely used, and a plugin is a
+// process that starts anew for each call.
 var (
 	representorPort = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(c\d+)?pf\d+(vf|sf)\d+$`) })
 	pciAddress      = sync.OnceValue(func() *regexp.Regexp {
@@ -302,7 +304,7 @@ var (
 	})
 )
 
-// representor returns 1 for the representor of a VF or SF, else 0.
+// representor returns 1 if l is the representor of a VF or SF, otherwise 0.
 func (h *Host) representor(l *link.Link) int {
 	port, err := os.ReadFile(filepath.Join(h.Sys, "class/net", l.Name, "phys_port_name"))
 	if err == nil && representorPort().Match(bytes.TrimSpace(port)) {
@@ -311,8 +313,8 @@ func (h *Host) representor(l *link.Link) int {
 	return 0
 }
 
-// pciOf returns the PCI function at or above a link: the last PCI address in
-// the path of its device.
+// pciOf returns the address of the PCI function at or above a link. It is the last PCI address in
+// the path of the link's device.
 func (h *Host) pciOf(l *link.Link) string {
 	switch l.ParentBus {
 	case "":
@@ -343,8 +345,8 @@ func (h *Host) IsAux(id string) bool {
 	return validName(id) && exists(filepath.Join(h.Sys, "bus/auxiliary/devices", id))
 }
 
-// validName reports whether id can be a directory of sysfs: IDs come from the
-// runtime and must not contain a path.
+// validName reports whether id can be the name of a sysfs directory. An ID comes from the runtime,
+// and must not contain a path.
 func validName(id string) bool {
 	return id != "" && id != "." && id != ".." && !strings.ContainsAny(id, "/\x00")
 }

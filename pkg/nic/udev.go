@@ -16,16 +16,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// udevWait bounds the wait for udev to name a NIC. It takes milliseconds; on a node that
-// boots, or has many virtual functions made at once, a few seconds.
+// udevWait bounds the wait for udev to name a NIC. udev usually needs milliseconds. It needs a few
+// seconds on a node that boots, or on which many virtual functions are made at once.
 const udevWait = 10 * time.Second
 
-// AwaitUdev waits until udev has named l, and reports whether it waited: l may have another
-// name then, or be gone. It does not wait if udev does not run, is done with l, or if l has
-// a name from user space.
+// AwaitUdev waits until udev has named l, and reports whether it had to wait. If it had to, l may
+// have another name now, or may be gone. AwaitUdev does not wait if udev does not run, if udev is
+// done with l, or if l already has a name from user space.
 //
-// A NIC that a pod gets before udev has named it would return under the kernel's name, and
-// keep it: udev takes a name that user space has set for the one to keep (NamePolicy=keep).
+// If a pod got a NIC before udev has named the NIC, the NIC would return under the kernel's name
+// and would keep that name, because udev does not change a name that was set from user space
+// (NamePolicy=keep).
 func (h *Host) AwaitUdev(ctx context.Context, l *link.Link) (waited bool, err error) {
 	if h.Udev == "" || h.isNamed(l) || !h.udevRuns() {
 		return false, nil
@@ -46,17 +47,17 @@ func (h *Host) AwaitUdev(ctx context.Context, l *link.Link) (waited bool, err er
 	return true, err
 }
 
-// isNamed reports whether l has its name from user space, or udev has left it the
-// kernel's.
+// isNamed reports whether l has a name from user space, or udev is done with l and has kept the
+// kernel's name.
 func (h *Host) isNamed(l *link.Link) bool {
-	// NET_NAME_USER and NET_NAME_RENAMED of include/uapi/linux/netdevice.h. A NIC that
-	// a pod had has been renamed, so an ADD never waits for udev after a DEL.
-	kind, _ := os.ReadFile(filepath.Join(h.Sys, "class/net", l.Name, "name_assign_type")) // unreadable is NET_NAME_UNKNOWN
+	// 3 and 4 are NET_NAME_USER and NET_NAME_RENAMED of include/uapi/linux/netdevice.h. A NIC that
+	// a pod had was renamed, so an ADD never waits for udev after a DEL.
+	kind, _ := os.ReadFile(filepath.Join(h.Sys, "class/net", l.Name, "name_assign_type")) // if it cannot be read, it is NET_NAME_UNKNOWN
 	if k := strings.TrimSpace(string(kind)); k == "3" || k == "4" {
 		return true
 	}
-	// udev writes this file when it is done with the NIC, and without ID_RENAMING after
-	// the rename.
+	// udev writes this file when it is done with the NIC. After a rename it writes the file once
+	// more, without ID_RENAMING.
 	entry, err := os.ReadFile(filepath.Join(h.Udev, "data", fmt.Sprintf("n%d", l.Index)))
 	return err == nil && !strings.Contains(string(entry), "E:ID_RENAMING=1\n")
 }
@@ -69,5 +70,5 @@ func (h *Host) udevRuns() bool {
 	}
 	defer unix.Close(s)
 	err = unix.Connect(s, &unix.SockaddrUnix{Name: filepath.Join(h.Udev, "control")})
-	return err == nil || errors.Is(err, unix.EAGAIN) // EAGAIN: too many wait for it already
+	return err == nil || errors.Is(err, unix.EAGAIN) // EAGAIN means that too many processes are already waiting for udev
 }

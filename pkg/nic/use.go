@@ -15,10 +15,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/sockdiag"
 )
 
-// use describes the host's own use of the link of v, "" if none is known. The host
-// uses it if it has the address by which the cluster reaches the node, if an established
-// TCP connection has one of its addresses, or if the route to the server of mounted
-// storage leaves by it. A listening socket does not count.
+// use returns a description of how the host uses the link of v, or "" if no use is known. The host
+// uses the link in three cases: the link has the address by which the cluster reaches the node, an
+// established TCP connection has one of the link's addresses, or the route to the server of mounted
+// storage leaves by the link. A listening socket does not count.
 func (h *Host) use(v *link.View) (string, error) {
 	if h.NodeIP != nil {
 		node, err := h.NodeIP()
@@ -50,10 +50,9 @@ func (h *Host) use(v *link.View) (string, error) {
 	return "", nil
 }
 
-// reaches reports whether the host reaches server through l. Every NIC has a route to
-// all IPv6 link-local addresses, so only the zone of such an address, a name or an
-// index, identifies the NIC. Without a zone the NIC is unknown, and reaches reports
-// false.
+// reaches reports whether the host reaches server through l. Every NIC has a route to all IPv6
+// link-local addresses. So for such an address only its zone, which is a name or an index,
+// identifies the NIC. If the address has no zone, the NIC is unknown, and reaches returns false.
 func (h *Host) reaches(l *link.Link, server netip.Addr) (bool, error) {
 	if server.Is6() && server.IsLinkLocalUnicast() {
 		zone := server.Zone()
@@ -63,16 +62,16 @@ func (h *Host) reaches(l *link.Link, server netip.Addr) (bool, error) {
 	return by == l.Index, err
 }
 
-// storage is a mount, session or controller whose server is on the network. The
-// server has a zone if the kernel shows one.
+// storage is a mount, session or controller whose server is on the network. The address of the
+// server has a zone if the kernel shows a zone.
 type storage struct {
 	what   string
 	server netip.Addr
 }
 
-// storage lists the servers of the host's NFS mounts, iSCSI sessions and NVMe over
-// Fabrics controllers, as the kernel shows them. Over RDMA these have no TCP
-// connections.
+// storage returns the servers of the host's NFS mounts, iSCSI sessions and NVMe over Fabrics
+// controllers, as the kernel shows them. They are not found by their TCP connections, because over
+// RDMA they have none.
 func (h *Host) storage() []storage {
 	found := h.nfs()
 	for _, class := range []struct{ what, pattern string }{
@@ -80,12 +79,12 @@ func (h *Host) storage() []storage {
 		{"an iSCSI session", "class/iscsi_connection/*/persistent_address"},
 		{"an NVMe controller", "class/nvme/*/address"},
 	} {
-		// The only error is a malformed pattern, and these are constants.
+		// Glob fails only for a malformed pattern, and these patterns are constants.
 		files, _ := filepath.Glob(filepath.Join(h.Sys, class.pattern))
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
-				continue // it has just been removed
+				continue // the session or controller has just been removed
 			}
 			if ip, ok := serverOf(string(text)); ok {
 				found = append(found, storage{class.what, ip})
@@ -95,9 +94,9 @@ func (h *Host) storage() []storage {
 	return found
 }
 
-// serverOf returns the server's address from the sysfs text of an iSCSI connection
-// ("10.1.0.1") or an NVMe controller ("traddr=10.1.0.1,trsvcid=4420"), and reports
-// whether there is one. A local disk has a PCI address instead.
+// serverOf returns the server's address from the sysfs text of an iSCSI connection ("10.1.0.1") or
+// of an NVMe controller ("traddr=10.1.0.1,trsvcid=4420"). It also reports whether the text has an
+// address. For a local disk the text has a PCI address instead.
 func serverOf(text string) (netip.Addr, bool) {
 	var server netip.Addr
 	var iface string
@@ -114,13 +113,14 @@ func serverOf(text string) (netip.Addr, bool) {
 	return server, server.IsValid()
 }
 
-// nfs lists the servers of NFS in the host netns (nfs_server_list_show):
+// nfs returns the NFS servers that are used in the host netns. The kernel lists them
+// (nfs_server_list_show) as
 //
 //	NV SERVER   PORT USE HOSTNAME
 //	v4 0a010001  801   2 10.1.0.1
 func (h *Host) nfs() []storage {
 	var text []byte
-	_ = h.Netns.Do(func() (err error) { // without NFS the file is missing
+	_ = h.Netns.Do(func() (err error) { // the file is missing if NFS is not used
 		text, err = os.ReadFile(filepath.Join(h.Proc, "thread-self/net/nfsfs/servers"))
 		return err
 	})
