@@ -95,7 +95,7 @@ func TestNodeFilePermitsNICsAndOverrides(t *testing.T) {
 		"all NICs":               {`nics: [{name: "*"}]`, NIC{Link: &link.Link{Name: "ens1"}}, []string{netconf.AllowUplink}, nil},
 		"by name":                {"nics: [{name: ens*}]", NIC{Link: &link.Link{Name: "ens1"}}, nil, nil},
 		"by altname":             {"nics: [{name: enp4*}]", NIC{Link: &link.Link{Name: "ens1", AltNames: []string{"enp4s0"}}}, nil, nil},
-		"another name":           {"nics: [{name: eth*}]", NIC{Link: &link.Link{Name: "ens1"}}, nil, []string{"ens1 is not open to networks", `add it to "nics" in`}},
+		"another name":           {"nics: [{name: eth*}]", NIC{Link: &link.Link{Name: "ens1"}}, nil, []string{"ens1 is not open to networks", `add this NIC to "nics" in`}},
 		"without a netdev":       {"nics: [{name: eth*}]", NIC{PCI: pciPlain}, nil, []string{pciPlain + " is not open to networks"}},
 		"by PCI address":         {`nics: [{pci: "0000:3b:*"}]`, NIC{PCI: pciPlain}, nil, nil},
 		"an override":            {"allow: [bpf]", NIC{PCI: pciPlain}, []string{netconf.AllowBPF}, nil},

@@ -51,7 +51,7 @@ func TestWhatTheNodeFileDoesNotOpenIsRefused(t *testing.T) {
 		code  uint
 		texts []string
 	}{
-		"another name":                  {"nics: [{name: ens1np*}]", nil, cnierr.NICProtected, []string{nicName + " is not open to networks on this node", `add it to "nics" in`}},
+		"another name":                  {"nics: [{name: ens1np*}]", nil, cnierr.NICProtected, []string{nicName + " is not open to networks on this node", `add this NIC to "nics" in`}},
 		"no NIC":                        {"nics: []", nil, cnierr.NICProtected, []string{"is not open"}},
 		"a PCI address that it has not": {`nics: [{name: "*", pci: "0000:*"}]`, nil, cnierr.NICProtected, []string{"is not open"}},
 		"a driver that it has not":      {`nics: [{driver: "*_core"}]`, nil, cnierr.NICProtected, []string{"is not open"}},
