@@ -9,26 +9,25 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 )
 
-// Attachment is an attachment as users see it. Its JSON is that of "railctl
-// show".
+// Attachment is an attachment as users see it. Its JSON form is the output of "railctl show".
 type Attachment struct {
 	Pod         string       `json:"pod,omitempty"` // namespace/name
 	ContainerID string       `json:"containerID"`
 	IfName      string       `json:"ifname"`
 	Plugin      string       `json:"plugin"`
 	Network     string       `json:"network"`
-	NIC         string       `json:"nic"` // its name on the host; a macvlan's master
+	NIC         string       `json:"nic"` // name of the NIC on the host; for a macvlan, its master
 	PCI         string       `json:"pci,omitempty"`
 	Driver      string       `json:"driver,omitempty"` // of a NIC without a netdev
 	MAC         string       `json:"mac,omitempty"`
 	MTU         int          `json:"mtu,omitempty"`
-	Link        string       `json:"link,omitempty"` // of the interface now: up or down; empty if that cannot be read
+	Link        string       `json:"link,omitempty"` // current state of the interface: up or down; empty if that cannot be read
 	Addresses   []string     `json:"addresses"`
 	RDMA        *RDMA        `json:"rdma,omitempty"`
 	VF          *Function    `json:"vf,omitempty"`
 	Created     time.Time    `json:"created"`
 	Phase       ledger.Phase `json:"phase"`
-	State       string       `json:"state"` // of the pod netns: alive or gone
+	State       string       `json:"state"` // state of the pod netns: alive or gone
 	PodNetns    string       `json:"podNetns"`
 	HostNetns   string       `json:"hostNetns"`
 
@@ -42,11 +41,11 @@ type Attachment struct {
 type Function struct {
 	PF     string `json:"pf"` // PCI address of the physical function
 	Number int    `json:"number"`
-	// Settings are as the network wants them, by name: "VLAN": "100 qos 5 802.1ad".
+	// Settings has the settings that the network wants, by name: "VLAN": "100 qos 5 802.1ad".
 	Settings map[string]string `json:"settings"`
 }
 
-// describeVF returns the record's virtual function, nil for none.
+// describeVF returns the virtual function of a record, or nil if there is none.
 func describeVF(v *ledger.VF) *Function {
 	if v == nil {
 		return nil
@@ -66,8 +65,8 @@ const (
 
 // The states of a link.
 const (
-	LinkUp   = "up"   // it has a carrier
-	LinkDown = "down" // it has no carrier, or is set down
+	LinkUp   = "up"   // the link has a carrier
+	LinkDown = "down" // the link has no carrier, or is set down
 )
 
 // stateOfLink returns the state of a link.
@@ -86,7 +85,7 @@ func stateOf(l *ledger.Ledger, r *ledger.Record) string {
 	return Gone
 }
 
-// describe returns the record's part of an attachment.
+// describe returns the attachment with everything that the record has about it.
 func describe(r *ledger.Record, state string) Attachment {
 	a := Attachment{
 		Pod: r.Pod.String(), ContainerID: r.ContainerID, IfName: r.IfName,

@@ -20,21 +20,21 @@ const (
 	devicePlugins   = "/var/lib/kubelet/device-plugins"
 	pluginsRegistry = "/var/lib/kubelet/plugins_registry"
 	kubeletsDevices = devicePlugins + "/kubelet_internal_checkpoint"
-	sharedPrefix    = "rdma/" // of k8s-rdma-shared-dev-plugin's resources, unless its configuration sets another
+	sharedPrefix    = "rdma/" // prefix of k8s-rdma-shared-dev-plugin's resources, unless its configuration sets another prefix
 	maxCheckpoint   = 16 << 20
 )
 
-// sharedNames are the parts of the names of resources in the examples of
-// k8s-rdma-shared-dev-plugin and of NVIDIA's network-operator. The plugin's
-// socket is named after its resource, without a prefix.
+// sharedNames has parts of the names of resources in the examples of k8s-rdma-shared-dev-plugin and
+// of NVIDIA's network-operator. The plugin names its socket after the resource, without the prefix.
 var sharedNames = []string{"hca_shared", "rdma_shared", "rdma-shared"}
 
-// SharedDevicePlugin returns the signs that k8s-rdma-shared-dev-plugin serves the node
-// with this root file system: the kubelet's resources with its usual prefix that
-// rail-agent does not serve, and sockets with its usual names. Others are not recognized.
+// SharedDevicePlugin returns the signs that k8s-rdma-shared-dev-plugin serves the node with this
+// root file system. The signs are resources of the kubelet that have the plugin's usual prefix and
+// that rail-agent does not serve, and sockets that have the plugin's usual names. Resources with
+// another prefix and sockets with another name are not recognized.
 func SharedDevicePlugin(root string) (found []string, err error) {
 	resources, err := kubeletsResources(filepath.Join(root, kubeletsDevices))
-	var names, usual []string // of all sockets; paths of others' with a usual name
+	var names, usual []string // names of all sockets; paths of sockets with a usual name that are not rail-agent's
 	for _, dir := range []string{pluginsRegistry, devicePlugins} {
 		entries, dirErr := os.ReadDir(filepath.Join(root, dir))
 		if dirErr != nil && !errors.Is(dirErr, fs.ErrNotExist) {
@@ -53,7 +53,7 @@ func SharedDevicePlugin(root string) (found []string, err error) {
 	for _, name := range resources {
 		plain, shared := strings.CutPrefix(name, sharedPrefix)
 		served := slices.ContainsFunc(names, func(socket string) bool { return resource.ServesResource(socket, name) })
-		other := !served || slices.Contains(names, plain+".sock") // that plugin names its socket so
+		other := !served || slices.Contains(names, plain+".sock") // k8s-rdma-shared-dev-plugin names its socket like this
 		if shared && other {
 			found = append(found, "resource "+name)
 		}
@@ -61,8 +61,8 @@ func SharedDevicePlugin(root string) (found []string, err error) {
 	return append(found, usual...), err
 }
 
-// kubeletsResources returns the resources that device plugins have registered
-// with the kubelet, from the kubelet's checkpoint; none if there is no kubelet.
+// kubeletsResources returns the resources that device plugins have registered with the kubelet. It
+// reads them from the kubelet's checkpoint. If there is no kubelet, it returns none.
 func kubeletsResources(name string) ([]string, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

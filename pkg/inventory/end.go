@@ -12,13 +12,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/plans"
 )
 
-// Ending is the end of an attachment whose pod is gone: the reason and the outcome. Its
-// JSON is that of "railctl gc".
+// Ending is the end of an attachment whose pod is gone, with the reason and the outcome. Its JSON
+// form is the output of "railctl gc".
 type Ending struct {
 	Attachment
 	Why     string `json:"why"`
 	Outcome string `json:"outcome"`         // see the constants
-	Error   string `json:"error,omitempty"` // why it was not ended
+	Error   string `json:"error,omitempty"` // why the attachment was not ended
 }
 
 // The outcomes.
@@ -29,11 +29,11 @@ const (
 	NotEnded = "not ended"
 )
 
-// EndStale ends the attachments whose pod is gone, in the ledger of a state directory,
-// which must exist. With dryRun it only returns them. It needs root, and the calling
-// thread must be in the host netns. CNI_PATH of the environment is where an IPAM plugin is
-// searched that has left its recorded directory. left has an error for each record that could not be
-// read or ended.
+// EndStale ends the attachments whose pod is gone, in the ledger of a state directory. The ledger
+// must exist. If dryRun is true, EndStale ends nothing, and only returns these attachments. It
+// needs root, and the calling thread must be in the host netns. An IPAM plugin that is no longer in
+// its recorded directory is searched in the CNI_PATH of the environment. left has an error for each
+// record that could not be read or ended.
 func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun bool) (endings []Ending, left []error, err error) {
 	n, err := plans.Open(stateDir)
 	if err != nil {
@@ -45,9 +45,9 @@ func EndStale(ctx context.Context, stateDir string, log *slog.Logger, dryRun boo
 	return endings, left, nil
 }
 
-// sweep sweeps, and then finds the outcome for each attachment that was stale
-// before: a sweep skips attachments that another process has locked, and keeps
-// the record of an address that cannot be freed yet.
+// sweep sweeps, and then finds the outcome for each attachment that was stale before. Not all of
+// them have ended, because a sweep skips attachments that another process has locked, and keeps the
+// record if an address cannot be freed yet.
 func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []error) {
 	stale, errs := n.Stale()
 	endings := []Ending{}
@@ -74,7 +74,7 @@ func sweep(ctx context.Context, n *attachment.Node, dryRun bool) ([]Ending, []er
 	return endings, errs
 }
 
-// conclude sets the outcome.
+// conclude sets the outcome of the end.
 func (e *Ending) conclude(key ledger.Key, swept []attachment.Swept, left []*ledger.Record) {
 	is := func(r *ledger.Record) bool { return r.Key == key }
 	tried := slices.IndexFunc(swept, func(s attachment.Swept) bool { return is(s.Record) })
@@ -104,7 +104,7 @@ func missing(r *ledger.Record) string {
 func why(l *ledger.Ledger, r *ledger.Record) string {
 	switch {
 	case !l.OfThisBoot(r):
-		return "it is of an earlier boot"
+		return "it is from an earlier boot"
 	case r.Phase == ledger.Freeing:
 		return "its addresses are still to be freed"
 	}

@@ -19,8 +19,8 @@ func constant(ip netip.Addr) func() (netip.Addr, error) {
 	return func() (netip.Addr, error) { return ip, nil }
 }
 
-// ports adds the ports of RDMA devices that are on the host, but those that a lent NIC
-// has by its record.
+// ports adds the ports of RDMA devices that are on the host. It leaves out the ports that, by its
+// record, a lent NIC has.
 func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
 	if !m.host.HasRDMACore() {
 		return nil
@@ -32,7 +32,7 @@ func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
 	}
 	pairs, err := host.Core.Pairs(devices, links)
 	for _, p := range pairs {
-		if p.Child || list.hasLent(p) { // a child is no NIC
+		if p.Child || list.hasLent(p) { // a child is not a NIC
 			continue
 		}
 		if n := list.ofPort(p); n != nil {
@@ -42,23 +42,25 @@ func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
 	return err
 }
 
-// hasLent reports whether a lent NIC has the port by its record.
+// hasLent reports whether, by its record, a lent NIC has the port.
 func (list *NICList) hasLent(p rdma.Pair) bool {
 	return list.first(func(n *NIC) bool {
 		return n.Lent != nil && slices.ContainsFunc(n.Ports, func(has Port) bool { return has.Device == p.Device && (has.Port == p.Port || has.Port == 0) })
 	}) != nil
 }
 
-// ofPort returns the NIC of a port, nil if it is not listed. The kernel names no interface
-// of an InfiniBand port, a bond for its members, and none of an Ethernet port whose
-// interface is in another netns: another interface of the function is not that port's.
+// ofPort returns the NIC of a port, or nil if the NIC is not listed. The interface that the kernel
+// reports for a port is not always enough. For an InfiniBand port the kernel reports no interface.
+// For a port of a bond's member it reports the bond. For an Ethernet port whose interface is in
+// another netns it reports no interface, and another interface of the same function does not belong
+// to that port.
 func (list *NICList) ofPort(p rdma.Pair) *NIC {
 	if p.Netdev != "" {
 		if n := list.find(p.Netdev, ""); n != nil {
 			return n
 		}
 	}
-	of := func(n *NIC) bool { // the device may be of this NIC
+	of := func(n *NIC) bool { // the device may belong to this NIC
 		if n.Auxiliary != "" {
 			return n.Auxiliary == p.Parent
 		}
@@ -75,7 +77,8 @@ func (list *NICList) ofPort(p rdma.Pair) *NIC {
 	return cmp.Or(onHost, lent)
 }
 
-// complete adds what sysfs has of the NICs, in every namespace, and their GPUs.
+// complete adds the facts that sysfs has about the NICs in every namespace, and the GPUs of the
+// NICs.
 func (m *machine) complete(list *NICList, links []*link.Link) {
 	known := map[string]resource.NIC{}
 	for i := range list.NICs {
@@ -102,7 +105,7 @@ func (m *machine) complete(list *NICList, links []*link.Link) {
 	}
 }
 
-// completeOne adds what sysfs has of the function of the NIC.
+// completeOne adds the facts that sysfs has about the function of the NIC.
 func (m *machine) completeOne(list *NICList, n *NIC) {
 	f := list.factsAt(n.PCI)
 	switch {
@@ -127,7 +130,7 @@ func (m *machine) completeOne(list *NICList, n *NIC) {
 	}
 }
 
-// factsAt returns the facts of the PCI function, nil if it is no NIC's.
+// factsAt returns the facts about the PCI function, or nil if the function is not that of a NIC.
 func (list *NICList) factsAt(pci string) *resource.NIC {
 	i := slices.IndexFunc(list.facts, func(f resource.NIC) bool { return f.PCI == pci })
 	if i < 0 {
@@ -136,7 +139,8 @@ func (list *NICList) factsAt(pci string) *resource.NIC {
 	return &list.facts[i]
 }
 
-// base returns the last element of what a symbolic link leads to, "" if there is none.
+// base returns the last element of the path to which a symbolic link leads, or "" if there is no
+// such link.
 func base(name string) string {
 	target, err := os.Readlink(name)
 	if err != nil {
@@ -148,7 +152,7 @@ func base(name string) string {
 // noUse is the reason why a network function that is not listed is protected.
 const noUse = "it has no interface and no RDMA device here: it has no driver, or another program has moved it to another network namespace"
 
-// protect sets the reasons why NICs on the host may not be lent.
+// protect sets the reason why a NIC may not be lent, for each such NIC on the host.
 func (m *machine) protect(list *NICList, held *held, views map[int]*link.View) {
 	holders := map[string]string{}
 	for i := range held.attachments {
@@ -180,7 +184,8 @@ func (m *machine) protect(list *NICList, held *held, views map[int]*link.View) {
 	}
 }
 
-// uplinks marks the NICs by which a default route of the host leaves, or by a link on them.
+// uplinks marks the NICs by which a default route of the host leaves. A NIC is also marked if the
+// route leaves by a link on that NIC.
 func (m *machine) uplinks(list *NICList, links []*link.Link) error {
 	routed, err := link.DefaultRouteLinks(m.host.Netns)
 	if err != nil {
@@ -194,8 +199,8 @@ func (m *machine) uplinks(list *NICList, links []*link.Link) error {
 	return nil
 }
 
-// withBelow returns these links and those below them: the members of a bond or a bridge, the
-// link of a VLAN.
+// withBelow returns the links with these indexes, and the links below them: the members of a bond
+// or a bridge, and the link on which a VLAN lies.
 func withBelow(indexes []int, links []*link.Link) map[int]bool {
 	found := map[int]bool{}
 	var add func(index int)
@@ -219,9 +224,9 @@ func withBelow(indexes []int, links []*link.Link) map[int]bool {
 	return found
 }
 
-// protected returns the reason why no network may lend the NIC, of which v is nil if it
-// has no netdev. It returns none for a NIC that has just left: nobody can say what it is
-// protected by, and an ADD that finds it has the same guardrails.
+// protected returns the reason why no network may lend the NIC, or "" if there is none. v is nil if
+// the NIC has no netdev. For a NIC that has just left, protected returns "", because it is not
+// known what protects the NIC. An ADD that finds the NIC applies the same guardrails.
 func (m *machine) protected(list *NICList, n *NIC, v *link.View) string {
 	if v == nil && n.Name != "" {
 		list.left = true
@@ -252,7 +257,7 @@ func (n *NIC) addGPUs(list *NICList, uuids map[string]string) {
 }
 
 // uuids returns the UUIDs of NVIDIA's GPUs by PCI address, from the driver's files
-// /proc/driver/nvidia/gpus/*/information. It is empty without that driver.
+// /proc/driver/nvidia/gpus/*/information. The result is empty if that driver is not loaded.
 func (m *machine) uuids() map[string]string {
 	found := map[string]string{}
 	files, _ := filepath.Glob(filepath.Join(m.host.Proc, "driver/nvidia/gpus/*/information")) // the pattern is well-formed

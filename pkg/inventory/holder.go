@@ -13,10 +13,10 @@ import (
 // Holder names the holder of an attachment: either a pod or a container.
 type Holder struct {
 	Pod       string // NAMESPACE/NAME
-	Container string // its ID, or a prefix of that
+	Container string // the container's ID, or a prefix of the ID
 }
 
-// String returns "pod default/web-0", for example.
+// String returns the holder as text, for example "pod default/web-0".
 func (h Holder) String() string {
 	if h.Pod != "" {
 		return "pod " + h.Pod
@@ -24,8 +24,9 @@ func (h Holder) String() string {
 	return "container " + h.Container
 }
 
-// FindNetns opens the network namespace of a holder that has an attachment in the
-// ledger of a state directory. It is an error if there is none, or more than one.
+// FindNetns opens the network namespace of the holder h, which must have an attachment in the
+// ledger of the state directory. It returns an error if there is no such namespace, or more than
+// one.
 func FindNetns(stateDir string, h Holder) (*netns.Netns, error) {
 	if h.Pod != "" && strings.Count(h.Pod, "/") != 1 {
 		return nil, fmt.Errorf("--pod %s: write it as NAMESPACE/NAME, for example default/%s", h.Pod, h.Pod)
@@ -51,7 +52,7 @@ func FindNetns(stateDir string, h Holder) (*netns.Netns, error) {
 	return ns, err
 }
 
-// records returns the holder's records, one of each living namespace.
+// records returns the holder's records, one for each namespace that still exists.
 func (h Holder) records(stateDir string) ([]*ledger.Record, error) {
 	if !ledger.Exists(stateDir) {
 		return nil, nil
@@ -74,7 +75,7 @@ func (h Holder) records(stateDir string) ([]*ledger.Record, error) {
 		}
 	}
 	if len(found) == 0 {
-		return nil, errors.Join(errs...) // an unreadable one may be the one
+		return nil, errors.Join(errs...) // an unreadable record may be the one that is searched
 	}
 	return found, nil
 }

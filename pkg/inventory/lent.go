@@ -5,13 +5,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
 
-// held has the attachments of the ledgers, and the namespaces that are open for them.
+// held has the attachments of the ledgers, and the namespaces that were opened for them.
 type held struct {
 	live
 	attachments []Attachment
 }
 
-// held reads the attachments of all state directories that have a ledger, of this host.
+// held reads the attachments of this host from all state directories that have a ledger.
 func (m *machine) held(list *NICList) (*held, error) {
 	h := &held{live: live{Namespaces: Namespaces{HostNetns: m.host.Netns}, brief: true}}
 	for _, dir := range m.stateDirs {
@@ -36,9 +36,9 @@ func (m *machine) held(list *NICList) (*held, error) {
 	return h, nil
 }
 
-// hold adds an attachment to the NIC that it has, or on which its child interface lies. A lent
-// NIC that is not on the host is added. One that is home, and of which only addresses are
-// still to be freed, is not lent.
+// hold adds the attachment to the NIC that the attachment has, or on which the attachment's child
+// interface lies. If a lent NIC is not on the host, hold adds the NIC to the list. If the NIC has
+// returned and only addresses are still to be freed, the NIC does not count as lent.
 func (list *NICList) hold(a *Attachment) {
 	r := a.record
 	switch {
@@ -62,8 +62,8 @@ func (list *NICList) hold(a *Attachment) {
 	}
 }
 
-// lentNIC returns the NIC of the attachment's loan as it was on the host, with the state
-// that it has in the pod.
+// lentNIC returns the NIC of the attachment's loan as it was on the host, with the state that it
+// has in the pod now.
 func lentNIC(a *Attachment) NIC {
 	r := a.record
 	id := r.Loan.Identity
@@ -93,8 +93,9 @@ func lentNIC(a *Attachment) NIC {
 	return n
 }
 
-// ofLoan returns the NIC of the attachment's loan that is on the host, or nil: it is not
-// in the pod yet or any more. The kernel may have given it another name there.
+// ofLoan returns the NIC of the attachment's loan if that NIC is on the host, otherwise nil. A lent
+// NIC can be on the host because it is not in the pod yet, or because it has left the pod. The
+// kernel may have given it another name on the host.
 func (list *NICList) ofLoan(a *Attachment) *NIC {
 	id := a.record.Loan.Identity
 	if n := list.first(func(n *NIC) bool {
@@ -105,8 +106,8 @@ func (list *NICList) ofLoan(a *Attachment) *NIC {
 	return list.find(a.record.Loan.Name, a.record.Loan.PCI)
 }
 
-// lend marks a NIC, which is at if it is listed, as that of the attachment. Its facts are
-// those that the record has, unless it is of an earlier boot.
+// lend marks a NIC as lent to the attachment. If the NIC is already listed, it is at. Its facts are
+// then taken from the record, unless the attachment is of an earlier boot.
 func (list *NICList) lend(a *Attachment, at *NIC, lent NIC, devices []RDMADevice) {
 	switch {
 	case at == nil:
@@ -119,7 +120,7 @@ func (list *NICList) lend(a *Attachment, at *NIC, lent NIC, devices []RDMADevice
 	at.Lent = &Lent{Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Phase: a.Phase, State: a.State}
 	for _, d := range devices {
 		at.Ports = append(at.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
-		if d.Uverbs != "" { // for the moment in which it moves
+		if d.Uverbs != "" { // sysfs lacks the char device while the RDMA device moves
 			at.CharDevices = append(at.CharDevices, nic.CharDevice(d.Uverbs))
 		}
 	}

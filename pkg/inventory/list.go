@@ -15,13 +15,14 @@ import (
 // List is the list of a node's attachments.
 type List struct {
 	Attachments []Attachment
-	Others      int                // attachments of other host network namespaces, which are not in Attachments
-	Returned    []*ledger.Returned // NICs that were not returned as they were
-	Errors      []error            // unreadable parts, and reasons why the node cannot lend
+	Others      int                // number of attachments of other host network namespaces; Attachments does not have them
+	Returned    []*ledger.Returned // notes about NICs that were not returned as they were
+	Errors      []error            // parts that cannot be read, and reasons why the node cannot lend NICs
 }
 
-// Collect returns the attachments in the ledger of a state directory, which must exist:
-// those of the calling thread's network namespace, or all. It needs root.
+// Collect returns the attachments in the ledger of a state directory. The ledger must exist. If all
+// is false, Collect returns only the attachments of the calling thread's network namespace. It
+// needs root.
 func Collect(stateDir string, all bool) (*List, error) {
 	host, err := netns.Current()
 	if err != nil {
@@ -46,8 +47,9 @@ func Collect(stateDir string, all bool) (*List, error) {
 	return list, nil
 }
 
-// collect returns the attachments of a ledger with their state of now, and the number of
-// those of other hosts, which it leaves out unless all are wanted.
+// collect returns the attachments of a ledger with their current state. Unless all is true, it
+// leaves out the attachments of other host network namespaces. others is the number of these
+// attachments.
 func collect(records *ledger.Ledger, now *live, all bool) (attachments []Attachment, others int, errs []error) {
 	found, errs := records.List()
 	for i, err := range errs {
@@ -75,8 +77,8 @@ func collect(records *ledger.Ledger, now *live, all bool) (attachments []Attachm
 	return attachments, others, errs
 }
 
-// lasting returns the errors, without those about RDMA devices that are not found because the
-// ADD or the DEL of the attachment is moving them.
+// lasting returns the errors that are not temporary. It leaves out errors about RDMA devices that
+// are not found because the ADD or the DEL of the attachment is moving them.
 func lasting(records *ledger.Ledger, r *ledger.Record, errs []error) []error {
 	gone := func(err error) bool { return errors.Is(err, rdma.ErrNotFound) }
 	if !slices.ContainsFunc(errs, gone) {

@@ -16,7 +16,7 @@ type live struct {
 	brief bool // only the state of links and ports, with the hardware of links
 }
 
-// fillLink adds the state of the attachment's interface, as far as it is in its pod.
+// fillLink adds the state of the attachment's interface, if the interface is in its pod.
 func (l *live) fillLink(a *Attachment, r *ledger.Record) {
 	pod := l.FindPod(r)
 	if pod.Err != nil {
@@ -28,12 +28,12 @@ func (l *live) fillLink(a *Attachment, r *ledger.Record) {
 	}
 	a.Link, a.adminDown = stateOfLink(now), !now.IsUp()
 	if l.brief && r.LendsNetdev() {
-		a.hardware, _ = device.ReadHardware(pod.Netns, now.Name) // the record has it as well
+		a.hardware, _ = device.ReadHardware(pod.Netns, now.Name) // if that fails, the hardware in the record is used
 	}
 }
 
-// fill completes the record's RDMA devices. Its errors are about parts that
-// could not be read, which are shown as unknown.
+// fill adds the current state to the RDMA devices of the record. The errors are about parts that
+// could not be read. Such parts are shown as unknown.
 func (l *live) fill(p *RDMA, r *ledger.Record) []error {
 	var errs []error
 	for i := range p.Devices {
@@ -73,15 +73,15 @@ func (l *live) device(shown *RDMADevice, r *ledger.Record, recorded *ledger.RDMA
 	var errs []error
 	for i := range shown.GIDs {
 		err := shown.GIDs[i].find(ns.Core, d, shown.Port, r.IfName)
-		if recorded.Netdev == "" || len(r.RDMA.Devices) == 1 { // a bond's member has no GIDs while the kernel does not use it
+		if recorded.Netdev == "" || len(r.RDMA.Devices) == 1 { // a bond's member has no GIDs as long as the kernel does not use that member
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// portOf returns the port of the attachment, 0 if it is unknown which of
-// several it is.
+// portOf returns the port of the attachment, or 0 if the device has several ports and it is not
+// known which one belongs to the attachment.
 func portOf(recorded *ledger.RDMADevice, d rdma.Device) uint32 {
 	if recorded.Port == 0 && d.Ports == 1 {
 		return 1
@@ -89,8 +89,8 @@ func portOf(recorded *ledger.RDMADevice, d rdma.Device) uint32 {
 	return recorded.Port
 }
 
-// find finds the current index of the GID: the kernel may change it, for
-// example while the interface is down for a moment.
+// find finds the current index of the GID. The kernel may change the index, for example while the
+// interface is down for a moment.
 func (g *GID) find(core *rdma.Core, d rdma.Device, port uint32, ifName string) error {
 	address, err := netip.ParseAddr(g.Address)
 	if err != nil {

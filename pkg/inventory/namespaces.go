@@ -9,11 +9,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// Namespaces are the network namespaces of the host and of pods. Each is opened once. They must be
-// closed soon: an open namespace keeps the NICs in it from returning. Its zero value is ready.
+// Namespaces has the network namespaces of the host and of pods. Each of them is opened only once.
+// They must be closed soon, because the NICs in an open namespace cannot return. The zero value of
+// Namespaces is ready to use.
 type Namespaces struct {
-	// HostNetns is that of the host, which Close leaves open. If it is nil that of the calling
-	// thread is opened.
+	// HostNetns is the netns of the host. Close leaves it open. If HostNetns is nil, the netns of
+	// the calling thread is opened.
 	HostNetns *netns.Netns
 
 	opened map[string]*Namespace
@@ -23,18 +24,18 @@ type Namespaces struct {
 type Namespace struct {
 	Netns *netns.Netns // nil if it could not be opened
 	Err   error        // why Netns is nil
-	Core  *rdma.Core   // nil before Devices, and without an RDMA core
+	Core  *rdma.Core   // nil before Devices is called, and if the kernel has no RDMA core
 
-	keep    bool // Close leaves it open
+	keep    bool // Close leaves the namespace open
 	listed  bool
 	devices []rdma.Device
-	unread  error // why devices are not known
+	unread  error // the reason why devices is not known
 }
 
-// errPodGone means that the pod netns is gone.
+// errPodGone is the error that the pod netns is gone.
 var errPodGone = errors.New("the pod netns is gone")
 
-// Close closes what was opened.
+// Close closes all namespaces that n has opened.
 func (n *Namespaces) Close() {
 	for _, ns := range n.opened {
 		ns.Core.Close()
@@ -45,7 +46,7 @@ func (n *Namespaces) Close() {
 	n.opened = nil
 }
 
-// Host returns the host netns, where shared RDMA devices are seen.
+// Host returns the host netns, in which shared RDMA devices are visible.
 func (n *Namespaces) Host() *Namespace {
 	return n.open("host", func() (*Namespace, error) {
 		if n.HostNetns != nil {
@@ -56,8 +57,8 @@ func (n *Namespaces) Host() *Namespace {
 	})
 }
 
-// Pod returns the pod netns of the record if its path leads there. It opens none that is about to
-// end.
+// Pod returns the pod netns of the record if the recorded path leads to that netns. So it never
+// opens a netns that is about to end.
 func (n *Namespaces) Pod(r *ledger.Record) *Namespace {
 	return n.open(podKey(r), func() (*Namespace, error) {
 		pod := r.OpenPod()
@@ -68,7 +69,8 @@ func (n *Namespaces) Pod(r *ledger.Record) *Namespace {
 	})
 }
 
-// FindPod is Pod, and searches for the netns if its path does not lead there any more.
+// FindPod returns the pod netns of the record, as Pod does. If the recorded path no longer leads to
+// that netns, FindPod searches for the netns.
 func (n *Namespaces) FindPod(r *ledger.Record) *Namespace {
 	return n.open("found "+podKey(r), func() (*Namespace, error) {
 		pod, err := netns.Find(r.Netns.ID, r.Netns.Path)
@@ -94,7 +96,7 @@ func (n *Namespaces) open(key string, open func() (*Namespace, error)) *Namespac
 	return ns
 }
 
-// Devices returns the RDMA devices of the namespace, which are listed once.
+// Devices returns the RDMA devices of the namespace. It lists the devices only once.
 func (n *Namespace) Devices() ([]rdma.Device, error) {
 	if n.Err != nil {
 		return nil, n.Err
@@ -108,8 +110,8 @@ func (n *Namespace) Devices() ([]rdma.Device, error) {
 	return n.devices, n.unread
 }
 
-// DeviceOf returns the namespace in which the recorded RDMA device of r should be, a pod netns as
-// pod returns it, and the device there.
+// DeviceOf returns the namespace in which the recorded RDMA device of r should be, and the device
+// in that namespace. If the namespace is a pod netns, the function pod returns it.
 func (n *Namespaces) DeviceOf(
 	r *ledger.Record, recorded *ledger.RDMADevice, pod func(*ledger.Record) *Namespace,
 ) (*Namespace, rdma.Device, error) {
@@ -126,6 +128,6 @@ func (n *Namespaces) DeviceOf(
 			return ns, d, nil
 		}
 	}
-	err = fmt.Errorf("%w %s: it was unplugged, its driver was unloaded, or it is just being moved", rdma.ErrNotFound, where)
+	err = fmt.Errorf("%w %s: the device was unplugged, its driver was unloaded, or the device is just being moved", rdma.ErrNotFound, where)
 	return ns, rdma.Device{}, err
 }

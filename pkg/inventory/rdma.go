@@ -10,19 +10,19 @@ type RDMA struct {
 	Devices []RDMADevice `json:"devices"`
 }
 
-// RDMADevice is an RDMA device of an attachment: its record and, if the pod is
-// alive, its current state.
+// RDMADevice is an RDMA device of an attachment. It has what is recorded and, if the pod is alive,
+// the current state of the device.
 type RDMADevice struct {
 	Name        string `json:"name"` // on the host
 	NodeGUID    string `json:"nodeGUID"`
-	Parent      string `json:"parent"`              // its PCI function or auxiliary device
-	Port        uint32 `json:"port,omitempty"`      // of the interface
-	Netdev      string `json:"netdev,omitempty"`    // the port's, if it is a link below the NIC or master, such as a bond's member
-	State       string `json:"state,omitempty"`     // of the port now; "?" if that cannot be read
-	PhysState   string `json:"physState,omitempty"` // likewise
+	Parent      string `json:"parent"`              // PCI function or auxiliary device of the RDMA device
+	Port        uint32 `json:"port,omitempty"`      // port of the interface
+	Netdev      string `json:"netdev,omitempty"`    // netdev of the port, if it is a link below the NIC or master, such as a bond's member
+	State       string `json:"state,omitempty"`     // current state of the port; "?" if that cannot be read
+	PhysState   string `json:"physState,omitempty"` // current physical state of the port; "?" if that cannot be read
 	Uverbs      string `json:"uverbs,omitempty"`
-	UverbsAtADD string `json:"uverbsAtADD,omitempty"` // only if it was another one
-	Lent        bool   `json:"lent"`                  // it is in the pod netns, and only there
+	UverbsAtADD string `json:"uverbsAtADD,omitempty"` // only if Uverbs was different at ADD
+	Lent        bool   `json:"lent"`                  // the device is in the pod netns, and only there
 	GIDs        []GID  `json:"gids,omitempty"`
 }
 
@@ -31,13 +31,13 @@ type GID struct {
 	Address string `json:"address"`
 	Index   int    `json:"index"`
 	Value   string `json:"value"`
-	Missing bool   `json:"missing,omitempty"` // it existed at ADD, and is not found now
+	Missing bool   `json:"missing,omitempty"` // the GID existed at ADD, but is not found now
 }
 
 // Unknown replaces a value that cannot be read.
 const Unknown = "?"
 
-// describeRDMA returns the RDMA part of a record, nil for nothing.
+// describeRDMA returns the RDMA part of a record, or nil if the record has no such part.
 func describeRDMA(r *ledger.RDMA) *RDMA {
 	if r == nil {
 		return nil

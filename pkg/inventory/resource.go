@@ -8,14 +8,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// Resource returns the facts by which pools and rails select NICs: those of each network
-// function on PCI, in the order of addresses. Subfunctions are not among them. A NIC that
-// may not be lent has the reason in Protected.
+// Resource returns the facts by which pools and rails select NICs. It returns the facts of each
+// network function on PCI, in the order of addresses. Subfunctions are not included. If a NIC may
+// not be lent, the reason is in Protected.
 func (list *NICList) Resource() []resource.NIC { return list.facts }
 
-// Pools returns the pools of the node file, and of the files that it names, with the NICs
-// that they have now, and all problems with its rails and pools. An error is about a file
-// that cannot be read or has a mistake.
+// Pools returns the pools of the node file, and of the files that the node file names, with the
+// NICs that are now in each pool. It also returns all problems with the rails and pools. It returns
+// an error if a file cannot be read or has a mistake.
 func (list *NICList) Pools() ([]resource.Pool, []resource.Problem, error) {
 	config, err := list.File.ReadResources()
 	if err != nil || config == nil {
@@ -25,8 +25,8 @@ func (list *NICList) Pools() ([]resource.Pool, []resource.Problem, error) {
 	return pools, slices.Concat(list.RailProblems, problems), nil
 }
 
-// rails sets the rails that the node file has for the NICs. A virtual function or subfunction
-// without a rail of its own has that of its physical function, as for plugins.
+// rails sets the rails that the node file defines for the NICs. A virtual function or subfunction
+// without a rail of its own has the rail of its physical function, as it has for the plugins.
 func (m *machine) rails(list *NICList) {
 	if list.File == nil || list.File.Rails == nil {
 		return

@@ -18,8 +18,8 @@ func (a *Attachment) Holder() string {
 	return a.ContainerID
 }
 
-// Holder returns who has the NIC: the pod that it is lent to, or the number of child
-// interfaces on it; "" if no pod holds it.
+// Holder returns the pod to which the NIC is lent, or the number of child interfaces on the NIC. If
+// no pod uses the NIC, it returns "".
 func (n *NIC) Holder() string {
 	switch {
 	case n.Lent != nil:
@@ -30,10 +30,11 @@ func (n *NIC) Holder() string {
 	return ""
 }
 
-// LentTo reports whether the pod, "namespace/name", holds the NIC. The pod "" holds none.
+// LentTo reports whether the NIC is lent to the pod, "namespace/name". It returns false for the pod
+// "".
 func (n *NIC) LentTo(pod string) bool { return pod != "" && n.Lent != nil && n.Lent.Pod == pod }
 
-// PortNames returns the names of the NIC's RDMA ports, as "mlx5_0/1".
+// PortNames returns the names of the NIC's RDMA ports, such as "mlx5_0/1".
 func (n *NIC) PortNames() string {
 	var names []string
 	for _, p := range n.Ports {
@@ -55,7 +56,8 @@ func (n *NIC) PortStates() string {
 	return cell.List(states)
 }
 
-// PCIID returns the IDs of vendor and device, as "15b3:1021", "" without a PCI function.
+// PCIID returns the IDs of vendor and device, such as "15b3:1021", or "" if the NIC has no PCI
+// function.
 func (n *NIC) PCIID() string {
 	if n.Vendor == "" {
 		return ""

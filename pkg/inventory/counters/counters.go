@@ -17,10 +17,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// port describes a port's interface, and the pod that has it.
+// port describes a port, its interface, and the pod that has the interface.
 type port struct {
 	device rdma.Device
-	name   string // the device's on the host: in its pod anybody may rename it, again and again
+	name   string // name of the device on the host, because in its pod anybody may rename it again and again
 	number uint32
 	netdev string         // the interface's current name
 	parent string         // the interface's name on the host
@@ -32,7 +32,7 @@ type port struct {
 // Collector reads the counters of a node's RDMA devices.
 type Collector struct {
 	NodeName  string
-	StateDirs []string // that have records of lent NICs
+	StateDirs []string // state directories with records of lent NICs
 	Log       *slog.Logger
 }
 
@@ -41,16 +41,16 @@ func (c *Collector) Component() component.Component {
 	return component.Component{Name: "counters", Collect: c.collect}
 }
 
-// collect sends the counters of all ports of the node's RDMA devices, in any namespace. A device
-// that is being moved is missing once.
+// collect sends the counters of all ports of the node's RDMA devices, in any namespace. If a device
+// is just being moved, its counters are missing this time.
 func (c *Collector) collect(out component.Metrics) {
 	s := &scrape{node: c.NodeName, out: out, owners: map[owned]*ledger.Record{}, roots: map[rdma.GUID]string{}}
 	for _, dir := range c.StateDirs {
 		l, err := ledger.Open(dir)
 		if err != nil {
-			continue // another metric reports its errors
+			continue // another metric reports the error
 		}
-		// The counters of a macvlan's master are those of all pods on it.
+		// The counters of a macvlan's master count the packets of all pods on it.
 		records, _ := l.Held(ledger.Anywhere, func(r *ledger.Record) bool { return r.Phase == ledger.Lent && r.Child == nil })
 		l.Close()
 		for _, r := range records {
@@ -64,8 +64,7 @@ func (c *Collector) collect(out component.Metrics) {
 	out.Gauge("rail_cni_rdma_incomplete", "Whether some RDMA counters could not be read now.", component.Bool(err != nil))
 }
 
-// owned is a port of a device. Each port may have a NIC of its own; port 0 is
-// any.
+// owned identifies a port of a device. Each port may have its own NIC. Port 0 means any port.
 type owned struct {
 	guid   rdma.GUID
 	parent string
@@ -77,9 +76,9 @@ type scrape struct {
 	node   string
 	out    component.Metrics
 	owners map[owned]*ledger.Record // records of the NICs of the ports
-	lent   []*ledger.Record         // of NICs with a netdev
+	lent   []*ledger.Record         // records of lent NICs with a netdev
 	pods   []*ledger.Record         // one for each netns with lent NICs
-	roots  map[rdma.GUID]string     // interfaces of functions that are not virtual
+	roots  map[rdma.GUID]string     // interfaces of functions that are not virtual functions
 }
 
 // note records a lent NIC.
@@ -101,9 +100,9 @@ func (c *scrape) note(r *ledger.Record) {
 	c.pods = append(c.pods, r)
 }
 
-// owner returns the record of the NIC of the port, or nil. If the port's
-// interface is on the host the NIC is not lent, even if a chained attachment
-// has its RDMA device.
+// owner returns the record of the attachment that has the NIC of the port, or nil. If the port's
+// interface is on the host, the NIC is not lent, even if a chained attachment has the NIC's RDMA
+// device.
 func (c *scrape) owner(d rdma.Device, p rdma.Port, ns *netns.Netns) *ledger.Record {
 	if ns.Path == hostPath && p.NetdevName != "" {
 		return nil
@@ -114,7 +113,7 @@ func (c *scrape) owner(d rdma.Device, p rdma.Port, ns *netns.Netns) *ledger.Reco
 	if r := c.owners[owned{d.NodeGUID, d.ParentDev, 0}]; r != nil {
 		return r
 	}
-	// In exclusive mode the device goes along with one of the NICs that are its ports.
+	// In exclusive mode the device moves together with one of the NICs that are its ports.
 	for _, r := range c.lent {
 		if p.Netdev != 0 && p.Netdev == r.Loan.PodIndex && r.Netns.ID.Equal(ns.ID) {
 			return r
@@ -164,18 +163,18 @@ func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
 		defer core.Close()
 		return c.netns(ns, core, mine)
 	}
-	// All devices are visible on the host, which exports their own counters;
-	// the interfaces' counters are read here.
+	// All devices are visible on the host, where their own counters are exported. Here only the
+	// counters of the interfaces are read.
 	for who, r := range c.owners {
 		if !mine(r) {
 			continue
 		}
 		parent := who.parent
-		if r.Loan != nil { // the RDMA device may be of another function
+		if r.Loan != nil { // the RDMA device may belong to another function
 			parent = r.Loan.Identity.ParentDev
 		}
 		if l, err := link.ByName(ns, r.IfName); err != nil || l.ParentDev != parent {
-			continue // it is a child of the NIC, or disappears just now
+			continue // the interface is a child of the NIC, or is just disappearing
 		}
 		device, err := host.ByIdentity(who.guid, who.parent)
 		if errors.Is(err, rdma.ErrNotFound) {
@@ -189,8 +188,8 @@ func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
 	return nil
 }
 
-// netns exports the devices that core sees: on the host all that no pod has, in
-// a pod those for which ours returns true.
+// netns exports the devices that core sees. On the host it exports all devices that no pod has. In
+// a pod it exports the devices for which ours returns true.
 func (c *scrape) netns(ns *netns.Netns, core *rdma.Core, ours func(*ledger.Record) bool) error {
 	devices, err := core.Devices()
 	if err != nil {
@@ -225,7 +224,7 @@ func (c *scrape) netns(ns *netns.Netns, core *rdma.Core, ours func(*ledger.Recor
 			continue // it has just left
 		}
 		c.addState(p)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // a driver without counters
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EOPNOTSUPP) { // these mean that the driver has no counters
 			errs = append(errs, err)
 		}
 		for name, value := range counters {
@@ -270,7 +269,7 @@ var (
 func (c *scrape) driver(ns *netns.Netns, p port) {
 	d, err := device.ReadDriver(ns, p.netdev)
 	if err != nil {
-		return // it has been renamed or removed just now
+		return // the interface has just been renamed or removed
 	}
 	for name, value := range d.Stats {
 		if m := ofPriority.FindStringSubmatch(name); m != nil {
@@ -308,6 +307,6 @@ func (c *scrape) add(name string, value float64, p port, more ...string) {
 		"is_root", root, "rdma_parent_name", parent,
 		"pod_namespace", p.pod.Namespace, "pod_name", p.pod.Name,
 	}
-	// A gauge has the suffix as well, because the dashboards use it.
-	c.out.Counter("rdma_"+name+"_total", "Of an RDMA device's port, as its driver counts.", value, append(labels, more...)...)
+	// A gauge has the suffix too, because the dashboards use that name.
+	c.out.Counter("rdma_"+name+"_total", "A counter of an RDMA device's port, from its driver.", value, append(labels, more...)...)
 }

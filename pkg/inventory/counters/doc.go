@@ -1,7 +1,8 @@
-// Package counters has the counters of a node's RDMA devices as metrics, those of lent NICs with
-// the pod that has them.
+// Package counters exports the counters of a node's RDMA devices as metrics. The metrics of a lent
+// NIC name the pod that has the NIC.
 //
-// The metrics have the names and labels of spiderpool's exporter, which its dashboards use:
-// rdma_<counter>_total. They are the driver's counters of each port and, of the port's interface,
-// those of its vport, the pauses and discards of each priority, and the speed.
+// The metrics have the same names (rdma_<counter>_total) and labels as those of spiderpool's
+// exporter, because spiderpool's dashboards use them. For each port there are the counters of the
+// driver. For the port's interface there are the counters of its vport, the pauses and discards of
+// each priority, and the speed.
 package counters

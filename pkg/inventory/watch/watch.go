@@ -17,15 +17,16 @@ import (
 
 // The times of [NICs].
 const (
-	settle     = 100 * time.Millisecond // a change comes with others
-	rest       = time.Second            // the least time between two calls
-	watchAgain = 30 * time.Second       // a directory may not have existed
+	settle     = 100 * time.Millisecond // from a change to the call, because several changes come together
+	rest       = time.Second            // the shortest time between two calls
+	watchAgain = 30 * time.Second       // until missing directories are tried again
 )
 
-// NICs calls changed at once, after changes of the host's links and RDMA devices and of the ledgers
-// in the state directories, and every watchAgain, until ctx ends. Changes that come together cause
-// one call. It also calls at intervals because a notice may be lost, and a link in a pod changes
-// without one. host must stay open until NICs returns, and dirs, which is the process's.
+// NICs calls changed immediately, and then after each change of the host's links, of its RDMA
+// devices, and of the ledgers in the state directories. Changes that come together cause only one
+// call. NICs also calls changed every watchAgain, because a notice may be lost and a link in a pod
+// changes without a notice. NICs returns when ctx ends. host and dirs must stay open until then;
+// the whole process shares dirs.
 func NICs(
 	ctx context.Context, host *netns.Netns, dirs *notify.Dirs, stateDirs []string, reporter *component.Reporter, log *slog.Logger, changed func(),
 ) {
@@ -42,7 +43,7 @@ func NICs(
 		Reporter: reporter, Trigger: noticed, Settle: settle, MinRest: rest,
 		Do: func(context.Context) time.Time {
 			for _, dir := range stateDirs {
-				records.Watch(dir) // the ledger may not exist yet
+				records.Watch(dir) // in case the ledger does not exist yet
 				records.Watch(filepath.Join(dir, "attachments"))
 			}
 			changed()
