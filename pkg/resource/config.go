@@ -13,39 +13,39 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Config is the key "resources" of the node file, or the configuration of another device
-// plugin. Its methods change nothing, but for [Config.Merge].
+// Config is the key "resources" of the node file, or the configuration of another device plugin.
+// The only exported method that changes it, apart from decoding, is [Config.Merge].
 type Config struct {
 	PoolConfigs []PoolConfig
-	// SharedConfigFile and SRIOVConfigFile are paths of configurations of
-	// k8s-rdma-shared-dev-plugin and sriov-network-device-plugin. The package does not
-	// read them.
+	// SharedConfigFile and SRIOVConfigFile are the paths of configurations of
+	// k8s-rdma-shared-dev-plugin and sriov-network-device-plugin. This package does not
+	// read these files.
 	SharedConfigFile string
 	SRIOVConfigFile  string
-	// AllowOverlap permits a NIC in an exclusive pool and in others.
+	// AllowOverlap permits that a NIC of an exclusive pool is in other pools too.
 	AllowOverlap bool
-	// CDI hands devices to containers by the Container Device Interface.
+	// CDI is set if devices are handed to containers by the Container Device Interface.
 	CDI    bool
 	Health Health
-	// Warnings are problems of the configuration itself. [Config.Pools] reports them on
+	// Warnings has problems of the configuration itself. [Config.Pools] reports them on
 	// every node.
 	Warnings []Problem
 }
 
-// Health is how long a NIC must be down before it counts as unhealthy, and then up before it
-// counts as healthy again.
+// Health has two times. Down is how long a NIC must be down before it counts as unhealthy. Up is
+// how long an unhealthy NIC must be up before it counts as healthy again.
 type Health struct{ Down, Up time.Duration }
 
-// maxHealth bounds both.
+// maxHealth bounds both times of [Health].
 const maxHealth = time.Hour
 
-// defaultHealth is what applies without the key "health".
+// defaultHealth returns the times that apply without the key "health".
 func defaultHealth() Health { return Health{Down: 10 * time.Second, Up: 30 * time.Second} }
 
-// PoolConfig is the configuration of a pool, or, with the mode [PerRail], of one pool for
-// each rail.
+// PoolConfig is the configuration of a pool. With the mode [PerRail] it is the configuration of one
+// pool for each rail.
 type PoolConfig struct {
-	Name string // of the resource, with its prefix
+	Name string // name of the resource, with its prefix
 	Mode Mode
 	Max  int // number of devices of a shared pool
 	// Select has the selectors. A NIC that matches one of them is selected.
@@ -55,8 +55,8 @@ type PoolConfig struct {
 	AdditionalInfo map[string]map[string]string
 }
 
-// maxDevices bounds a shared pool. The kubelet gets a list of all devices whenever one
-// changes.
+// maxDevices bounds the number of devices of a shared pool, because the kubelet gets a list of all
+// devices whenever one device changes.
 const maxDevices = 1 << 16
 
 var (
@@ -141,7 +141,7 @@ func (p *PoolConfig) UnmarshalYAML(node *yaml.Node) error {
 	case raw.Mode == Shared && (raw.Max == nil || *raw.Max < 1 || *raw.Max > maxDevices):
 		return fmt.Errorf("%s: a shared pool needs max, the number of its devices, from 1 to %d", what, maxDevices)
 	case raw.Mode != Shared && raw.Max != nil:
-		return fmt.Errorf("%s: max is for shared pools: %s pools have one device for each NIC; remove it", what, raw.Mode)
+		return fmt.Errorf("%s: max is only for shared pools: %s pools have one device for each NIC; remove max", what, raw.Mode)
 	case raw.Select == nil:
 		return fmt.Errorf("%s has no select; for all NICs with RDMA devices write select: {rdma: true}", what)
 	}
@@ -158,7 +158,7 @@ func (p *PoolConfig) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// check returns an error if a name of a resource is invalid, or there twice.
+// check returns an error if the name of a resource is invalid, or if two pools have the same name.
 func (c *Config) check() error {
 	for i := range c.PoolConfigs {
 		p := &c.PoolConfigs[i]
@@ -167,32 +167,32 @@ func (c *Config) check() error {
 		}
 		for j := range c.PoolConfigs[:i] {
 			if q := &c.PoolConfigs[j]; q.Name == p.Name || q.makes(p.Name) || p.makes(q.Name) {
-				return failure.New(failure.InvalidConfig, "two pools have the resource %s", p.Name).Cure("rename one of them")
+				return failure.New(failure.InvalidConfig, "two pools have the resource %s", p.Name).Cure("rename one of the pools")
 			} else if c.CDI && p.Mode == Shared && q.Mode == Shared && CDIDevice(p.Name) == CDIDevice(q.Name) {
 				return failure.New(failure.InvalidConfig, "the pools %s and %s would be one CDI device, %s", q.Name, p.Name, CDIDevice(p.Name)).
-					Cure("rename one of them")
+					Cure("rename one of the pools")
 			}
 		}
 	}
 	return nil
 }
 
-// CDIDevice returns the name of a shared pool's CDI device. Containers that the kubelet has
-// allocated keep it.
+// CDIDevice returns the name of the CDI device of a shared pool. The name must never change,
+// because containers that already have the device keep using its name.
 func CDIDevice(resource string) string { return "pool-" + strings.ReplaceAll(resource, "/", "-") }
 
-// makes reports whether the name can be that of one of the pool's rails.
+// makes reports whether name can be the name of a pool that p makes for one of its rails.
 func (p *PoolConfig) makes(name string) bool {
 	rail, ok := strings.CutPrefix(name, p.Name+railSuffix)
 	number, err := strconv.Atoi(rail)
 	return ok && p.Mode == PerRail && err == nil && strconv.Itoa(number) == rail && number >= 0 && number <= MaxRail
 }
 
-// railSuffix is between the name of a [PerRail] pool and the number of a rail.
+// railSuffix separates the name of a [PerRail] pool from the number of a rail.
 const railSuffix = "_rail_"
 
-// Merge appends the pools and warnings of another configuration. It changes nothing if it
-// returns an error: then both have the same resource.
+// Merge appends the pools and warnings of another configuration. If both configurations have the
+// same resource, Merge returns an error and changes nothing.
 func (c *Config) Merge(other *Config) error {
 	merged := Config{CDI: c.CDI, PoolConfigs: append(c.PoolConfigs[:len(c.PoolConfigs):len(c.PoolConfigs)], other.PoolConfigs...)}
 	if err := merged.check(); err != nil {
@@ -203,8 +203,9 @@ func (c *Config) Merge(other *Config) error {
 	return nil
 }
 
-// The limits of names in Kubernetes (IsExtendedResourceName of k8s.io/kubernetes,
-// pkg/apis/core/v1/helper). A quota of the resource is named "requests." and its name.
+// These are the limits of names in Kubernetes (IsExtendedResourceName of k8s.io/kubernetes,
+// pkg/apis/core/v1/helper). The name of a quota of the resource is "requests." followed by the
+// resource's name.
 const (
 	maxPrefix = 253 - len(quotaPrefix)
 	maxName   = 63
@@ -213,21 +214,21 @@ const (
 	nativePrefix = "kubernetes.io"
 )
 
-// checkName returns an error if the kubelet would refuse the name of a resource, or of
-// one of its rails.
+// checkName returns an error if the kubelet would refuse the name of the resource, or the name of
+// one of the resources for its rails.
 func checkName(name string, mode Mode) error {
 	why := nameMistake(name)
 	if why == "" && mode == PerRail {
 		longest := name + railSuffix + strconv.Itoa(MaxRail)
 		if _, last, _ := strings.Cut(longest, "/"); len(last) > maxName {
-			why = fmt.Sprintf("with %q behind it, its name is longer than %d characters", railSuffix+strconv.Itoa(MaxRail), maxName)
+			why = fmt.Sprintf("with %q at its end, its name is longer than %d characters", railSuffix+strconv.Itoa(MaxRail), maxName)
 		}
 	}
 	if why == "" {
 		return nil
 	}
 	return failure.From(errors.New(why), failure.InvalidConfig, "resource %q", name).
-		Cure(`name it as "rdma/hca_gpu": a DNS subdomain, a slash, and letters, digits, "-", "_" and "."`)
+		Cure(`use a name such as "rdma/hca_gpu": a DNS subdomain, a slash, and letters, digits, "-", "_" and "."`)
 }
 
 func nameMistake(name string) string {
@@ -236,7 +237,7 @@ func nameMistake(name string) string {
 	case !ok:
 		return "it has no prefix"
 	case prefix == nativePrefix || strings.HasSuffix(prefix, "."+nativePrefix) || strings.Contains(name, nativePrefix+"/"):
-		return "the prefix kubernetes.io is Kubernetes' own"
+		return "the prefix kubernetes.io belongs to Kubernetes"
 	case strings.HasPrefix(name, quotaPrefix):
 		return `names that begin with "requests." are reserved for quotas`
 	case len(prefix) > maxPrefix:
@@ -255,8 +256,8 @@ func nameMistake(name string) string {
 	return ""
 }
 
-// within reports whether the text has letters and digits, and others of these only
-// between them.
+// within reports whether text consists of letters, digits and the characters in others, and begins
+// and ends with a letter or digit.
 func within(text, others string) bool {
 	for i := range len(text) {
 		switch c := text[i]; {

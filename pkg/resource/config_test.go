@@ -83,7 +83,7 @@ func TestConfigWithMistakes(t *testing.T) {
 
 		pool("mode: shared, max: 0, select: {rdma: true}"):                  "from 1 to 65536",
 		pool("mode: shared, max: 2000000, select: {rdma: true}"):            "from 1 to 65536",
-		pool("mode: exclusive, max: 1, select: {rdma: true}"):               "max is for shared pools",
+		pool("mode: exclusive, max: 1, select: {rdma: true}"):               "max is only for shared pools",
 		pool("mode: exclusive"):                                             "has no select",
 		pool("mode: exclusive, select: ~"):                                  "has no select",
 		pool("mode: exclusive, select: {}"):                                 "select: it is empty",
@@ -106,7 +106,7 @@ func TestConfigWithMistakes(t *testing.T) {
 		pool("mode: exclusive, select: {pfNames: ['ens1#3-1']}"):            `the range "3-1" is empty`,
 		pool("mode: exclusive, select: {pfNames: ['ens1#']}"):               `"" is not a number`,
 		pool("mode: exclusive, select: {pfNames: ['ens1#1-2-3']}"):          `"2-3" is not a number`,
-		pool("mode: exclusive, select: {pfNames: ['#1']}"):                  "names no physical function",
+		pool("mode: exclusive, select: {pfNames: ['#1']}"):                  "does not name a physical function",
 		pool("mode: exclusive, select: {rootDevices: ['ens1#1']}"):          "is not a PCI address",
 		pool("mode: exclusive, select: {rdma: true}, topologie: true"):      `did you mean "topology"?`,
 
@@ -132,7 +132,7 @@ func TestNamesOfResources(t *testing.T) {
 		{"a/" + long, Exclusive, ""},
 		{"a/" + long + "x", Exclusive, "its name is longer than 63 characters"},
 		{"a/" + long[:54], PerRail, ""},
-		{"a/" + long[:55], PerRail, `with "_rail_255" behind it`},
+		{"a/" + long[:55], PerRail, `with "_rail_255" at its end`},
 		{strings.Repeat("abc.", 61) + "/x", Shared, "DNS subdomain"},
 		{strings.Repeat("abc.", 60) + "abcd/x", Shared, ""},
 		{strings.Repeat("abc.", 60) + "abcde/x", Shared, "its prefix is longer than 244 characters"},
@@ -149,16 +149,16 @@ func TestNamesOfResources(t *testing.T) {
 		{"example_prefix/a", Shared, "DNS subdomain"},
 		{"a..b/a", Shared, "DNS subdomain"},
 		{"-a/a", Shared, "DNS subdomain"},
-		{"kubernetes.io/a", Shared, "Kubernetes' own"},
-		{"x.kubernetes.io/a", Shared, "Kubernetes' own"},
-		{"mykubernetes.io/a", Shared, "Kubernetes' own"}, // the kubelet searches for the text
+		{"kubernetes.io/a", Shared, "belongs to Kubernetes"},
+		{"x.kubernetes.io/a", Shared, "belongs to Kubernetes"},
+		{"mykubernetes.io/a", Shared, "belongs to Kubernetes"}, // the kubelet searches for the text
 		{"requests.a/b", Shared, "reserved for quotas"},
 	} {
 		err := checkName(c.name, c.mode)
 		if c.want == "" && err != nil {
 			t.Errorf("%q: %v", c.name, err)
 		}
-		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "name it as")) {
+		if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "use a name such as")) {
 			t.Errorf("%q: %v, want %q", c.name, err, c.want)
 		}
 	}

@@ -1,11 +1,11 @@
-// Package resource decides which NICs of a node are offered to the kubelet, as which
-// extended resources, and which rail each NIC is.
+// Package resource decides which NICs of a node are offered to the kubelet, and as which
+// extended resources. It also decides which rail each NIC is.
 //
-// A [Config] and [Rails] are what the administrator wrote in the node file. Its own form,
-// and the configurations of k8s-rdma-shared-dev-plugin and sriov-network-device-plugin,
-// become the same [PoolConfig]. [Config.Pools] applies it to the NICs of the node, lent
-// or not. The package reads no file of the kernel and talks to nobody: the facts of the
-// NICs are the caller's.
+// [Config] and [Rails] have what the administrator wrote in the node file. A pool in the
+// node file, and a resource in a configuration of k8s-rdma-shared-dev-plugin or of
+// sriov-network-device-plugin, both become a [PoolConfig]. [Config.Pools] applies the
+// configuration to the NICs of the node, lent or not. The package neither reads files of
+// the kernel nor talks to other programs. The caller passes the facts about the NICs.
 //
 //	pools, problems := config.Pools(nics, rails)
 //	for _, p := range pools {

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// nearest returns the key that is spelled most like the given one, "" if none is like it.
+// nearest returns the key in keys whose spelling is most similar to key, or "" if none is similar.
 func nearest(key string, keys []string) string {
 	best, least := "", len(key)/2+2
 	for _, k := range keys {
@@ -20,8 +20,9 @@ func nearest(key string, keys []string) string {
 	return best
 }
 
-// OneLetterFrom returns the word that differs from the given one in one letter, or in the order
-// of two neighbors, "" if none does or the word is one of them. Case does not count as a letter.
+// OneLetterFrom returns the word in words that differs from word only in one letter, or only in the
+// order of two neighboring letters. It returns "" if there is no such word, or if word is one of
+// words. It ignores case.
 func OneLetterFrom(word string, words []string) string {
 	if slices.Contains(words, word) {
 		return ""
@@ -35,7 +36,7 @@ func OneLetterFrom(word string, words []string) string {
 	return ""
 }
 
-// swapped reports whether b is a with two neighbors exchanged.
+// swapped reports whether b is a with two neighboring letters exchanged.
 func swapped(a, b string) bool {
 	if len(a) != len(b) {
 		return false
@@ -47,10 +48,10 @@ func swapped(a, b string) bool {
 	return i+1 < len(a) && a[i] == b[i+1] && a[i+1] == b[i] && a[i+2:] == b[i+2:]
 }
 
-// maxKey bounds the keys that are compared. No valid one is as long.
+// maxKey bounds the length of the keys that are compared. All valid keys are shorter.
 const maxKey = 40
 
-// distance returns how many bytes must be inserted, removed or replaced to make b from a.
+// distance returns how many bytes must be inserted, removed or replaced to turn a into b.
 func distance(a, b string) int {
 	if len(a) > maxKey || len(b) > maxKey {
 		return len(a) + len(b)
@@ -74,8 +75,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Suggestion returns what an error about an unknown key ends with: the valid key that is
-// nearest, or all.
+// Suggestion returns the end of an error about an unknown key: the most similar valid key, or all
+// valid keys.
 func Suggestion(key string, keys []string) string {
 	if near := nearest(key, keys); near != "" {
 		return fmt.Sprintf("did you mean %q?", near)
@@ -83,14 +84,14 @@ func Suggestion(key string, keys []string) string {
 	return "the keys are " + strings.Join(keys, ", ")
 }
 
-// maxMerges bounds the mappings that a mapping may merge with "<<": one that merges itself
-// has no end.
+// maxMerges bounds the number of mappings that a mapping may merge with "<<". The bound is needed
+// because a mapping that merges itself would never end.
 const maxMerges = 100
 
-// CheckKeys returns an error if the YAML node is not a mapping, or has another key than
-// these. The error has the line, and names the valid key that is nearest.
+// CheckKeys returns an error if the YAML node is not a mapping, or if it has a key that is not in
+// keys. The error has the line, and names the most similar valid key.
 //
-// [yaml.Decoder.KnownFields] has no effect inside of an UnmarshalYAML.
+// CheckKeys is needed because [yaml.Decoder.KnownFields] has no effect inside an UnmarshalYAML.
 func CheckKeys(node *yaml.Node, keys ...string) error {
 	merges := 0
 	return checkKeys(node, keys, &merges)
@@ -133,7 +134,7 @@ func checkKeys(node *yaml.Node, keys []string, merges *int) error {
 	return nil
 }
 
-// printable returns the text with quotes if it needs them.
+// printable returns the text, with quotes if it needs quotes.
 func printable(text string) string {
 	if quoted := strconv.Quote(text); quoted != `"`+text+`"` || text == "" {
 		return quoted
@@ -141,8 +142,8 @@ func printable(text string) string {
 	return text
 }
 
-// decodeList decodes a list, which is not nil then. The decoder drops entries without a
-// value; here they are an error.
+// decodeList decodes a list. The result is never nil if err is nil. The YAML decoder silently drops
+// entries without a value, but decodeList returns an error for them.
 func decodeList[T any](node *yaml.Node) ([]T, error) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias

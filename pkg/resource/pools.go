@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Pools returns the pools of the node, in the order of their configurations, with the NICs
-// that are in them, in the order of rails and then of PCI addresses. rails has the rail of
-// NICs by PCI address, see [Rails.Assign]. A pool without a NIC is there too, but a rail
-// that no NIC is has no pool. A nil *Config has no pools.
+// Pools returns the pools of the node, in the order of their configurations. The NICs in a pool are
+// in the order of their rails, and then of their PCI addresses. rails has the rails of the NICs by
+// PCI address, see [Rails.Assign]. A pool without a NIC is returned too, but there is no pool for a
+// rail that has no NIC. A nil *Config has no pools.
 func (c *Config) Pools(nics []NIC, rails map[string]int) ([]Pool, []Problem) {
 	if c == nil {
 		return nil, nil
@@ -31,8 +31,8 @@ func (c *Config) Pools(nics []NIC, rails map[string]int) ([]Pool, []Problem) {
 	return pools, e.problems
 }
 
-// IDs returns the IDs of the pool's devices: "0" to "n-1" of a shared pool, else the PCI
-// addresses of its NICs.
+// IDs returns the IDs of the pool's devices. The IDs of a shared pool are "0" to "n-1". The IDs of
+// another pool are the PCI addresses of its NICs.
 func (p *Pool) IDs() []string {
 	var ids []string
 	if p.Mode == Shared {
@@ -48,9 +48,10 @@ func (p *Pool) IDs() []string {
 }
 
 // CharDevices returns the paths of the char devices that a container gets with the NIC. A program
-// with umad of an InfiniBand port can send management packets into the fabric, and take down ports of
-// other nodes: only a pool with UMAD hands it out. With issm it could be a subnet manager: no pool
-// hands that out. On Ethernet neither has an effect. A NIC of unknown link type may be InfiniBand.
+// that has the umad device of an InfiniBand port can send management packets into the fabric, and
+// can take down ports of other nodes, so only a pool with UMAD hands it out. A program that has the
+// issm device can be a subnet manager, so no pool hands it out. On Ethernet both devices have no
+// effect. A NIC of unknown link type is treated as InfiniBand.
 func (p *Pool) CharDevices(n *NIC) []string {
 	if n.LinkType == Ethernet {
 		return n.CharDevices
@@ -60,29 +61,30 @@ func (p *Pool) CharDevices(n *NIC) []string {
 	})
 }
 
-// ManagesFabric reports whether a path is that of a char device by which a program manages an
-// InfiniBand fabric.
+// ManagesFabric reports whether path is a char device with which a program can manage an InfiniBand
+// fabric.
 func ManagesFabric(path string) bool { return isDevice(path, "umad") || isDevice(path, "issm") }
 
-// isDevice reports whether the path is that of a char device of the kind, "/dev/infiniband/umad3".
+// isDevice reports whether path is a char device of this kind. For example, "/dev/infiniband/umad3"
+// has the kind "umad".
 func isDevice(path, kind string) bool { return strings.HasPrefix(filepath.Base(path), kind) }
 
-// evaluation applies the configurations of pools, one after the other.
+// evaluation applies the configurations of pools, one after another.
 type evaluation struct {
-	nics         []NIC // in order
+	nics         []NIC // in the order of rails and PCI addresses
 	rails        map[string]int
 	allowOverlap bool
-	offers       map[string][]offer // by PCI address, or else by label
+	offers       map[string][]offer // by PCI address, or by label if a NIC has no PCI address
 	problems     []Problem
 }
 
-// offer is that a NIC is in a pool.
+// offer records that a NIC is in a pool.
 type offer struct {
 	resource string
 	shared   bool
 }
 
-// order returns the NIC's rail. NICs without one come last.
+// order returns a number for sorting: the NIC's rail. NICs without a rail come last.
 func (e *evaluation) order(n *NIC) int {
 	if rail, ok := e.rails[n.PCI]; ok && n.PCI != "" {
 		return rail
@@ -102,7 +104,7 @@ func (e *evaluation) evaluate(p *PoolConfig) []Pool {
 	pool := Pool{Resource: p.Name, Mode: p.Mode, Topology: p.Topology, UMAD: p.UMAD, AdditionalInfo: p.AdditionalInfo}
 	for _, s := range selected {
 		if p.Mode == Shared && !s.nic.usesRDMA() {
-			e.problem(p, NoRDMA, "%s has no RDMA char devices: it is not in the pool; load the driver's RDMA module, or select others", s.nic.label())
+			e.problem(p, NoRDMA, "%s has no RDMA char devices: it is not in the pool; load the driver's RDMA module, or select other NICs", s.nic.label())
 			continue
 		}
 		if (p.Mode == Shared || e.lendable(p, s)) && e.offer(p, s.nic, p.Name) {
@@ -115,7 +117,7 @@ func (e *evaluation) evaluate(p *PoolConfig) []Pool {
 	return []Pool{pool}
 }
 
-// perRail returns a pool for each rail that a selected NIC is.
+// perRail returns a pool for each rail of the selected NICs.
 func (e *evaluation) perRail(p *PoolConfig, selected []selection) []Pool {
 	var pools []Pool
 	var without []string
@@ -135,7 +137,7 @@ func (e *evaluation) perRail(p *PoolConfig, selected []selection) []Pool {
 		name := p.Name + railSuffix + strconv.Itoa(rail)
 		// The NICs are in the order of their rails.
 		if last := len(pools) - 1; last >= 0 && *pools[last].Rail == rail {
-			e.problem(p, Ambiguous, "%s and %s are both rail %d: %s has the first only; give them different rails", pools[last].NICs[0].label(), s.nic.label(), rail, name)
+			e.problem(p, Ambiguous, "%s and %s are both rail %d: %s has only the first; give the NICs different rails", pools[last].NICs[0].label(), s.nic.label(), rail, name)
 			continue
 		}
 		if e.offer(p, s.nic, name) {
@@ -144,21 +146,21 @@ func (e *evaluation) perRail(p *PoolConfig, selected []selection) []Pool {
 	}
 	switch {
 	case len(selected) > 0 && !railed:
-		e.problem(p, NoRail, `none of the %d selected NICs has a rail, so no rail has a pool; give "rails" in the node file ("railctl rails discover" proposes it)`, len(selected))
+		e.problem(p, NoRail, `none of the %d selected NICs has a rail, so no rail has a pool; add "rails" to the node file ("railctl rails discover" proposes them)`, len(selected))
 	case len(without) > 0:
-		e.problem(p, NoRail, `%s: no rail; add it to "rails" in the node file`, strings.Join(without, ", "))
+		e.problem(p, NoRail, `%s: no rail; add each NIC to "rails" in the node file`, strings.Join(without, ", "))
 	}
 	return pools
 }
 
-// selection is a selected NIC. It is explicit if the selector names it.
+// selection is a selected NIC. It is explicit if the selector names this NIC.
 type selection struct {
 	nic      *NIC
 	explicit bool
 }
 
-// selected returns the NICs that the pool's selectors match, in order, and reports
-// selectors and names that match none.
+// selected returns the NICs that the pool's selectors match, in order. It reports selectors and
+// names that match no NIC.
 func (e *evaluation) selected(p *PoolConfig) []selection {
 	found := make([]*selection, len(e.nics))
 	for i := range p.Select {
@@ -193,27 +195,27 @@ func (e *evaluation) selected(p *PoolConfig) []selection {
 	return all
 }
 
-// missing reports the values of the list that none of the selected NICs has.
+// missing reports the values in the list l that no selected NIC has.
 func (e *evaluation) missing(p *PoolConfig, l list, selected []*NIC) {
 	for _, v := range l.values {
 		if slices.ContainsFunc(selected, func(n *NIC) bool { return l.has(n, v, e.rails) }) {
 			continue
 		}
 		if slices.ContainsFunc(e.nics, func(n NIC) bool { return l.has(&n, v, e.rails) }) {
-			e.problem(p, NothingSelected, "%s %q is a NIC that the selector's other keys exclude; correct one of them", l.key, v)
+			e.problem(p, NothingSelected, "%s %q is a NIC that the other keys of the selector exclude; correct one of the keys", l.key, v)
 			continue
 		}
 		e.problem(p, NothingSelected, `%s %q is not a NIC of this node; correct it ("railctl nics" lists the NICs)`, l.key, v)
 	}
 }
 
-// lendable reports whether the NIC may be in an exclusive pool. Of a NIC that the
-// selector names it reports why it may not.
+// lendable reports whether the NIC may be in an exclusive pool. If the selector names the NIC and
+// the NIC may not be in the pool, lendable adds the reason to the problems.
 func (e *evaluation) lendable(p *PoolConfig, s selection) bool {
 	switch {
 	case s.nic.PCI == "":
 		if s.explicit {
-			e.problem(p, NoPCI, "%s has no PCI function, which exclusive devices are named by: it is not in the pool; select others, or use a shared pool", s.nic.label())
+			e.problem(p, NoPCI, "%s has no PCI function, by which exclusive devices are named: it is not in the pool; select other NICs, or use a shared pool", s.nic.label())
 		}
 		return false
 	case s.nic.Protected != "":
@@ -225,18 +227,18 @@ func (e *evaluation) lendable(p *PoolConfig, s selection) bool {
 	return true
 }
 
-// offer notes that the NIC is in a pool, and reports whether it may be: a NIC of an
-// exclusive pool is in no other one, and in that pool once.
+// offer notes that the NIC is in a pool, and reports whether the NIC may be in that pool. A NIC of
+// an exclusive pool may not be in another pool, and may be in the exclusive pool only once.
 func (e *evaluation) offer(p *PoolConfig, n *NIC, resource string) bool {
 	key := cmp.Or(n.PCI, n.label())
 	shared := p.Mode == Shared
 	for _, other := range e.offers[key] {
 		switch {
 		case other.resource == resource && !shared:
-			e.problem(p, Overlap, "several netdevs have the PCI function of %s: the pool has it once; select one of them", n.label())
+			e.problem(p, Overlap, "several netdevs have the PCI function of %s: the pool has that function only once; select one of the netdevs", n.label())
 			return false
 		case other.resource != resource && !e.allowOverlap && !(other.shared && shared):
-			e.problem(p, Overlap, "%s is in the pool %s already: it is not in this one; narrow one of the selectors, or set allowOverlap: true", n.label(), other.resource)
+			e.problem(p, Overlap, "%s is in the pool %s already: it is not in this pool; narrow one of the selectors, or set allowOverlap: true", n.label(), other.resource)
 			return false
 		}
 	}

@@ -52,7 +52,7 @@ rdma/roce_rail_0 exclusive: ens12np0
 rdma/roce_rail_1 exclusive: ens11np0`},
 		"perRail, of NICs without a rail too": {text: `pools: [{name: a/b, mode: perRail, select: {vendors: ["15b3"], pciAddresses: ["0000:8c:00.0", "0000:99:00.2"]}}]`, want: `
 a/b_rail_7 exclusive: ens18np0
-NoRail: ens1f0v0 (0000:99:00.2): no rail; add it`},
+NoRail: ens1f0v0 (0000:99:00.2): no rail; add each NIC`},
 		"perRail without rails": {text: `pools: [{name: a/b, mode: perRail, select: {devices: ["1021"]}}]`, noRails: true, want: `
 NoRail: none of the 8 selected NICs has a rail`},
 		"perRail, one rail twice": {text: `pools: [{name: a/b, mode: perRail, select: {rails: [7]}}]`, nics: []NIC{{PCI: "0000:8c:00.0", Names: []string{"port2"}}}, want: `
@@ -101,7 +101,7 @@ NothingSelected: no NIC of this node is selected by drivers nosuch`},
 a/s shared: ens12np0
 NothingSelected: rails "9" is not a NIC of this node
 NothingSelected: ifNames "ens99" is not a NIC of this node
-NothingSelected: ifNames "eno1" is a NIC that the selector's other keys exclude
+NothingSelected: ifNames "eno1" is a NIC that the other keys of the selector exclude
 NothingSelected: pciAddresses "0000:00:1f.6" is not a NIC of this node`},
 	} {
 		t.Run(name, func(t *testing.T) {

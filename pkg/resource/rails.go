@@ -15,21 +15,21 @@ import (
 // MaxRail is the highest number that a rail may have.
 const MaxRail = 255
 
-// Rails is the key "rails" of the node file: which rail each NIC is. A nil *Rails means
-// that no NIC has one.
+// Rails is the key "rails" of the node file, which defines which rail each NIC is. A nil *Rails
+// means that no NIC has a rail.
 type Rails struct {
 	// List names the NIC of each rail. It is empty if Auto is true.
 	List []Rail
 	// Auto numbers the NICs from 0 in the order of their PCI addresses. Virtual functions
 	// do not count.
 	Auto bool
-	// Select selects the NICs that Auto numbers. It may have vendors, devices, drivers and
-	// rdma only: facts that sysfs has of a lent NIC too, so that no number changes when one
-	// is lent. nil selects those with RDMA char devices.
+	// Select selects the NICs that Auto numbers. It may have only vendors, devices, drivers and
+	// rdma. These are facts that sysfs also has about a lent NIC, so no number changes when a NIC
+	// is lent. If Select is nil, the NICs with RDMA char devices are selected.
 	Select *Select
 }
 
-// Rail names the NIC of one rail. One of its fields but ID and Note is set.
+// Rail names the NIC of one rail. Exactly one field is set in addition to ID and Note.
 type Rail struct {
 	ID        int
 	PCI       string // in lower case, with the domain
@@ -38,7 +38,7 @@ type Rail struct {
 	ACPIIndex int
 	RDMA      string // name of the RDMA device
 
-	Note string // a comment for [Rails.YAML]. It is not read
+	Note string // a comment for [Rails.YAML]; it is never read from a file
 }
 
 var (
@@ -46,7 +46,7 @@ var (
 	autoKeys = []string{"auto", "select"}
 )
 
-// pciOrder is the one value of the key "auto".
+// pciOrder is the only value of the key "auto".
 const pciOrder = "pciOrder"
 
 // UnmarshalYAML implements [yaml.Unmarshaler].
@@ -139,7 +139,7 @@ func text(s *string) string {
 	return *s
 }
 
-// normalize checks the value that selects the NIC, and writes it as the kernel does.
+// normalize checks the value that selects the NIC, and changes it to the form that the kernel uses.
 func (r *Rail) normalize() error {
 	switch {
 	case r.PCI != "":
@@ -172,7 +172,7 @@ func (r *Rails) check() error {
 	return nil
 }
 
-// selector returns the entry's selector in the form of YAML, "" if it has none.
+// selector returns the entry's selector in YAML, or "" if the entry has no selector.
 func (r *Rail) selector() string {
 	quoted := strconv.QuoteToASCII // YAML knows all of Go's escapes
 	switch {
@@ -204,8 +204,8 @@ func (r *Rail) matches(n *NIC) bool {
 	return r.ACPIIndex != 0 && r.ACPIIndex == n.ACPIIndex
 }
 
-// Assign returns the rail of each NIC that has one, by PCI address. NICs that the entries
-// do not name clearly have none; the problems are about them.
+// Assign returns the rail of each NIC that has a rail, by PCI address. A NIC that the entries do
+// not name clearly has no rail. problems has a problem for each such case.
 func (r *Rails) Assign(nics []NIC) (byPCI map[string]int, problems []Problem) {
 	byPCI = map[string]int{}
 	switch {
@@ -214,7 +214,7 @@ func (r *Rails) Assign(nics []NIC) (byPCI map[string]int, problems []Problem) {
 	case r.Auto:
 		return r.assignInOrder(nics)
 	}
-	taken := map[string]int{} // also those of which two entries are
+	taken := map[string]int{} // the rail of each NIC, including NICs that two entries name
 	for i := range r.List {
 		rail := &r.List[i]
 		what := fmt.Sprintf("rails: rail %d ({%s})", rail.ID, rail.selector())
@@ -227,18 +227,18 @@ func (r *Rails) Assign(nics []NIC) (byPCI map[string]int, problems []Problem) {
 		found := slices.SortedFunc(maps.Keys(addresses), comparePCI)
 		switch {
 		case len(found) == 0:
-			problems = append(problems, Problem{"", NothingSelected, what + ` is not a NIC of this node; correct the entry: "railctl rails discover" proposes all`})
+			problems = append(problems, Problem{"", NothingSelected, what + ` is not a NIC of this node; correct the entry: "railctl rails discover" proposes all rails`})
 			continue
 		case len(found) > 1:
-			problems = append(problems, Problem{"", Ambiguous, fmt.Sprintf("%s matches several NICs, %s: none gets the rail; name one by its PCI address", what, strings.Join(found, " "))})
+			problems = append(problems, Problem{"", Ambiguous, fmt.Sprintf("%s matches several NICs, %s: none of them gets the rail; name one NIC by its PCI address", what, strings.Join(found, " "))})
 			continue
 		case found[0] == "":
-			problems = append(problems, Problem{"", NoPCI, what + " is a NIC without a PCI function, which cannot be in a pool; name another one"})
+			problems = append(problems, Problem{"", NoPCI, what + " is a NIC without a PCI function, which cannot be in a pool; name another NIC"})
 			continue
 		}
 		pci := found[0]
 		if other, twice := taken[pci]; twice {
-			problems = append(problems, Problem{"", Overlap, fmt.Sprintf("rails: rails %d and %d are the same NIC, %s: it gets neither; remove one of them", other, rail.ID, pci)})
+			problems = append(problems, Problem{"", Overlap, fmt.Sprintf("rails: rails %d and %d are the same NIC, %s: it gets neither rail; remove one of the entries", other, rail.ID, pci)})
 			delete(byPCI, pci)
 			continue
 		}
@@ -263,7 +263,7 @@ func (r *Rails) assignInOrder(nics []NIC) (byPCI map[string]int, problems []Prob
 	byPCI = map[string]int{}
 	for i, pci := range slices.SortedFunc(maps.Keys(addresses), comparePCI) {
 		if i > MaxRail {
-			return byPCI, []Problem{{"", Ambiguous, fmt.Sprintf("rails: %d NICs are selected, but there are at most %d rails: %s and the NICs after it have none; narrow rails.select", len(addresses), MaxRail+1, pci)}}
+			return byPCI, []Problem{{"", Ambiguous, fmt.Sprintf("rails: %d NICs are selected, but there are at most %d rails: %s and the NICs after it have no rail; narrow rails.select", len(addresses), MaxRail+1, pci)}}
 		}
 		byPCI[pci] = i
 	}
@@ -273,7 +273,8 @@ func (r *Rails) assignInOrder(nics []NIC) (byPCI map[string]int, problems []Prob
 	return byPCI, problems
 }
 
-// YAML returns the key "rails" for a node file. Each entry's note is a comment.
+// YAML returns the key "rails" for a node file, with its value. The note of each entry becomes a
+// comment.
 func (r *Rails) YAML() string {
 	if r == nil {
 		return ""

@@ -1,33 +1,34 @@
 package resource
 
-// NIC has the facts of a NIC of the node. Those of a lent NIC are of the time when it was
-// lent. A fact that is not known is the zero value.
+// NIC has the facts about a NIC of the node. If the NIC is lent, they are the facts at the time
+// when it was lent. A fact that is not known is the zero value.
 type NIC struct {
 	PCI       string   // "0000:3b:00.0"; empty for a NIC without a PCI function
 	Names     []string // of the netdev on the host: its name, then its altnames
-	MAC       string   // the permanent one, if there is one, in lower case
+	MAC       string   // in lower case; the permanent MAC, if the NIC has one
 	Vendor    string   // four hexadecimal digits, as Device
 	Device    string
 	Driver    string
 	LinkType  string   // Ethernet or InfiniBand
-	PKey      uint16   // of the netdev's partition, with the bit of full membership; 0 if it has none
+	PKey      uint16   // partition key of the netdev, with the bit of full membership; 0 if there is none
 	ACPIIndex int      // 0 if there is none
 	RDMA      []string // names of its RDMA devices on the host
 	// PF is the name of the physical function's netdev on the host, if the NIC is a
-	// virtual function. VF is its number there.
+	// virtual function. VF is the number of that virtual function.
 	PF string
 	VF int
 	// Parent is the PCI address of the physical function, if the NIC is a virtual function.
 	Parent string
-	// Path has the host bridge and the PCI bridges above the NIC, as pcie.Device.Path.
+	// Path has the host bridge and the PCI bridges above the NIC, as pcie.Device.Path has.
 	Path []string
-	// NUMA is nil if the machine does not say.
+	// NUMA is nil if the machine does not report it.
 	NUMA *int
-	// CharDevices are the paths of its RDMA devices' own char devices, below
-	// /dev/infiniband, without that of the RDMA connection manager, which all share.
+	// CharDevices has the paths of the char devices that belong to the NIC's RDMA devices,
+	// below /dev/infiniband. It does not have the char device of the RDMA connection manager,
+	// which all RDMA devices share.
 	CharDevices []string
-	// Protected is the reason why no network may be lent this NIC (a guardrail, or the
-	// node file), empty if there is none.
+	// Protected is the reason why this NIC may not be lent to any network (a guardrail, or the
+	// node file). It is empty if there is no reason.
 	Protected string
 }
 
@@ -58,17 +59,17 @@ type Pool struct {
 	Mode     Mode // Shared or Exclusive
 	NICs     []NIC
 	Devices  int  // number of devices of a shared pool
-	Rail     *int // of a pool of PerRail, else nil
-	Topology bool // the kubelet is told the devices' NUMA nodes
-	// UMAD hands containers the management device (umad) of InfiniBand NICs.
+	Rail     *int // rail of a pool that PerRail made, otherwise nil
+	Topology bool // the kubelet gets the NUMA nodes of the devices
+	// UMAD is set if containers get the management device (umad) of InfiniBand NICs.
 	UMAD bool
-	// AdditionalInfo is sriov-network-device-plugin's additionalInfo: values by key, by
-	// PCI address or "*".
+	// AdditionalInfo is the key additionalInfo of sriov-network-device-plugin. For each PCI
+	// address, or "*", it has values by key.
 	AdditionalInfo map[string]map[string]string
 }
 
-// Reason is the kind of a [Problem], one word in CamelCase, as reasons of conditions and
-// events in Kubernetes.
+// Reason is the kind of a [Problem]. It is one word in CamelCase, like the reasons of conditions
+// and events in Kubernetes.
 type Reason = string
 
 // The reasons.
@@ -79,13 +80,13 @@ const (
 	NoRail          Reason = "NoRail"          // a NIC has no rail
 	NoPCI           Reason = "NoPCI"           // a NIC has no PCI function
 	NoRDMA          Reason = "NoRDMA"          // a NIC has no RDMA char devices
-	Ambiguous       Reason = "Ambiguous"       // several NICs where one is needed
-	Deprecated      Reason = "Deprecated"      // a key that still counts
-	UnknownKey      Reason = "UnknownKey"      // a key that does not count
+	Ambiguous       Reason = "Ambiguous"       // there are several NICs, but exactly one is needed
+	Deprecated      Reason = "Deprecated"      // a deprecated key, which still has its effect
+	UnknownKey      Reason = "UnknownKey"      // an unknown key, which has no effect
 )
 
-// Problem is something that the administrator should know, and that does not keep the
-// rest from working.
+// Problem is something that the administrator should know. The rest of the configuration still
+// works.
 type Problem struct {
 	Resource string // "" if it is not about one resource
 	Reason   Reason

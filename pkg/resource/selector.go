@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Select selects NICs. A NIC must match one value of each list that has any. Values of
-// hexadecimal digits match in any case.
+// Select selects NICs. For each list that has values, a NIC must match one of the values. The case
+// of hexadecimal digits does not matter.
 type Select struct {
 	Rails   RailList `yaml:"rails,omitempty"`
 	Vendors []string `yaml:"vendors,omitempty"` // "15b3"
@@ -21,15 +21,16 @@ type Select struct {
 	// IfNames has names and altnames of netdevs.
 	IfNames      []string `yaml:"ifNames,omitempty"`
 	LinkTypes    []string `yaml:"linkTypes,omitempty"` // "ether" or "infiniband"
-	PKeys        []string `yaml:"pKeys,omitempty"`     // "0x8001": partitions of InfiniBand netdevs
+	PKeys        []string `yaml:"pKeys,omitempty"`     // partition keys of InfiniBand netdevs, "0x8001"
 	PCIAddresses []string `yaml:"pciAddresses,omitempty"`
 	ACPIIndexes  []string `yaml:"acpiIndexes,omitempty"`
-	// PFNames and RootDevices have names and PCI addresses of physical functions, which
-	// select them and their virtual functions; with "#0-3,6" behind one, these virtual
-	// functions.
+	// PFNames has names of physical functions, and RootDevices has their PCI addresses. A value
+	// selects the physical function and its virtual functions. With "#0-3,6" at its end, a value
+	// selects only the virtual functions with these numbers.
 	PFNames     []string `yaml:"pfNames,omitempty"`
 	RootDevices []string `yaml:"rootDevices,omitempty"`
-	// RDMA selects NICs that have RDMA char devices, or that have none.
+	// RDMA selects either the NICs that have RDMA char devices (true), or the NICs that have none
+	// (false).
 	RDMA *bool `yaml:"rdma,omitempty"`
 }
 
@@ -37,10 +38,10 @@ var selectKeys = []string{
 	"rails", "vendors", "devices", "drivers", "ifNames", "linkTypes", "pKeys", "pciAddresses", "acpiIndexes", "pfNames", "rootDevices", "rdma",
 }
 
-// RailList has numbers of rails, or allRails alone.
+// RailList has either numbers of rails, or only the value allRails.
 type RailList []string
 
-// allRails selects the NICs that have a rail.
+// allRails selects all NICs that have a rail.
 const allRails = "all"
 
 // UnmarshalYAML implements [yaml.Unmarshaler].
@@ -87,7 +88,7 @@ func (s *Select) UnmarshalYAML(node *yaml.Node) error {
 	return node.Decode((*plain)(s))
 }
 
-// list is a list of a selector.
+// list is one of the lists of a selector.
 type list struct {
 	key    string
 	values []string
@@ -121,7 +122,7 @@ func hasRail(n *NIC, value string, rails map[string]int) bool {
 	return ok && n.PCI != "" && (value == allRails || strconv.Itoa(rail) == value)
 }
 
-// matches reports whether the NIC has all that is selected by.
+// matches reports whether the NIC matches everything in the selector.
 func (s *Select) matches(n *NIC, rails map[string]int) bool {
 	if s.RDMA != nil && *s.RDMA != n.usesRDMA() {
 		return false
@@ -131,7 +132,8 @@ func (s *Select) matches(n *NIC, rails map[string]int) bool {
 	})
 }
 
-// named returns the lists that name single NICs: who writes one expects all of them.
+// named returns the lists that name single NICs. The author of such a list expects that every value
+// matches a NIC.
 func (s *Select) named() []list {
 	return slices.DeleteFunc(s.lists(), func(l list) bool {
 		return len(l.values) == 0 || l.key != "rails" && l.key != "ifNames" && l.key != "pciAddresses"
@@ -155,13 +157,13 @@ func (s *Select) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// check returns an error for a selector of the node file that selects by nothing, or by
-// what no NIC can be.
+// check returns an error if a selector of the node file is empty, or has a value that no NIC can
+// match.
 func (s *Select) check() error {
 	given := s.RDMA != nil
 	for _, l := range s.lists() {
 		if l.values != nil && len(l.values) == 0 {
-			return fmt.Errorf("%s is empty: leave the key out, or give a value", l.key)
+			return fmt.Errorf("%s is empty: remove the key, or add a value", l.key)
 		}
 		for _, v := range l.values {
 			if err := l.check(v); err != nil {
@@ -212,8 +214,8 @@ func checkNumber(v string) error {
 	return nil
 }
 
-// checkPCI returns an error if the text is not the address of a PCI function as the kernel
-// writes it, "0000:3b:00.0", in any case.
+// checkPCI returns an error if v is not the address of a PCI function in the form that the kernel
+// uses, "0000:3b:00.0". The case of the digits does not matter.
 func checkPCI(v string) error {
 	wrong := fmt.Errorf(`%q is not a PCI address with its domain, such as "0000:3b:00.0"`, v)
 	parts := strings.Split(v, ":")
@@ -223,7 +225,7 @@ func checkPCI(v string) error {
 	device, function, _ := strings.Cut(parts[2], ".")
 	for _, field := range []struct {
 		text     string
-		min, max int // digits
+		min, max int // number of digits
 		limit    uint64
 	}{{parts[0], 4, 8, 1<<32 - 1}, {parts[1], 2, 2, 255}, {device, 2, 2, 31}, {function, 1, 1, 7}} {
 		n, err := strconv.ParseUint(field.text, 16, 32)
@@ -245,7 +247,7 @@ func checkRootDevice(v string) error {
 func checkFunctions(v string) error {
 	name, ranges, numbered := strings.Cut(v, "#")
 	if name == "" {
-		return fmt.Errorf("%q names no physical function", v)
+		return fmt.Errorf("%q does not name a physical function", v)
 	}
 	if !numbered {
 		return nil
@@ -258,7 +260,7 @@ func checkFunctions(v string) error {
 	return nil
 }
 
-// parseRange returns the bounds of "3" or "3-5".
+// parseRange returns the bounds of a range such as "3-5", or of a single number such as "3".
 func parseRange(text string) (first, last int, err error) {
 	from, to, isRange := strings.Cut(text, "-")
 	if !isRange {
@@ -278,9 +280,10 @@ func parseRange(text string) (first, last int, err error) {
 	return int(f), int(l), nil
 }
 
-// hasFunction reports whether the NIC is what sriov-network-device-plugin selects with a
-// value of pfNames or rootDevices: a virtual function of the physical function, of which
-// parent is the name or address, or a NIC that is none and has one of these itself.
+// hasFunction reports whether sriov-network-device-plugin would select the NIC with this value of
+// pfNames or rootDevices. It selects the virtual functions of the physical function whose name or
+// address is parent. It also selects a NIC that is not a virtual function, if own, the NIC's own
+// names or address, has the value.
 func (n *NIC) hasFunction(value, parent string, own ...string) bool {
 	name, ranges, numbered := strings.Cut(value, "#")
 	if name == "" {
@@ -303,15 +306,15 @@ func (n *NIC) hasFunction(value, parent string, own ...string) bool {
 	return false
 }
 
-// virtual reports whether the NIC is a virtual function. A virtual machine cannot know
-// that of its own NICs.
+// virtual reports whether the NIC is a virtual function. A virtual machine cannot know that about
+// its own NICs.
 func (n *NIC) virtual() bool { return n.PF != "" || n.Parent != "" }
 
-// usesRDMA reports whether the NIC has RDMA char devices. They stay in sysfs when its
-// RDMA device is in a pod; the ledger has them while it moves.
+// usesRDMA reports whether the NIC has RDMA char devices. They stay in sysfs while the NIC's RDMA
+// device is in a pod. While the device moves, they are not in sysfs, but the ledger has them.
 func (n *NIC) usesRDMA() bool { return len(n.CharDevices) > 0 }
 
-// label returns what messages call the NIC.
+// label returns the name of the NIC for messages.
 func (n *NIC) label() string {
 	name := ""
 	switch {

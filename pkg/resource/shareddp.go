@@ -11,11 +11,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// sharedPrefix is the prefix of k8s-rdma-shared-dev-plugin's resources without the key
-// resourcePrefix.
+// sharedPrefix is the prefix of the resources of k8s-rdma-shared-dev-plugin if the key
+// resourcePrefix is missing.
 const sharedPrefix = "rdma"
 
-// sharedPlugin is what errors call the format.
+// sharedPlugin is the name of the format in errors.
 const sharedPlugin = "configuration of k8s-rdma-shared-dev-plugin"
 
 // sharedFile is the JSON that [ParseSharedDevicePlugin] reads.
@@ -50,10 +50,11 @@ var (
 	sharedSelKeys  = []string{"vendors", "deviceIDs", "drivers", "ifNames", "linkTypes"}
 )
 
-// ParseSharedDevicePlugin returns the pools of a config.json of k8s-rdma-shared-dev-plugin v1.5.3 (pkg/types,
-// pkg/resources), all shared. A file that the plugin refuses is an error, and so is a name that the kubelet would
-// refuse. It ignores keys that it does not know, so each of them is a warning here. The update interval has no
-// effect, because rail-agent does not poll.
+// ParseSharedDevicePlugin returns the pools of a config.json of k8s-rdma-shared-dev-plugin v1.5.3
+// (pkg/types, pkg/resources). All of these pools are shared. It returns an error for a file that
+// the plugin refuses, and for a name that the kubelet would refuse. The plugin ignores keys that it
+// does not know, so ParseSharedDevicePlugin only adds a warning for each of them. The update
+// interval has no effect, because rail-agent does not poll.
 func ParseSharedDevicePlugin(data []byte) (*Config, error) {
 	var file sharedFile
 	if err := decode(data, &file, sharedPlugin); err != nil {
@@ -64,10 +65,10 @@ func ParseSharedDevicePlugin(data []byte) (*Config, error) {
 		c.Warnings = append(c.Warnings, Problem{"", UnknownKey, sharedPlugin + ": " + u + "; it has no effect"})
 	}
 	if file.PeriodicUpdateInterval != nil && *file.PeriodicUpdateInterval < 0 {
-		return nil, mistake(sharedPlugin, "remove it", "periodicUpdateInterval is %d", *file.PeriodicUpdateInterval)
+		return nil, mistake(sharedPlugin, "remove the key", "periodicUpdateInterval is %d", *file.PeriodicUpdateInterval)
 	}
 	if len(file.ConfigList) == 0 {
-		return nil, mistake(sharedPlugin, `give one, as {"resourceName": "hca_gpu", "rdmaHcaMax": 8, "selectors": {"ifNames": ["ens11np0"]}}`, "configList has no resource")
+		return nil, mistake(sharedPlugin, `add a resource, such as {"resourceName": "hca_gpu", "rdmaHcaMax": 8, "selectors": {"ifNames": ["ens11np0"]}}`, "configList has no resource")
 	}
 	names := map[string]bool{}
 	for i := range file.ConfigList {
@@ -78,7 +79,7 @@ func ParseSharedDevicePlugin(data []byte) (*Config, error) {
 		}
 		// The plugin names its sockets without the prefix.
 		if names[p.ResourceName] {
-			return nil, mistake(sharedPlugin, "rename one of them, also if their prefixes differ", "two resources have the resourceName %q", p.ResourceName)
+			return nil, mistake(sharedPlugin, "rename one of the resources, even if their prefixes differ", "two resources have the resourceName %q", p.ResourceName)
 		}
 		names[p.ResourceName] = true
 		c.PoolConfigs = append(c.PoolConfigs, pool)
@@ -100,11 +101,11 @@ func (p *sharedPool) config() (PoolConfig, []Problem, error) {
 	what := fmt.Sprintf("resource %q", name)
 	switch {
 	case !within(strings.ReplaceAll(p.ResourceName, "_", "x"), ""):
-		return PoolConfig{}, nil, mistake(what, "rename it", "resourceName %q may have letters, digits and \"_\" only", p.ResourceName)
+		return PoolConfig{}, nil, mistake(what, "rename the resource", "resourceName %q may have only letters, digits and \"_\"", p.ResourceName)
 	case p.RdmaHcaMax < 0 || p.RdmaHcaMax > maxDevices:
-		return PoolConfig{}, nil, mistake(what, fmt.Sprintf("give a number from 0 to %d", maxDevices), "rdmaHcaMax is %d", p.RdmaHcaMax)
+		return PoolConfig{}, nil, mistake(what, fmt.Sprintf("set a number from 0 to %d", maxDevices), "rdmaHcaMax is %d", p.RdmaHcaMax)
 	case p.Selectors.empty() && len(p.Devices) == 0:
-		return PoolConfig{}, nil, mistake(what, "give selectors", "it has neither selectors nor devices")
+		return PoolConfig{}, nil, mistake(what, "add selectors", "it has neither selectors nor devices")
 	case !p.Selectors.empty() && len(p.Devices) > 0:
 		return PoolConfig{}, nil, mistake(what, "move devices into selectors.ifNames", "it has both selectors and devices")
 	}
@@ -118,7 +119,8 @@ func (p *sharedPool) config() (PoolConfig, []Problem, error) {
 	}}}, warnings, nil
 }
 
-// unknownSharedKeys returns what the document has beside the keys of the format.
+// unknownSharedKeys returns a sentence for each key of the document that is not a key of the
+// format.
 func unknownSharedKeys(data []byte) []string {
 	found := unknownKeys("", data, sharedFileKeys)
 	for i, pool := range elements(field(data, "configList")) {
@@ -129,8 +131,8 @@ func unknownSharedKeys(data []byte) []string {
 	return found
 }
 
-// unknownKeys returns a sentence for each key of a JSON object that is not in the list. As
-// in encoding/json, the case of keys does not matter.
+// unknownKeys returns a sentence for each key of a JSON object that is not in known. The case of
+// keys does not matter, as in encoding/json.
 func unknownKeys(where string, object json.RawMessage, known []string) []string {
 	var found []string
 	for _, key := range slices.Sorted(maps.Keys(members(object))) {
@@ -141,7 +143,7 @@ func unknownKeys(where string, object json.RawMessage, known []string) []string 
 	return found
 }
 
-// members returns the members of a JSON object, none of another value.
+// members returns the members of a JSON object. If the value is not an object, it returns none.
 func members(object json.RawMessage) map[string]json.RawMessage {
 	var m map[string]json.RawMessage
 	if json.Unmarshal(object, &m) != nil {
@@ -150,7 +152,7 @@ func members(object json.RawMessage) map[string]json.RawMessage {
 	return m
 }
 
-// elements returns the elements of a JSON array, none of another value.
+// elements returns the elements of a JSON array. If the value is not an array, it returns none.
 func elements(array json.RawMessage) []json.RawMessage {
 	var list []json.RawMessage
 	if json.Unmarshal(array, &list) != nil {
@@ -159,7 +161,7 @@ func elements(array json.RawMessage) []json.RawMessage {
 	return list
 }
 
-// field returns a member of a JSON object, whose key may be in any case.
+// field returns the member of a JSON object with this name. The case of the key does not matter.
 func field(object json.RawMessage, name string) json.RawMessage {
 	all := members(object)
 	if exact, ok := all[name]; ok {
@@ -173,7 +175,7 @@ func field(object json.RawMessage, name string) json.RawMessage {
 	return nil
 }
 
-// decode decodes a document. Its errors do not use Go's names.
+// decode decodes a document. Its errors do not contain names of Go types.
 func decode(data []byte, into any, document string) error {
 	err := json.Unmarshal(data, into)
 	var wrong *json.UnmarshalTypeError

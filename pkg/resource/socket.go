@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// The beginnings of the names of the sockets of rail-agent's device plugin: in the kubelet's
-// device-plugins "rail-cni-<resource>-<instance>.sock", in its plugins_registry
-// "rail-cni.io-<resource>-reg.sock". The resource is as [FileName] writes it.
+// These are the prefixes of the names of the sockets of rail-agent's device plugin. In the
+// kubelet's directory device-plugins a socket is named "rail-cni-<resource>-<instance>.sock", and
+// in its directory plugins_registry "rail-cni.io-<resource>-reg.sock". <resource> is the result of
+// [FileName].
 const (
 	OwnSocket         = "rail-cni-"
 	OwnRegistrySocket = "rail-cni.io-"
 )
 
-// FileName returns the resource's name as a part of a file's name, cut and made unique if
-// it is long.
+// FileName returns the resource's name in a form that can be part of a file name. A long name is
+// cut and made unique.
 func FileName(resource string) string {
 	const most = 48
 	name := strings.ReplaceAll(resource, "/", "-")
@@ -25,18 +26,18 @@ func FileName(resource string) string {
 	return name
 }
 
-// IsOwnSocket reports whether a name is that of a socket of rail-agent's device plugin.
+// IsOwnSocket reports whether a socket with this name belongs to rail-agent's device plugin.
 func IsOwnSocket(name string) bool {
 	return strings.HasPrefix(name, OwnSocket) || strings.HasPrefix(name, OwnRegistrySocket)
 }
 
-// ServesResource reports whether a name is that of a socket of rail-agent's device plugin
-// for the resource.
+// ServesResource reports whether a socket with this name belongs to rail-agent's device plugin and
+// serves the resource.
 func ServesResource(name, resource string) bool {
 	rest, ours := strings.CutPrefix(name, OwnSocket)
 	if !ours {
 		rest, ours = strings.CutPrefix(name, OwnRegistrySocket)
 	}
-	end := strings.LastIndexByte(rest, '-') // before the instance
+	end := strings.LastIndexByte(rest, '-') // the instance follows the last "-"
 	return ours && end >= 0 && rest[:end] == FileName(resource)
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// sriovPrefix is the prefix of sriov-network-device-plugin's resources without the key
-// resourcePrefix, unless its flag --resource-prefix sets another.
+// sriovPrefix is the prefix of the resources of sriov-network-device-plugin if the key
+// resourcePrefix is missing, unless the plugin's flag --resource-prefix sets another prefix.
 const sriovPrefix = "intel.com"
 
-// sriovPlugin is what errors call the format.
+// sriovPlugin is the name of the format in errors.
 const sriovPlugin = "configuration of sriov-network-device-plugin"
 
-// netDevice is the deviceType of network functions on PCI, and the default.
+// netDevice is the deviceType of network functions on PCI. It is the default.
 const netDevice = "netDevice"
 
 type sriovFile struct {
@@ -52,11 +52,11 @@ var (
 	sriovSelKeys  = []string{"vendors", "devices", "drivers", "pciAddresses", "acpiIndexes", "pfNames", "rootDevices", "linkTypes", "pKeys", "isRdma"}
 )
 
-// keepPlugin is the cure for what is refused.
+// keepPlugin is the cure for a resource that is refused.
 const keepPlugin = "keep sriov-network-device-plugin for this resource"
 
-// refused returns why a key of sriov-network-device-plugin is refused, "" if the key is
-// none of that plugin. Resources with these keys need more than NICs of the kernel.
+// refused returns the reason why a key of sriov-network-device-plugin is refused, or "" if that
+// plugin has no such key. Resources with a refused key need more than NICs of the kernel.
 func refused(key string) string {
 	switch strings.ToLower(key) {
 	case "ddpprofiles":
@@ -72,8 +72,9 @@ func refused(key string) string {
 }
 
 // ParseSRIOVDevicePlugin returns the pools of a config.json of sriov-network-device-plugin
-// (pkg/types, cmd/sriovdp), all exclusive. It takes resources of the deviceType netDevice.
-// An unknown key is an error, as a selector less would offer more NICs.
+// (pkg/types, cmd/sriovdp). All of these pools are exclusive. It accepts only resources of the
+// deviceType netDevice. It returns an error for an unknown key, because ignoring a selector would
+// offer more NICs.
 func ParseSRIOVDevicePlugin(data []byte) (*Config, error) {
 	var file sriovFile
 	if err := decode(data, &file, sriovPlugin); err != nil {
@@ -83,13 +84,13 @@ func ParseSRIOVDevicePlugin(data []byte) (*Config, error) {
 		return nil, err
 	}
 	if len(file.ResourceList) == 0 {
-		return nil, mistake(sriovPlugin, "give one", "resourceList has no resource")
+		return nil, mistake(sriovPlugin, "add a resource", "resourceList has no resource")
 	}
 	c := &Config{Health: defaultHealth()}
 	raw := elements(field(data, "resourceList"))
 	for i := range file.ResourceList {
 		if i >= len(raw) {
-			return nil, mistake(sriovPlugin, "remove one", "the key resourceList is there twice")
+			return nil, mistake(sriovPlugin, "remove one of the keys", "the key resourceList is there twice")
 		}
 		pool, err := file.ResourceList[i].config(fmt.Sprintf("resourceList[%d]", i), raw[i])
 		if err != nil {
@@ -103,7 +104,7 @@ func ParseSRIOVDevicePlugin(data []byte) (*Config, error) {
 	return c, nil
 }
 
-// config returns the resource as a pool. object is what it was decoded from.
+// config returns the resource as a pool. object is the JSON from which p was decoded.
 func (p *sriovPool) config(where string, object json.RawMessage) (PoolConfig, error) {
 	prefix := p.ResourcePrefix
 	if prefix == "" {
@@ -117,7 +118,7 @@ func (p *sriovPool) config(where string, object json.RawMessage) (PoolConfig, er
 	if err := refuseKeys(where+".", object, sriovPoolKeys); err != nil {
 		return pool, err
 	}
-	const give = "give some; {} selects all NICs that may be lent"
+	const give = "add a selector; {} selects all NICs that may be lent"
 	selectors := []json.RawMessage{p.Selectors}
 	switch text := strings.TrimSpace(string(p.Selectors)); {
 	case text == "" || text == "null":
@@ -152,9 +153,9 @@ func (s *sriovSelectors) convert() Select {
 	return out
 }
 
-// refuseKeys returns an error if a JSON object has another key than the known ones, with a
-// value that is more than null, false or empty: sriov-network-operator writes such, as
-// "NeedVhostNet": false and "SelectorObjs": null.
+// refuseKeys returns an error if a JSON object has a key that is not in known. It ignores such a
+// key if its value is null, false or empty, because sriov-network-operator writes such keys, for
+// example "NeedVhostNet": false and "SelectorObjs": null.
 func refuseKeys(where string, object json.RawMessage, known []string) error {
 	all := members(object)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -166,7 +167,7 @@ func refuseKeys(where string, object json.RawMessage, known []string) error {
 		if why := refused(key); why != "" {
 			cause, cure = "the key %q is refused: "+why, keepPlugin
 		} else if slices.ContainsFunc(sriovSelKeys, same) {
-			cause, cure = "the key %q is not in selectors", "move it there"
+			cause, cure = "the key %q is not in selectors", "move the key into selectors"
 		}
 		return mistake(sriovPlugin, cure, cause, where+key)
 	}
