@@ -20,43 +20,46 @@ import (
 )
 
 const (
-	// DefaultPath is the node administrator's file about what networks may
-	// use.
+	// DefaultPath is the path of the node file that the administrator of the
+	// node writes.
 	DefaultPath = "/etc/rail-cni/node.yaml"
-	// InstalledPath is rail-agent's copy of the file in the manifests of
-	// the cluster's administrator. It is used on nodes without the other.
+	// InstalledPath is the path of rail-agent's copy of the node file from the
+	// manifests of the cluster's administrator. It is used on nodes on which the
+	// file at DefaultPath is missing.
 	InstalledPath = "/var/lib/rail-cni/node.yaml"
-	// PathEnv names another path. It is a variable of the runtime's
-	// environment: no network configuration and no pod can set it.
+	// PathEnv is the environment variable that names another path. It is set in
+	// the environment of the runtime: neither a network configuration nor a pod
+	// can set it.
 	PathEnv = "RAIL_CNI_NODE_FILE"
 )
 
-// File has the administrator's permissions for authors of network
-// configurations, and what the node's NICs are to the cluster. A list of nics,
-// allow or paths permits what it names, an empty one nothing. Without the keys
-// nics and allow everything is permitted; without the key paths see
-// [File.OpensPath]. A nil *File means no file, and permits the same as
-// a file without these keys.
+// File is the content of the node file: the administrator's permissions for the authors of network
+// configurations, and what the NICs of the node are used for in the cluster. Each of the lists
+// nics, allow and paths permits what it names. An empty list permits nothing. If the key nics or
+// allow is missing, all NICs or all guardrails are permitted. For a missing key paths see
+// [File.OpensPath]. A nil *File means that there is no node file. It permits the same as a file
+// without these keys.
 type File struct {
-	// NICs are the NICs that networks may use.
+	// NICs selects the NICs that networks may use.
 	NICs []NICPattern `yaml:"nics"`
-	// Allow are the guardrails that configurations may override.
+	// Allow has the guardrails that configurations may override.
 	Allow []string `yaml:"allow"`
-	// Paths are the paths of the host that configurations may name.
+	// Paths has the paths of the host that configurations may name.
 	Paths []string `yaml:"paths"`
-	// Rails are the rails of the NICs, nil without the key.
+	// Rails defines the rails of the NICs. It is nil if the key is missing.
 	Rails *resource.Rails `yaml:"rails"`
-	// Resources are the pools of NICs for the kubelet, nil without the key. The
+	// Resources has the pools of NICs for the kubelet. It is nil if the key is missing. The
 	// files that it names are not read: see [File.ReadResources].
 	Resources *resource.Config `yaml:"resources"`
-	// Fabric is how rails reach each other: "isolated" (not at all), "routed" or "flat"; ""
-	// if unknown.
+	// Fabric is how rails reach each other: "isolated" (not at all), "routed" or "flat". It is
+	// "" if that is unknown.
 	Fabric string `yaml:"fabric"`
-	// Node is the node's number, for ${node} in network configurations; nil without the key.
+	// Node is the node's number, for ${node} in network configurations. It is nil if the key is
+	// missing.
 	Node *int `yaml:"node"`
-	// Prefixes are the node's own prefixes of addresses, by rail.
+	// Prefixes has the address prefixes that belong to this node only, by rail.
 	Prefixes []Prefix `yaml:"prefixes"`
-	// Publish is which information about their rails pods get, nil for the defaults.
+	// Publish defines which information pods get about their rails. It is nil for the defaults.
 	Publish *Publish `yaml:"publish"`
 
 	// Path is the path of the file, for messages.
@@ -65,7 +68,7 @@ type File struct {
 	ending bool // see [File.Ending]
 }
 
-// maxNode is the largest number of a node.
+// maxNode is the largest number that a node may have.
 const maxNode = 65535
 
 var (
@@ -95,8 +98,8 @@ func Path() string {
 	if p := os.Getenv(PathEnv); p != "" {
 		return p
 	}
-	// A node's own file that exists but cannot be read permits nothing. The
-	// other file counts only if this one is missing.
+	// If the file of the node's administrator exists but cannot be read, nothing is permitted.
+	// The file at InstalledPath counts only if the file at DefaultPath is missing.
 	if _, err := os.Lstat(DefaultPath); errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(InstalledPath); err == nil {
 			return InstalledPath
@@ -105,15 +108,15 @@ func Path() string {
 	return DefaultPath
 }
 
-// Read reads the file. It returns nil if there is none. A file that
-// cannot be read, or has an unknown key, is an error: a partly understood list
-// could permit what it was written to forbid. It never blocks.
+// Read reads the node file at the path name. It returns nil if there is no such file. It returns an
+// error if the file cannot be read or has an unknown key, because a list that is only partly
+// understood could permit what the administrator meant to forbid. Read never blocks.
 func Read(name string) (*File, error) {
 	data, info, err := readFile(name)
 	return newFile(name, data, info, err)
 }
 
-// newFile returns the node file of which [readFile] has returned the rest.
+// newFile returns the node file at the path name. data, info and err are the results of [readFile].
 func newFile(name string, data []byte, info fs.FileInfo, err error) (*File, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -124,12 +127,12 @@ func newFile(name string, data []byte, info fs.FileInfo, err error) (*File, erro
 	}
 	if err != nil {
 		return nil, failure.From(err, failure.InvalidConfig, "node file %s", name).
-			Cure("correct it; without the file every NIC that no guardrail protects is open")
+			Cure("correct the file; without the file networks may use every NIC that no guardrail protects")
 	}
 	return n, nil
 }
 
-// Parse returns an error if [Read] would refuse the text.
+// Parse returns the node file with this text, or an error if [Read] would refuse the text.
 func Parse(text []byte) (*File, error) {
 	n := &File{}
 	return n, n.parse(text)
@@ -137,7 +140,7 @@ func Parse(text []byte) (*File, error) {
 
 func checkOwner(info fs.FileInfo) error {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("users other than the one who runs this program (uid %d) can write to it (mode %04o)", os.Geteuid(), info.Mode().Perm())
+		return fmt.Errorf("users other than the one who runs this program (uid %d) can write to the file (mode %04o)", os.Geteuid(), info.Mode().Perm())
 	}
 	return nil
 }
@@ -147,8 +150,8 @@ func (n *File) parse(data []byte) error {
 	if err := yaml.Unmarshal(data, &keys); err != nil {
 		return err
 	}
-	// An editor that is saving leaves an empty file for an instant; and the
-	// decoder treats a key without a value as missing.
+	// These checks are needed because an editor that is saving leaves an empty file for an
+	// instant, and because the decoder treats a key without a value as missing.
 	if len(keys) == 0 {
 		return errors.New("it is empty")
 	}
@@ -168,8 +171,8 @@ func (n *File) parse(data []byte) error {
 	return n.check()
 }
 
-// checkKey returns an error if the file may not have the key, or not with a value of
-// this form.
+// checkKey returns an error if the file may not have the key, or if the value of the key may not
+// have this form.
 func checkKey(key string, value yaml.Node) error {
 	switch {
 	case !slices.Contains(nodeFileKeys, key):
@@ -187,7 +190,7 @@ func checkKey(key string, value yaml.Node) error {
 	return nil
 }
 
-// check refuses patterns that are malformed or match nothing.
+// check returns an error if a pattern is malformed or can match nothing.
 func (n *File) check() error {
 	if err := n.checkFabric(); err != nil {
 		return err
@@ -197,7 +200,7 @@ func (n *File) check() error {
 	}
 	for i, p := range n.NICs {
 		if p == (NICPattern{}) {
-			return fmt.Errorf(`nics[%d] names no NIC: give "name", "pci" or "driver"`, i)
+			return fmt.Errorf(`nics[%d] names no NIC: set "name", "pci" or "driver"`, i)
 		}
 		for _, pattern := range []string{p.Name, p.PCI, p.Driver} {
 			if err := checkPattern(pattern); err != nil {
@@ -223,8 +226,8 @@ func checkPattern(pattern string) error {
 	return nil
 }
 
-// OpensNIC reports whether networks may use the NIC with these names, this PCI
-// address and this driver; missing properties are empty.
+// OpensNIC reports whether networks may use the NIC with these names, this PCI address and this
+// driver. A property that the NIC does not have is empty.
 func (n *File) OpensNIC(names []string, pci, driver string) bool {
 	if n == nil || n.NICs == nil {
 		return true
@@ -234,7 +237,7 @@ func (n *File) OpensNIC(names []string, pci, driver string) bool {
 	})
 }
 
-// fits reports whether one of the texts matches. An empty pattern matches all.
+// fits reports whether one of the texts matches the pattern. An empty pattern always matches.
 func fits(pattern string, texts ...string) bool {
 	return pattern == "" || slices.ContainsFunc(texts, func(text string) bool {
 		ok, err := path.Match(pattern, text)

@@ -14,27 +14,26 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
-// DefaultStateDir is the directory of the plugins' records if the key
-// "stateDir" is empty.
+// DefaultStateDir is the directory in which the plugins keep their records if the key "stateDir" is
+// empty.
 const DefaultStateDir = "/run/rail-cni"
 
-// The keys of a configuration that name a path of the host.
+// These are the keys of a configuration that name a path of the host.
 const (
-	KeyStateDir   = "stateDir" // of all plugins; the others are of whereabouts
+	KeyStateDir   = "stateDir" // all plugins have this key; only whereabouts has the other keys
 	KeyKubeconfig = "kubeconfig"
 	KeyFlatFile   = "configuration_path"
 	KeyLogFile    = "log_file"
 )
 
-// ErrClosed is wrapped if the node file forbids a path that a configuration
-// names.
+// ErrClosed is wrapped by the error that the node file forbids a path which a configuration names.
 var ErrClosed = errors.New("not open to networks on this node")
 
-// confDirs are the directories of runtimes' CNI configurations, in which
-// whereabouts' installer makes its own. Sources: whereabouts v0.9.4,
-// script/lib.sh and pkg/config; OpenShift's multus and whereabouts DaemonSets;
-// docs.k3s.io "Multus and IPAM plugins"; MicroK8s' addon multus. Their owner
-// may be a system user other than root (Kubespray's is "kube").
+// confDirs lists the directories in which runtimes keep CNI configurations. The installer of
+// whereabouts makes its own directory in them. Sources: whereabouts v0.9.4, script/lib.sh and
+// pkg/config; OpenShift's multus and whereabouts DaemonSets; docs.k3s.io "Multus and IPAM plugins";
+// MicroK8s' addon multus. The owner of these directories may be a system user other than root (in
+// Kubespray it is "kube").
 var confDirs = []string{
 	"/etc/cni/net.d", "/etc/kubernetes/cni/net.d", "/host/etc/cni/net.d",
 	"/run/multus/cni/net.d", "/var/run/multus/cni/net.d",
@@ -42,9 +41,9 @@ var confDirs = []string{
 	"/var/snap/microk8s/*/args/cni-network",
 }
 
-// defaultPaths are the patterns of the paths that are permitted without the key
-// "paths", by the key that names them. No pod and no author of a network can
-// write to any of them, with any user ID.
+// defaultPaths has the patterns of the paths that are permitted if the key "paths" is missing. They
+// are listed by the key of a configuration that may name them. Neither a pod nor the author of a
+// network can write to any of these paths, whatever the user ID is.
 var defaultPaths = map[string][]string{
 	KeyStateDir:   {"/run/rail-cni*", "/var/run/rail-cni*", "/var/lib/rail-cni*"},
 	KeyKubeconfig: below(confDirs, "whereabouts*", "whereabouts.d/*"),
@@ -52,10 +51,9 @@ var defaultPaths = map[string][]string{
 	KeyLogFile:    {"/tmp/whereabouts*", "/var/log/whereabouts*", "/var/log/whereabouts/*"},
 }
 
-// credentialPaths are the patterns of the files that a kubeconfig permitted by
-// default may name, beside those in its own directories: the certificates, keys
-// and tokens of kubeadm, Kubespray, OpenShift, k3s, RKE2, MicroK8s, the kubelet
-// and distributions.
+// credentialPaths has the patterns of the files that a kubeconfig which is permitted by default may
+// name, in addition to the files in its own directories. They are the certificates, keys and tokens
+// of kubeadm, Kubespray, OpenShift, k3s, RKE2, MicroK8s, the kubelet and distributions.
 var credentialPaths = []string{
 	"/var/run/secrets/kubernetes.io/**", "/run/secrets/kubernetes.io/**",
 	"/etc/kubernetes/**", "/var/lib/kubelet/pki/*", "/etc/ssl/**", "/etc/pki/**",
@@ -72,31 +70,32 @@ func below(dirs []string, names ...string) []string {
 	return all
 }
 
-// OpensPath reports whether a configuration may name the path under key: a
-// pattern of "paths" must match it. Without that list the paths of rail-cni,
-// whereabouts and its installers are permitted; of state directories, on a node
-// with rail-agent, those that it keeps. "" and [DefaultStateDir] are always
-// permitted. A directory in another state directory is never permitted, and the
-// paths of node files are not: on a node without a node file, a state directory
-// there would make every ADD fail.
+// OpensPath reports whether a configuration may name the path name under key. If the node file has
+// the list "paths", one of its patterns must match the path. Without that list the paths of
+// rail-cni, of whereabouts and of its installers are permitted. On a node with rail-agent, of the
+// state directories only those that rail-agent keeps are permitted then.
+//
+// "" and [DefaultStateDir] are always permitted. A directory inside another state directory is
+// never permitted. The paths of node files are never permitted either, because on a node without a
+// node file a state directory there would make every ADD fail.
 func (n *File) OpensPath(key, name string) bool { return n.CheckPath(key, name) == nil }
 
-// isNodeFile reports whether the path is that of a node file, or below it.
+// isNodeFile reports whether the path is the path of a node file, or below such a path.
 func isNodeFile(name string) bool {
 	clean := filepath.Clean(name)
 	return slices.ContainsFunc([]string{InstalledPath, DefaultPath}, func(file string) bool { return clean == file || IsBelow(clean, file) })
 }
 
-// hasParent reports whether the path has "..": after a symbolic link that leads to
-// another directory than path.Clean's.
+// hasParent reports whether the path contains "..". Such a path is not safe, because after a
+// symbolic link ".." leads to another directory than path.Clean assumes.
 func hasParent(name string) bool { return slices.Contains(strings.Split(name, "/"), "..") }
 
-// ListsPaths reports whether the node file has a list of paths, in place of the usual ones.
+// ListsPaths reports whether the node file has a list of paths, which replaces the usual paths.
 func (n *File) ListsPaths() bool { return n != nil && n.Paths != nil }
 
-// matchesPath reports whether one of the patterns matches the path, as
-// [path.Match] does: "*" matches no "/". A pattern that ends in "/**" matches
-// everything below.
+// matchesPath reports whether one of the patterns matches the path. Patterns are those of
+// [path.Match], so "*" does not match "/". In addition, a pattern that ends in "/**" matches
+// everything below that directory.
 func matchesPath(patterns []string, name string) bool {
 	if hasParent(name) {
 		return false
@@ -116,9 +115,9 @@ func matchesPath(patterns []string, name string) bool {
 	})
 }
 
-// CheckPath returns an error that wraps [ErrClosed] if the configuration may
-// not name the path under key. A list of state directories that cannot be read is
-// an error too. See [File.OpensPath].
+// CheckPath returns an error that wraps [ErrClosed] if the configuration may not name the path
+// under key. It also returns an error if the list of state directories cannot be read. See
+// [File.OpensPath].
 func (n *File) CheckPath(key, name string) error {
 	patterns := defaultPaths[key]
 	if n.ListsPaths() {
@@ -139,7 +138,7 @@ func (n *File) CheckPath(key, name string) error {
 	return nil
 }
 
-// closed returns the error for a path that is not open.
+// closed returns the error for a path that is not permitted.
 func (n *File) closed(key, name string) error {
 	return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q", key, name).
 		Cure(`leave the key out, or add the path to "paths" in %s`, n.place())
@@ -153,18 +152,17 @@ func (n *File) place() string {
 	return n.Path
 }
 
-// VetKubeconfig returns an error that wraps [ErrClosed] if networks may not use
-// the kubeconfig. vet, unless nil, must be called with the files that the
-// kubeconfig names: its author decides which server gets the content of a token
-// file.
+// VetKubeconfig returns an error that wraps [ErrClosed] if networks may not use the kubeconfig. If
+// vet is not nil, the caller must call vet with the files that the kubeconfig names. This check is
+// needed because the author of a kubeconfig decides which server gets the content of a token file.
 //
-// A kubeconfig that a flat file names is the administrator's, and may name any
-// file. So may one that "paths" permits, if only root can have written it. One
-// that is permitted by default may name files in its own directories and in the
-// usual directories of credentials.
+// Which files a kubeconfig may name depends on the kubeconfig. If a flat file names the kubeconfig,
+// it belongs to the administrator and may name any file. If "paths" permits the kubeconfig and only
+// root can have written it, it may name any file too. A kubeconfig that is permitted by default may
+// name files in its own directories and in the usual directories of credentials.
 func (n *File) VetKubeconfig(name string, flat FlatFiles) (vet func(files []string) error, err error) {
 	if name == "" {
-		return nil, nil // a pod's service account
+		return nil, nil // without a kubeconfig, the service account of a pod is used
 	}
 	err = n.CheckPath(KeyKubeconfig, name)
 	if err == nil && n.ListsPaths() && !matchesPath(defaultPaths[KeyKubeconfig], name) {
@@ -190,8 +188,8 @@ func (n *File) VetKubeconfig(name string, flat FlatFiles) (vet func(files []stri
 	}, nil
 }
 
-// roots returns an error if a user other than root can have written the file at
-// the path, or if it is not a regular file. A missing file is not an error.
+// roots returns an error if a user other than root can have written the file at the path, or if the
+// file is not a regular file. A missing file is not an error.
 func roots(name string) error {
 	err := safepath.Check(name)
 	if err == nil {
@@ -209,14 +207,14 @@ func roots(name string) error {
 // FlatFiles is a set of flat files of whereabouts.
 type FlatFiles struct {
 	Paths []string
-	// Names reports whether the file names the kubeconfig. A file that is missing or cannot be
-	// read names none.
+	// Names reports whether the file names the kubeconfig. It returns false for a file that is
+	// missing or cannot be read.
 	Names func(file, kubeconfig string) bool
 }
 
-// name reports whether one of the flat files names the kubeconfig. A flat file
-// that a network named is the administrator's only if only root can have
-// written it: "paths" may permit directories of logs.
+// name reports whether one of the flat files names the kubeconfig. A flat file that a network named
+// counts as the administrator's only if nobody but root can have written it, because "paths" may
+// permit directories of logs.
 func (f FlatFiles) name(kubeconfig string) bool {
 	return slices.ContainsFunc(f.Paths, func(file string) bool {
 		return (matchesPath(defaultPaths[KeyFlatFile], file) || roots(file) == nil) && f.Names(file, kubeconfig)

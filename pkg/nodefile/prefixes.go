@@ -13,9 +13,9 @@ import (
 // Prefix is a prefix of addresses that only this node's pods use, on one rail.
 type Prefix struct {
 	Rail    int      `yaml:"rail"`
-	Prefix  string   `yaml:"prefix"`  // with a length; in routed fabrics a /31 or /127
-	Gateway string   `yaml:"gateway"` // an address in Prefix, "" if there is none
-	Exclude []string `yaml:"exclude"` // addresses and CIDRs that no pod gets
+	Prefix  string   `yaml:"prefix"`  // prefix with its length; in routed fabrics a /31 or /127
+	Gateway string   `yaml:"gateway"` // an address in Prefix, or "" if there is no gateway
+	Exclude []string `yaml:"exclude"` // addresses and CIDRs that no pod may get
 }
 
 // UnmarshalYAML implements [yaml.Unmarshaler].
@@ -29,15 +29,15 @@ func (p *Prefix) UnmarshalYAML(node *yaml.Node) error {
 	if err := node.Decode(&has); err != nil {
 		return fmt.Errorf("prefixes: %w", err)
 	}
-	if has.Rail == nil { // 0 is a rail
+	if has.Rail == nil { // a missing rail must not count as rail 0
 		return fmt.Errorf(`prefixes: line %d: the entry has no "rail"`, node.Line)
 	}
 	type plain Prefix
 	return node.Decode((*plain)(p))
 }
 
-// checkPrefixes returns an error for prefixes that no address can be assigned from, or that
-// contradict each other.
+// checkPrefixes returns an error if a prefix has no address that can be assigned, or if two
+// prefixes contradict each other.
 func checkPrefixes(all []Prefix) error {
 	prefixes := make([]netip.Prefix, 0, len(all))
 	for i, p := range all {

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// The families of environment variables that pods may get.
+// These are the families of environment variables that pods may get.
 const (
 	EnvNCCL    = "nccl"
 	EnvUCX     = "ucx"
@@ -18,7 +18,7 @@ const (
 	EnvVLLM    = "vllm"
 )
 
-// EnvFamilies are all families.
+// EnvFamilies lists all families of environment variables.
 var EnvFamilies = []string{EnvNCCL, EnvUCX, EnvNVSHMEM, EnvVLLM}
 
 // The values of the key "fabric".
@@ -36,22 +36,23 @@ const (
 	GIDIndexFixed      = "fixed"
 )
 
-// Publish is which information a pod gets about the rails that it holds.
+// Publish defines which information a pod gets about the rails that it holds.
 type Publish struct {
 	// Env lists the families of environment variables: nccl, ucx, nvshmem, vllm. nil
 	// means nccl, ucx and nvshmem; an empty list means none.
 	Env []string `yaml:"env"`
-	// Mount: the directory of files is mounted into containers; nil means true.
+	// Mount is true if the directory of files is mounted into containers. nil means true.
 	Mount *bool `yaml:"mount"`
-	// Memlock: containers may lock memory without limit; nil means true.
+	// Memlock is true if containers may lock unlimited memory. nil means true.
 	Memlock *bool `yaml:"memlock"`
-	// Devices is "lent" (also when empty): containers get the char devices of the RDMA
-	// devices that the pod holds, or "none".
+	// Devices is "lent" or "none". With "lent", containers get the char devices of the RDMA
+	// devices that the pod holds. An empty value means "lent".
 	Devices string `yaml:"devices"`
-	// Annotation: the pod gets the annotation rail-cni.io/rails.
+	// Annotation is true if the pod gets the annotation rail-cni.io/rails.
 	Annotation bool `yaml:"annotation"`
-	// GIDIndex is "fixed" if NCCL_IB_GID_INDEX is set where it is equal on all rails.
-	// "dynamic", or empty: NCCL chooses.
+	// GIDIndex is "fixed" or "dynamic". With "fixed", NCCL_IB_GID_INDEX is set if the index is
+	// equal on all rails. With "dynamic", NCCL chooses the index. An empty value means
+	// "dynamic".
 	GIDIndex string `yaml:"gidIndex"`
 }
 
@@ -64,7 +65,7 @@ func (p *Publish) UnmarshalYAML(node *yaml.Node) error {
 	}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		if value := node.Content[i+1]; value.ShortTag() == "!!null" {
-			return fmt.Errorf("publish: line %d: %q has no value; leave the key out", value.Line, node.Content[i].Value)
+			return fmt.Errorf("publish: line %d: %q has no value; remove the key", value.Line, node.Content[i].Value)
 		}
 	}
 	type plain Publish
@@ -90,7 +91,7 @@ func (p *Publish) UnmarshalYAML(node *yaml.Node) error {
 	return nil
 }
 
-// checkFabric returns an error if the node file has a bad value of the key "fabric".
+// checkFabric returns an error if the key "fabric" has an invalid value.
 func (n *File) checkFabric() error {
 	if n.Fabric == "" {
 		return nil
@@ -98,7 +99,7 @@ func (n *File) checkFabric() error {
 	return publishValue("fabric", n.Fabric, []string{FabricIsolated, FabricRouted, FabricFlat})
 }
 
-// publishValue returns an error if the value of a key is not one of the values.
+// publishValue returns an error if value, the value of key, is not in values.
 func publishValue(key, value string, values []string) error {
 	if slices.Contains(values, value) {
 		return nil

@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// Reader reads the node file for a long-running process, and parses it only when it has
-// changed. Its zero value is ready, and its methods may be called concurrently.
+// Reader reads the node file for a long-running process. It parses the file only if the file has
+// changed. The zero value is ready to use. The methods may be called concurrently.
 type Reader struct {
-	// Path is the path of the file, "" for that of this node.
+	// Path is the path of the file, or "" for the path of this node's file.
 	Path string
 
 	mu         sync.Mutex
@@ -20,7 +20,7 @@ type Reader struct {
 	generation uint64
 }
 
-// fileText is what the outcome of [Read] depends on.
+// fileText has everything on which the result of [Read] depends.
 type fileText struct {
 	path string
 	text []byte
@@ -33,9 +33,10 @@ func (t *fileText) equal(o *fileText) bool {
 	return t.path == o.path && t.mode == o.mode && t.uid == o.uid && t.err == o.err && bytes.Equal(t.text, o.text)
 }
 
-// Read returns what [Read] returns now, and a generation, which grows with each change of
-// it and begins with 1. It compares the text and not the time of modification, so that no change
-// is missed. Callers share the file, and must not change it.
+// Read returns what the function [Read] returns now. It also returns a generation, which begins
+// with 1 and grows each time the result changes. Read compares the text of the file, not its time
+// of modification, so that no change is missed. Callers share the returned file, and must not
+// change it.
 func (r *Reader) Read() (file *File, generation uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,12 +8,11 @@ import (
 	"syscall"
 )
 
-// maxFile bounds the files that a configuration names.
+// maxFile bounds the size of the files that a configuration names.
 const maxFile = 1 << 20
 
-// ReadFile is [os.ReadFile] for a path that the author of a network wrote. It
-// fails for a file that is not regular (a FIFO would block forever), or larger
-// than 1 MiB.
+// ReadFile reads a file as [os.ReadFile] does, for a path that the author of a network wrote. It
+// returns an error if the file is not regular (a FIFO would block forever) or is larger than 1 MiB.
 func ReadFile(name string) ([]byte, error) {
 	data, _, err := readFile(name)
 	return data, err

@@ -5,10 +5,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// ReadResources returns the pools of the key "resources", with those of the files that it
-// names behind them, nil without the key. These files must be the administrator's as the
-// node file must. Nothing is returned if one of them cannot be read or has a mistake. Only
-// the device plugin needs them: no plugin's ADD depends on them.
+// ReadResources returns the pools of the key "resources", followed by the pools of the files that
+// the key names. It returns nil if the key is missing. Like the node file, these files must belong
+// to the administrator. If one of the files cannot be read or has a mistake, ReadResources returns
+// only an error. Only the device plugin needs the pools. No ADD of a CNI plugin depends on them.
 func (n *File) ReadResources() (*resource.Config, error) {
 	if n == nil || n.Resources == nil {
 		return nil, nil

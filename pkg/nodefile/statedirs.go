@@ -12,15 +12,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// StateDirsFile is the name of rail-agent's [StateDirs] in its main state
-// directory. Plugins read that of [DefaultStateDir].
+// StateDirsFile is the name of the file that has the [StateDirs] of rail-agent. It is in the main
+// state directory of rail-agent. Plugins read the file in [DefaultStateDir].
 const StateDirsFile = "state-dirs.json"
 
-// StateDirs are the state directories that the node's rail-agent keeps.
+// StateDirs lists the state directories that the rail-agent of the node keeps.
 type StateDirs struct {
-	// Kept are open to networks: what an attachment there leaves behind is ended.
+	// Kept has the directories that networks may use. rail-agent ends the attachments there
+	// whose pods are gone.
 	Kept []string `json:"kept"`
-	// Former are no longer open. Attachments in them can be checked and ended.
+	// Former has the directories that networks may no longer use. Attachments in them can still
+	// be checked and ended.
 	Former []string `json:"former,omitempty"`
 }
 
@@ -30,8 +32,8 @@ func (s StateDirs) Text() []byte {
 	return append(text, '\n')
 }
 
-// ReadStateDirs reads the list of the agent whose main state directory is dir. It
-// returns nil if there is none.
+// ReadStateDirs returns the list of the rail-agent whose main state directory is dir. It returns
+// nil if there is no list.
 func ReadStateDirs(dir string) (*StateDirs, error) {
 	name := filepath.Join(dir, StateDirsFile)
 	data, info, err := readFile(name)
@@ -44,19 +46,19 @@ func ReadStateDirs(dir string) (*StateDirs, error) {
 	}
 	if err != nil {
 		return nil, failure.From(err, failure.IO, "list of state directories %s", name).
-			Cure("rail-agent writes it again within a minute; without rail-agent, remove it")
+			Cure("rail-agent writes it again within a minute; if the node has no rail-agent, remove the file")
 	}
 	return s, nil
 }
 
-// mainStateDir has the list. Tests have one of their own.
+// mainStateDir is the directory that has the list. Tests use another directory.
 var mainStateDir = DefaultStateDir
 
-// places are the names in a state directory of what an attachment leaves there.
-// The last one is of the store of a cluster's addresses.
+// places has the names of the directories that attachments leave in a state directory. The last
+// name is that of the store for the addresses of a cluster.
 var places = []string{"attachments", "ipam", "ipam-kubernetes"}
 
-// isInUse reports whether the directory was a state directory before.
+// isInUse reports whether dir is or was used as a state directory.
 func isInUse(dir string) bool {
 	return slices.ContainsFunc(places, func(name string) bool {
 		info, err := os.Lstat(filepath.Join(dir, name))
@@ -64,8 +66,9 @@ func isInUse(dir string) bool {
 	})
 }
 
-// RealStateDir returns the path without symbolic links, as /var/run is one on most
-// systems. Of a path that does not exist the existing part is resolved.
+// RealStateDir returns the path with all symbolic links resolved. This is needed because /var/run
+// is a symbolic link on most systems. If the path does not exist, RealStateDir resolves the part
+// that exists.
 func RealStateDir(name string) string {
 	name = filepath.Clean(name)
 	for dir, rest := name, ""; dir != "/" && dir != "."; dir = filepath.Dir(dir) {
@@ -77,19 +80,19 @@ func RealStateDir(name string) string {
 	return name
 }
 
-// IsBelow reports whether the path is below dir. Both are without symbolic links.
+// IsBelow reports whether the path name is below dir. Both must be without symbolic links.
 func IsBelow(name, dir string) bool { return strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/") }
 
-// has reports whether one of the directories is the one with this path, which is
-// without symbolic links.
+// has reports whether one of dirs is the directory real. real must be without symbolic links.
 func has(dirs []string, real string) bool {
 	return slices.ContainsFunc(dirs, func(dir string) bool { return RealStateDir(dir) == real })
 }
 
-// checkStateDir returns an error if networks may not have their state in the
-// directory, which is not the default one: if the node file does not open it, or
-// if it is in another state directory, where its files would be among those of
-// rail-cni. On a node with rail-agent the ones that it keeps are open by default.
+// checkStateDir returns an error if networks may not keep their state in the directory name, which
+// is not the default directory. They may not if the node file does not permit the directory, or if
+// the directory is inside another state directory, because its files would be among the files of
+// rail-cni. On a node with rail-agent, networks may by default use the directories that rail-agent
+// keeps.
 func (n *File) checkStateDir(name string) error {
 	if isNodeFile(name) || hasParent(name) {
 		return n.closed(KeyStateDir, name)
@@ -106,7 +109,7 @@ func (n *File) checkStateDir(name string) error {
 	for _, dir := range kept {
 		if of := RealStateDir(dir); real != of && IsBelow(real, of) {
 			return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q is in the state directory %s", KeyStateDir, name, dir).
-				Cure("name a directory beside it, or leave the key out")
+				Cure("use a directory outside of that directory, or remove the key")
 		}
 	}
 	switch {
@@ -117,7 +120,7 @@ func (n *File) checkStateDir(name string) error {
 	case list != nil:
 		if !has(kept, real) {
 			return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q is not kept by this node's rail-agent", KeyStateDir, name).
-				Cure("leave the key out, give rail-agent the directory (--state-dir, the chart's stateDirs), or add it to \"paths\" in %s", n.place())
+				Cure("remove the key, add the directory to those of rail-agent (--state-dir, the chart's stateDirs), or add it to \"paths\" in %s", n.place())
 		}
 	case !matchesPath(defaultPaths[KeyStateDir], name):
 		return n.closed(KeyStateDir, name)
@@ -125,10 +128,10 @@ func (n *File) checkStateDir(name string) error {
 	return nil
 }
 
-// Ending returns the permissions of CHECK, DEL and GC. They may also use a state
-// directory that ADD may not, if an attachment can have been made in it before it
-// was closed. A directory that others can have written is never open: records name
-// programs.
+// Ending returns the permissions for CHECK, DEL and GC. They may also use a state directory that
+// ADD may no longer use, if an attachment may have been made in the directory while it was
+// permitted. A directory in which other users may have written is never permitted, because records
+// name programs that are run.
 func (n *File) Ending() *File {
 	if n == nil {
 		return &File{ending: true}
@@ -138,12 +141,12 @@ func (n *File) Ending() *File {
 	return &ending
 }
 
-// wasOpen reports whether an attachment can have been made in the state directory.
+// wasOpen reports whether an attachment may have been made in the state directory.
 func (n *File) wasOpen(name string) bool {
 	if isNodeFile(name) || hasParent(name) || !isInUse(name) {
 		return false
 	}
-	patterns := defaultPaths[KeyStateDir] // open before the node had a rail-agent
+	patterns := defaultPaths[KeyStateDir] // permitted before the node had a rail-agent
 	if n.ListsPaths() {
 		patterns = n.Paths
 	}

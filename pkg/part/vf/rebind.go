@@ -144,7 +144,7 @@ func checkRebind(ctx context.Context, tx *attachment.Tx, lent *ledger.Loan, driv
 		return err
 	}
 	if !first.ID.Equal(tx.Node.Netns.ID) || pids != firstPIDs { // in another PID namespace, first is the netns of another process
-		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's initial network namespace, in which a driver makes the InfiniBand interface").
+		return failure.New(failure.NotAvailable, "the node's network namespace is not the machine's initial one, in which a driver makes the InfiniBand interface").
 			Cure("remove the GUID from the pod and the network")
 	}
 	lock, err := lockRDMA(ctx, tx.Node) // while another device is moved or re-created, its numbers are free
