@@ -67,7 +67,8 @@ func TestManyNotificationsCauseNoExtraTries(t *testing.T) {
 	}
 }
 
-// While an end runs no other one is begun beside it, and the end makes room for another.
+// While an attachment is being ended, no second try is begun for the same attachment. When the try
+// is done, there is room for another one.
 func TestOneEndOfAnAttachmentRunsAtATime(t *testing.T) {
 	k, r := newStuckKeeper(t)
 	d := newTask(r, time.Now())

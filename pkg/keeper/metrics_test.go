@@ -14,8 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
 )
 
-// TestLinksOfAnEarlierBootHaveNoMetrics has a NIC that is lent now, and one that was lent before
-// the machine booted: this one is on the host again.
+// TestLinksOfAnEarlierBootHaveNoMetrics has a NIC that is lent now, and a NIC that was lent before
+// the machine booted. The second NIC is on the host again.
 func TestLinksOfAnEarlierBootHaveNoMetrics(t *testing.T) {
 	need.Root(t)
 	all, err := New(Options{StateDirs: []string{filepath.Join(testnet.OnDisk(t), "state")}, Log: slog.New(slog.DiscardHandler)})

@@ -32,7 +32,8 @@ type device struct {
 	stays         bool  // a move succeeds and moves nothing
 }
 
-// newTestRecreatedWatch returns a watch of a node with one attachment, and its device.
+// newTestRecreatedWatch returns a watch of a node with one attachment, and the RDMA device of that
+// attachment.
 func newTestRecreatedWatch(t *testing.T) (*recreatedWatch, *device, told) {
 	t.Helper()
 	k, r := newStuckKeeper(t)
@@ -96,7 +97,7 @@ func (m *recreatedWatch) only(t *testing.T) *ledger.Record {
 	return records[0]
 }
 
-// A pod can also hide its device, and put it in its place again.
+// A pod can also hide its device, and later put the device back in its place.
 func TestPodThatHidesItsRDMADeviceNowAndThenCausesFewEvents(t *testing.T) {
 	m, d, said := newTestRecreatedWatch(t)
 	now := time.Now()

@@ -50,7 +50,7 @@ func TestRecordFormatPageHasEveryKey(t *testing.T) {
 	}
 }
 
-// addKeys adds the JSON keys of a struct, those of nested ones as "object.key" and
+// addKeys adds the JSON keys of a struct. It adds the keys of nested structs as "object.key" and
 // "list[].key".
 func addKeys(keys map[string]bool, prefix string, of reflect.Type) {
 	for i := range of.NumField() {

@@ -81,7 +81,7 @@ func TestHeldLeavesOutWhatIsHeldNoMore(t *testing.T) {
 	}
 }
 
-// A record that cannot be read may be one of those that are held.
+// A record that cannot be read may be the record of an attachment that holds something.
 func TestHeldReportsRecordsThatCannotBeRead(t *testing.T) {
 	l := open(t, t.TempDir())
 	r := full()

@@ -452,10 +452,10 @@ func TestANICHasOneHolder(t *testing.T) {
 	}
 }
 
-// The end of one loan races with the start of the next: the first must not
-// remove the second's mark, without which the NIC could be lent twice.
-// Only a record that is about to lend a NIC marks it. One that is being freed would take the mark
-// of the next loan.
+// The end of one loan races with the start of the next loan. The end must not remove the mark of
+// the next loan, because without the mark the NIC could be lent twice. Only a record that is about
+// to lend a NIC marks the NIC. A record that is being freed must not do that, because it would
+// replace the mark of the next loan.
 func TestOnlyALoanThatBeginsMarksItsNIC(t *testing.T) {
 	const nic = "net:[7] ens1"
 	l := open(t, t.TempDir())
@@ -656,8 +656,8 @@ func TestListIfReturnsTheRecordsThatAreWanted(t *testing.T) {
 	}
 }
 
-// A record that is damaged below its head is reported when it is wanted, and whenever all
-// are listed.
+// A record that is damaged below its head is reported if the record is wanted, and whenever all
+// records are listed.
 func TestListIfReportsADamagedRecordThatIsWanted(t *testing.T) {
 	l := open(t, t.TempDir())
 	r := full()
@@ -681,8 +681,8 @@ func TestListIfReportsADamagedRecordThatIsWanted(t *testing.T) {
 	}
 }
 
-// A record whose head is not one of this version is reported, whether it is wanted or not:
-// nobody knows what it is.
+// A record whose head does not have the form of this version is reported, whether the record is
+// wanted or not, because it is unknown what the record contains.
 func TestListIfReportsARecordWithoutAHead(t *testing.T) {
 	for name, change := range map[string]func(*Record){
 		"no phase":           func(r *Record) { r.Phase = "" },

@@ -16,7 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// udevNode is machine with the state of a udev, which listens unless it has ended.
+// udevNode returns what machine returns, with the state of a udev. If runs is true, that udev is
+// listening.
 func udevNode(t *testing.T, runs bool) (h *Host, l *link.Link, entry string) {
 	t.Helper()
 	h = machine(t)

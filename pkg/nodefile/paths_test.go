@@ -85,8 +85,8 @@ func TestPatternsOfPaths(t *testing.T) {
 	}
 }
 
-// A state directory is made if it is missing: in the place of the node file it
-// would close the node to all networks.
+// A missing state directory is made. If it were made in the place of the node file, no network
+// could use the node any more.
 func TestNoNetworkMayNameTheNodeFile(t *testing.T) {
 	for _, n := range []*File{nil, {Paths: []string{"/**"}}} {
 		for name, open := range map[string]bool{

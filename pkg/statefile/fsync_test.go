@@ -13,9 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// After a power cut only synced data is left. Here fsync fails: every durable
-// change must fail too, and a file must not get its name before its content is
-// on disk.
+// After a power cut only synced data is left. In this test fsync fails, so every durable
+// change must fail too. A file must not get its name before its content is on disk.
 func TestDurableChangesAreSynced(t *testing.T) {
 	d := openAt(t, testnet.OnDisk(t))
 	for _, name := range []string{"old", "aside", "gone", "from"} {

@@ -61,8 +61,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// A directory is root's own only if no other user can replace it, or could when
-// it was made; this holds for each directory above it.
+// A directory belongs to root alone only if no other user can replace it now, and no other user
+// could replace it when it was made. The same holds for each directory above it.
 func TestOpenRefusesADirectoryBelowOneThatOthersMayWrite(t *testing.T) {
 	for name, spoil := range map[string]func(parent string) error{
 		"writable by all, as a volume of a pod": func(p string) error { return os.Chmod(p, 0o777) },

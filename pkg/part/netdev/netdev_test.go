@@ -13,8 +13,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
 
-// Another loan may come between the choice of a NIC and its lock: a runtime that tries again
-// gets another NIC, or the error that names who has it.
+// A NIC may be lent between the choice of the NIC and taking its lock. A runtime that tries again
+// gets another NIC, or an error that names the pod that has the NIC.
 func TestNICThatLeavesWhileItIsChosenAsksForARetry(t *testing.T) {
 	host := testnet.NewNetns(t, "host")
 	host.NIC("rail0", testnet.NewNetns(t, "switch"))

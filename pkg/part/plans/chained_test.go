@@ -388,8 +388,8 @@ func TestDelRemovesWhatRDMACNILeft(t *testing.T) {
 	}
 }
 
-// A record of its own from a killed ADD, or with devices that are not in its
-// place, is ended before the next ADD looks itself.
+// The chained plugin may have a record from a killed ADD, or a record whose devices are not
+// where they should be. The next ADD first ends such a record, and then looks for the devices.
 func TestChainedRDMAEndsItsOwnOldRecordFirst(t *testing.T) {
 	t.Parallel()
 	for _, phase := range []ledger.Phase{ledger.Lending, ledger.Lent, ledger.Returning, ledger.Freeing} {

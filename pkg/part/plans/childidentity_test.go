@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/macvlan"
 )
 
-// disguises are changes of a pod to its macvlan net1, so that a DEL finds
-// another link, or none, and the pod keeps the address.
+// disguises has changes that a pod can make to its macvlan net1, so that a DEL finds another
+// link or no link, and the pod could keep the address.
 var disguises = map[string]struct {
 	commands []string
 	left     []string // the links that the pod keeps, "lo" beside
@@ -119,8 +119,8 @@ func TestMacvlanOfAnotherAttachmentStays(t *testing.T) {
 	b.untouched(before)
 }
 
-// A macvlan in a netns within the pod's goes on answering: its address must not
-// be assigned again before it is silent.
+// A macvlan in a netns that was made inside the pod continues to answer. Its address must not
+// be assigned again before the macvlan is silent.
 func TestMacvlanThatThePodHidKeepsItsAddress(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

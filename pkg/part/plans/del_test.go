@@ -289,8 +289,8 @@ func TestDelBeforeAddDoesNothing(t *testing.T) {
 	}
 }
 
-// A runtime calls DEL after a failed ADD. If it failed because the pod has an
-// interface of that name, DEL must not change that one.
+// A runtime calls DEL after a failed ADD. If the ADD failed because the pod already has an
+// interface with that name, DEL must not change that interface.
 func TestDelLeavesAnInterfaceThatIsNotItsOwn(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -20,9 +20,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// steps are all steps of an ADD with IPAM, in order. The test below fails if
-// the transaction has others. A part fails after it was applied, its inner steps
-// before they are done.
+// steps has all steps of an ADD with IPAM, in order. The test below fails if the
+// transaction has other steps. The step of a part fails after the part was applied.
+// The inner steps of a part fail before their work is done.
 var steps = map[string][]string{
 	"host-device": {
 		"name", "claim", "record", "confirm", "ipam", "rdma", "mtu", "netdev", "addresses", "routing",

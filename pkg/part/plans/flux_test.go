@@ -20,8 +20,8 @@ import (
 )
 
 // This file proves that the interfaces of a pod with eight rails in one subnet keep apart:
-// what a program sends from an address leaves by the NIC of the address, and nobody else
-// answers for it. It listens at the switch ports of all NICs.
+// what a program sends from an address leaves by the NIC of that address, and no other NIC
+// answers for the address. The test listens at the switch ports of all NICs.
 
 const fluxRails = 8
 
@@ -50,9 +50,9 @@ func fluxAddresses(pod, rail int) (v4, v6 string) {
 	return fmt.Sprintf("10.1.%d.%d/16", rail, 10+pod), fmt.Sprintf("fd01::%x:%x/64", rail+1, 0x10+pod)
 }
 
-// newFluxLab makes the lab. mode is the routing of each rail's network, and more has further
-// keys of it; filter is the host's rp_filter for all interfaces. together means one switch
-// for all rails.
+// newFluxLab makes the lab. mode is the routing mode of each rail's network, and more has further
+// keys of the network. filter is the host's rp_filter for all interfaces. If together is true, all
+// rails share one switch.
 func newFluxLab(t *testing.T, plugin, mode, filter string, together bool, more map[string]any) *fluxLab {
 	t.Helper()
 	l := &fluxLab{

@@ -70,8 +70,8 @@ func TestGatewayOfZerosIsNone(t *testing.T) {
 	}
 }
 
-// TestIPv6WorksInANamespaceThatHasItDisabled has a pod whose runtime disabled IPv6: the pod
-// reaches its own address, and keeps it when its interface goes down and up.
+// TestIPv6WorksInANamespaceThatHasItDisabled has a pod whose runtime disabled IPv6. The pod must
+// reach its own address, and must keep that address when its interface goes down and up.
 func TestIPv6WorksInANamespaceThatHasItDisabled(t *testing.T) {
 	t.Parallel()
 	for _, plugin := range []string{"host-device", "macvlan"} {

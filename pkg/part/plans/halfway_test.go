@@ -135,7 +135,8 @@ func TestNICThatIsPutBackIntoThePodHasNoAddress(t *testing.T) {
 	b.untouched(before)
 }
 
-// changeRecord changes a record, by its place in the ledger's list, and returns it as it was.
+// changeRecord changes the record at this place in the ledger's list, and returns the record as it
+// was before.
 func (b *bench) changeRecord(place int, change func(*ledger.Record)) (was *ledger.Record) {
 	b.t.Helper()
 	l, err := ledger.Open(b.state)

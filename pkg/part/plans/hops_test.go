@@ -108,8 +108,9 @@ func TestNexthopObjectsReturn(t *testing.T) {
 	}
 }
 
-// Objects of a routing daemon are the daemon's, as its routes are. A route of somebody else by
-// such an object returns as a plain one, and no route is there twice.
+// Nexthop objects of a routing daemon belong to the daemon, and so do its routes. If another
+// program has a route by such an object, that route returns as a plain route. No route may be there
+// twice.
 func TestNexthopObjectsOfRoutingDaemonsAreTheirs(t *testing.T) {
 	t.Parallel()
 	b := benchOfHops(t, "nexthop add id 1 via fd00:0::1 dev NIC0 proto zebra", "nexthop add id 2 via fd00:1::1 dev NIC1 proto zebra", "nexthop add id 9 group 1/2 proto zebra",
@@ -144,9 +145,9 @@ func TestNexthopObjectThatCannotReturnIsReported(t *testing.T) {
 	}
 }
 
-// TestHopsAreKnownByTheirNICs lends two NICs of a route, and gives the index of the first to
-// another link meanwhile: the NIC returns under another index, and nothing may lead by the link
-// that has its former one.
+// TestHopsAreKnownByTheirNICs lends two NICs of a route. Meanwhile another link gets the index of
+// the first NIC, so that the NIC returns under another index. No route may lead by the link that
+// has the former index of the NIC.
 func TestHopsAreKnownByTheirNICs(t *testing.T) {
 	t.Parallel()
 	for name, commands := range map[string]string{
@@ -246,8 +247,8 @@ func TestHopsOfNICsThatAreNotThere(t *testing.T) {
 }
 
 // TestWhatIsMissingAfterTheReturnIsNoted has a program that deletes the kernel's route to the NIC's
-// subnet as soon as it is there. DEL does not restore such a route. It may be done before the
-// program is, so there are several loans.
+// subnet as soon as the route is there. DEL does not restore such a route. The test makes several
+// loans, because DEL may be done before the program deletes the route.
 func TestWhatIsMissingAfterTheReturnIsNoted(t *testing.T) {
 	t.Parallel()
 	b := benchOfHops(t, "route add 10.77.0.0/16 dev NIC0")

@@ -350,8 +350,8 @@ func TestStateIsForRootOnly(t *testing.T) {
 	b.node.MustRun(b.call("DEL", b.config(nil)))
 }
 
-// With any file in place of a file or directory of the state, a DEL answers and
-// changes nothing else; once that is repaired, it ends everything.
+// If something else is in the place of a file or directory of the state, a DEL
+// returns and changes nothing else. Once that is repaired, a DEL ends everything.
 func TestPlantedInTheStateDirectory(t *testing.T) {
 	t.Parallel()
 	plants := map[string]func(path string, c *canary) error{
@@ -441,8 +441,8 @@ func TestStateDirectoryThatOthersCanWriteIsRefused(t *testing.T) {
 	}
 }
 
-// A record that names the host as its pod is corrupt: neither DEL nor a sweep takes
-// the host's own links for the pod's, or runs the program that the record names.
+// A record that names the host as its pod is corrupt. Neither a DEL nor a sweep may treat
+// the links of the host as links of the pod, or run the program that the record names.
 func TestRecordThatNamesTheHostAsItsPodMovesNothing(t *testing.T) {
 	t.Parallel()
 	const other = "ens13np0"
@@ -584,8 +584,8 @@ func TestTamperingWhileTheyRun(t *testing.T) {
 	}
 }
 
-// Version 1 is the only one so far: its optional fields may be missing, and
-// fields of a newer one may be present.
+// Version 1 is the only version so far. Its optional fields may be missing, and a
+// record may have fields of a newer version.
 func TestRecordWithoutOptionalFieldsBringsTheNICHome(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -616,8 +616,8 @@ func TestRecordWithoutOptionalFieldsBringsTheNICHome(t *testing.T) {
 	b.untouched(before)
 }
 
-// A pod on the same parent can have that accept frames for any MAC, also for one of a pod
-// whose netns has ended.
+// A pod on the same parent can make the parent accept frames for any MAC, even for the MAC of
+// a pod whose netns has ended.
 func TestPodCannotKeepTheAddressOfADeadPod(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
-// asMade are configurations of a NIC as daemons make them: they add an address that brings no
-// route (noprefixroute), and its route themselves, in the kernel's name.
+// asMade has configurations of a NIC as daemons make them. A daemon adds an address without a
+// route (noprefixroute), and then adds the route of the address itself, in the kernel's name.
 var asMade = map[string][]string{
 	"NetworkManager": {
 		"addr add 10.1.0.5/24 dev %s noprefixroute",
@@ -65,8 +65,8 @@ func (b *bench) make(commands []string) {
 	}
 }
 
-// TestRoutesOfDaemonsComeHome lends a NIC that a daemon has configured which does not run any
-// more: nobody but DEL brings its routes back.
+// TestRoutesOfDaemonsComeHome lends a NIC that was configured by a daemon which no longer runs.
+// Only DEL can restore the routes of the NIC.
 func TestRoutesOfDaemonsComeHome(t *testing.T) {
 	t.Parallel()
 	for name, commands := range asMade {
@@ -172,9 +172,10 @@ var objects = map[string]struct {
 	"a table": {false, []string{"nexthop add id 1 via 10.1.0.1 dev %s", "route add 10.50.0.0/16 nhid 1 table 101", "rule add table 101"}, "10.50.0.5"},
 }
 
-// TestRoutesByNexthopObjects has routes that name an object. Where nexthop_compat_mode is 0, as
-// the kernel's documentation advises, the kernel does not tell their links: the guardrail
-// "uplink" must see them, DEL must bring them back, and a macvlan must find its master.
+// TestRoutesByNexthopObjects has routes that name a nexthop object. If nexthop_compat_mode is 0, as
+// the kernel's documentation advises, the kernel does not report the links of these routes. Even
+// then the guardrail "uplink" must see the routes, DEL must restore them, and a macvlan must find
+// its master.
 func TestRoutesByNexthopObjects(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"0", "1"} {
@@ -215,8 +216,9 @@ func routeWords(text string) string {
 	return regexp.MustCompile(`uid \d+`).ReplaceAllString(text, "")
 }
 
-// TestMultipathRoutesOfSeveralNICs lends the NICs of routes over three, and returns them in each
-// order. During the loans the host reaches the destination by those that are left.
+// TestMultipathRoutesOfSeveralNICs lends the NICs of routes over three NICs, and returns the NICs
+// in each possible order. During the loans the host reaches the destination by the NICs that are
+// left.
 func TestMultipathRoutesOfSeveralNICs(t *testing.T) {
 	t.Parallel()
 	nics := []string{nicName, "ens13np0", "ens14np0"}
@@ -266,7 +268,8 @@ func (b *bench) ofNIC(verb string, number int, nic string) testnet.Call {
 	return call
 }
 
-// TestPodHasItsOwnHopsOfAMultipathRoute carries a route over two NICs with one of them.
+// TestPodHasItsOwnHopsOfAMultipathRoute has a route over two NICs, and lends one of the two NICs
+// with its routes.
 func TestPodHasItsOwnHopsOfAMultipathRoute(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -351,8 +354,8 @@ func TestMultipathRouteWithANICThatIsDown(t *testing.T) {
 }
 
 // TestIPAMBesideTheHostsAddresses has an IPAM plugin that returns only routes, as upstream allows
-// with useInterfaceNetwork, and one that returns addresses too: those come first in the result,
-// and last on the interface.
+// with useInterfaceNetwork, and an IPAM plugin that returns addresses too. The addresses of IPAM
+// come first in the result, and last on the interface.
 func TestIPAMBesideTheHostsAddresses(t *testing.T) {
 	t.Parallel()
 	route := []map[string]any{{"dst": "10.7.0.0/16", "gw": "10.1.0.1"}}
@@ -480,8 +483,8 @@ func TestAddressesOfVRRPAreTheDaemons(t *testing.T) {
 	}
 }
 
-// TestRoutesOfRoutingDaemonsAreTheirs has routes of routing daemons, which bring them back
-// themselves, or have withdrawn them meanwhile. Those of other programs are restored.
+// TestRoutesOfRoutingDaemonsAreTheirs has routes of routing daemons. The daemons add their routes
+// again themselves, or have withdrawn them meanwhile. Only routes of other programs are restored.
 func TestRoutesOfRoutingDaemonsAreTheirs(t *testing.T) {
 	t.Parallel()
 	for name, route := range map[string]string{

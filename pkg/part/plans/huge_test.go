@@ -16,8 +16,8 @@ type batch func(b *bench, commands ...string)
 
 func inNetns(b *bench, commands ...string) { b.pod.Batch(nil, commands...) }
 
-// inUserNetns makes the pod's netns one of a user namespace, and returns a
-// function by which its root runs commands there.
+// inUserNetns moves the pod into a netns that belongs to a user namespace. It returns a function
+// that runs commands there as root of that user namespace.
 func inUserNetns(t *testing.T, b *bench) batch {
 	t.Helper()
 	holder := exec.Command("unshare", "--user", "--map-root-user", "--net", "sleep", "1000")
@@ -54,9 +54,9 @@ func manyAltnames() (commands []string) {
 	return commands
 }
 
-// A pod makes the description of its interface so long that many programs
-// cannot read it, or malformed: its interface is still returned, and other pods
-// get theirs meanwhile.
+// A pod makes the description of its interface malformed, or so long that many programs cannot
+// read the description. The interface must still be returned, and meanwhile other pods must get
+// their interfaces.
 func TestALinkThatIsHardToReadComesHomeAndHindersNobody(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

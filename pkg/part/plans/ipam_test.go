@@ -139,8 +139,8 @@ func TestAddressThatIsStillToBeFreedKeepsItsRecord(t *testing.T) {
 	b.untouched(before)
 }
 
-// TestGCWithoutAListFreesNothing has an IPAM plugin that takes a list which is missing for an
-// empty one (host-local of plugins v1.10.0).
+// TestGCWithoutAListFreesNothing has an IPAM plugin that mistakes a missing list for an empty list
+// (host-local of plugins v1.10.0).
 func TestGCWithoutAListFreesNothing(t *testing.T) {
 	t.Parallel()
 	for name, list := range map[string]map[string]any{"none": nil, "null": {"cni.dev/valid-attachments": json.RawMessage("null")}} {

@@ -23,8 +23,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/address"
 )
 
-// lookingAt returns a directory with an IPAM plugin that works on the interface, as one of DHCP
-// or of conflict detection does: it looks at once, and notes in the file what it found.
+// lookingAt returns a directory with an IPAM plugin that works on the interface, as a plugin for
+// DHCP or for conflict detection does. The plugin looks for the interface immediately, and writes
+// what it found to the file found.
 func (b *bench) lookingAt(found string) (path string) {
 	b.t.Helper()
 	return b.answering(`
@@ -98,8 +99,8 @@ func TestIPAMPluginFreesByTheInterfaceWithoutARecord(t *testing.T) {
 	b.untouched(before)
 }
 
-// A plugin that hangs in DEL delays the NIC, and does not keep it. Nor does it keep a macvlan in
-// the pod whose record is lost.
+// An IPAM plugin that hangs in DEL delays the return of the NIC, but does not prevent it. It also
+// does not keep a macvlan whose record is lost in the pod.
 func TestIPAMPluginThatHangsKeepsNoInterface(t *testing.T) {
 	t.Parallel()
 	for name, plugin := range map[string]string{"NIC": "host-device", "macvlan without a record": "macvlan"} {

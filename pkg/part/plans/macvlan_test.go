@@ -140,8 +140,8 @@ func TestMacvlanOnALinkOfThePod(t *testing.T) {
 	b.nothingHeld()
 }
 
-// An older kernel makes the macvlan under another name where the host has a link of
-// its own; an ADD that is killed before the rename leaves it so.
+// On an older kernel the macvlan is first made under another name if the host has a link with the
+// right name. If the ADD is killed before the rename, the macvlan keeps that other name.
 func TestMacvlanThatHasNotGotItsNameYetIsDeleted(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"DEL", "ADD"} {
@@ -192,7 +192,8 @@ func TestMacvlanPodsOfOneNICReachEachOther(t *testing.T) {
 }
 
 // TestMacvlanOnAMacvlanEnds has a host whose own address is on a macvlan ("shim"), and a network
-// with that one as its master. The kernel makes a macvlan on a macvlan on the NIC of both.
+// whose master is that macvlan. If the master is a macvlan, the kernel makes the new macvlan on the
+// NIC below.
 func TestMacvlanOnAMacvlanEnds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -72,8 +72,8 @@ func TestDELIsQuickWhateverThePodMadeThousandsOf(t *testing.T) {
 	}
 }
 
-// All of them have the attachment's MAC and could receive its traffic, so all are
-// deleted.
+// All macvlans of the pod have the attachment's MAC and could receive its traffic, so all of them
+// are deleted.
 func TestDelIsQuickWithManyMacvlansOfThePod(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

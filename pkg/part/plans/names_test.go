@@ -31,8 +31,8 @@ func returnedNIC(t *testing.T, more ...string) *bench {
 	return b
 }
 
-// delAwaitsNames holds the lock of names while a DEL runs, fails the test if the DEL does not wait
-// for it, and releases it after what else happens under the lock.
+// delAwaitsNames holds the lock of names while a DEL runs. The test fails if the DEL does not wait
+// for the lock. delAwaitsNames calls under, and then releases the lock.
 func (b *bench) delAwaitsNames(long time.Duration, under func()) {
 	b.t.Helper()
 	n := b.open()
@@ -55,8 +55,8 @@ func (b *bench) delAwaitsNames(long time.Duration, under func()) {
 	}
 }
 
-// A process that frees a name for its own NIC renames any other NIC that has the name
-// from a pod. It must not do so while that other NIC is getting its own name back.
+// A process that needs a name for its own NIC renames another NIC that still has that name from
+// a pod. It must not rename the other NIC while that NIC is getting its own name back.
 func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
 	t.Parallel()
 	for name, more := range map[string][]string{
@@ -73,8 +73,8 @@ func TestReturnedNICIsRenamedUnderTheLockOfNames(t *testing.T) {
 	}
 }
 
-// The link that has the name of a NIC in a pod may be another NIC, which is getting its own name
-// back: it is looked at under the lock.
+// If a link has the name of a NIC that is in a pod, the link may be another NIC that is getting its
+// own name back. So the link is looked at under the lock.
 func TestNameIsFreedUnderTheLockOfNames(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -14,9 +14,10 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// TestOwnerOfANICIsNotDisturbed returns a NIC whose owner, like NetworkManager, removes the address
-// that it finds, then the routes, and then configures the NIC by its profile. DEL restores the
-// address once, and leaves the rest to the owner, which may also come after DEL has ended.
+// TestOwnerOfANICIsNotDisturbed returns a NIC that has an owner, such as NetworkManager. The owner
+// removes the address that it finds on the NIC, then the routes, and then configures the NIC by its
+// profile. DEL restores the address once, and leaves the rest to the owner. The owner may configure
+// the NIC even after DEL has ended.
 func TestOwnerOfANICIsNotDisturbed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

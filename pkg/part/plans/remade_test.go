@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// A kernel without cookies gives the inode number of a dead pod's netns to the next one.
-// That pod lacks no device of the dead one, and must not get it.
+// A kernel without cookies gives the inode number of a dead pod's netns to the next netns. The pod
+// in that netns does not lack the device of the dead pod, and must not get the device.
 func TestRemadeDeviceIsNotMissingInAnotherPod(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

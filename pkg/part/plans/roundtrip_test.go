@@ -246,8 +246,8 @@ func TestOverrideLendsAGuardedNICAndBringsItHome(t *testing.T) {
 	b.untouched(before)
 }
 
-// Multus injects IDs of a shared device plugin ("0", "1", …) beside a static
-// selector: these must neither override it nor break it.
+// Multus injects the IDs of a shared device plugin ("0", "1", …) in addition to a static
+// selector. These IDs must neither override the selector nor make it invalid.
 func TestInjectedIDThatIsNoDeviceDoesNotDisturbASelector(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -522,7 +522,8 @@ func TestTablesOfAnyNumberThatTheKernelHas(t *testing.T) {
 	}
 }
 
-// Nothing leaves from an address of the interface by another one, also while it is down.
+// No packet from an address of the interface leaves by another interface, even while the interface
+// is down.
 func TestPacketsOfAnInterfaceThatIsDownTakeNoOtherWay(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -548,8 +549,8 @@ func TestPacketsOfAnInterfaceThatIsDownTakeNoOtherWay(t *testing.T) {
 	}
 }
 
-// Of two ADDs at the same time one gets the table: the other one sees its record, when its
-// routes are not there yet.
+// If two ADDs run at the same time, only one gets the table. The other ADD sees the record of the
+// first ADD, even if the routes of the first ADD are not there yet.
 func TestTableIsThatOfOneOfTwoADDs(t *testing.T) {
 	t.Parallel()
 	b := newRailBench(t, railsInOrder)

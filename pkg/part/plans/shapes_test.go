@@ -17,9 +17,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
-// shape is a shape of a route, rule or address of a NIC. In its commands NIC is the NIC's name,
-// OTHER that of another NIC, which has 10.1.1.5/24 and fd00:1:1::5/64. The NIC has 10.1.0.5/24
-// and fd00:1::5/64.
+// shape is a shape of a route, rule or address of a NIC. In its commands NIC stands for the name of
+// the NIC, which has 10.1.0.5/24 and fd00:1::5/64. OTHER stands for the name of another NIC, which
+// has 10.1.1.5/24 and fd00:1:1::5/64.
 type shape struct {
 	name string
 	// before makes what the shape needs. It is not compared.

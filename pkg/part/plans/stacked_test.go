@@ -75,8 +75,8 @@ func TestLinksOnThePodsNICEndWithAnADDThatFails(t *testing.T) {
 	}
 }
 
-// The pod's own veth refers to its peer by the attribute with which a macvlan refers
-// to its NIC.
+// The pod's own veth refers to its peer by the same attribute by which a macvlan refers to
+// its NIC.
 func TestVethWithTheNICsIndexAsItsPeerStays(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -57,8 +57,8 @@ func TestCheckNoticesWhatChanged(t *testing.T) {
 	}
 }
 
-// The chained plugin tuning changes the NIC in the pod. It undoes that in its own DEL, and needs
-// the interface for it: here its DEL never runs.
+// The chained plugin tuning changes the NIC in the pod, and undoes the change in its own DEL, for
+// which it needs the interface. In this test the DEL of tuning never runs.
 func TestWhatTuningSetOnTheNICDoesNotComeHome(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
