@@ -30,7 +30,7 @@ var defects = []defect{
 		plant: func(p *planter) {
 			p.macvlan(`"ipam": {"type": "whereabouts", "range": "10.70.${node}.0/24", "gateway": "10.70.${node}.1"}`)
 		},
-		found: map[string]string{"IPAM-GWROUTE": "and no routes"},
+		found: map[string]string{"IPAM-GWROUTE": "but no routes"},
 	},
 	{
 		name:  "ranges overlap",
@@ -97,7 +97,7 @@ var defects = []defect{
 	{
 		name:  "the macvlan's MTU is above its master's",
 		plant: func(p *planter) { p.macvlan(`"mtu": 9216`) },
-		found: map[string]string{"CNI-MTU": "its mtu is 9216, and that of ens2f0 is 9000"},
+		found: map[string]string{"CNI-MTU": "its mtu is 9216, but the MTU of ens2f0 is 9000"},
 	},
 
 	// Files of a node.
@@ -203,7 +203,7 @@ var defects = []defect{
 	{
 		name:  "an address is of a pod that is gone",
 		plant: func(p *planter) { p.lease() },
-		found: map[string]string{"IPAM-LEASE": "10.60.0.200 is of default/gone"},
+		found: map[string]string{"IPAM-LEASE": "10.60.0.200 belongs to default/gone"},
 	},
 
 	// Interfaces of pods.
@@ -283,7 +283,7 @@ var defects = []defect{
 			p.undo(func(ctx context.Context) error { return annotate(ctx, "-") })
 			p.must(annotate(p.t.Context(), "=roce-net1"))
 		},
-		found: map[string]string{"CNI-ANNOTATION": "it has the annotation k8s.v1.cni.cncf.io/network,"},
+		found: map[string]string{"CNI-ANNOTATION": "it has the annotation k8s.v1.cni.cncf.io/network instead"},
 	},
 
 	// Containers.

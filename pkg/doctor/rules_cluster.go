@@ -14,9 +14,9 @@ import (
 var clusterRules = []Rule{
 	{
 		ID: "CLUSTER-SILENT", Scope: ClusterScope, Severity: Warn,
-		Expects:     "Each node of the cluster answers with its facts.",
-		Consequence: "The node is not checked, and the rules for clusters may miss its problems.",
-		Cure:        "Look at the node's pod of the DaemonSet rail-agent, or collect the facts there with railctl doctor collect.",
+		Expects:     "Each node of the cluster answers a request for its facts.",
+		Consequence: "No rule checks the node. The rules that compare nodes do not see it either.",
+		Cure:        "Check that the pod of the DaemonSet rail-agent runs on the node. Or run railctl doctor collect on the node, and judge the facts with railctl doctor --facts.",
 		Check: func(f *Facts, r *Report) {
 			if f.Cluster == nil {
 				return
@@ -33,7 +33,7 @@ var clusterRules = []Rule{
 	{
 		ID: "CLUSTER-MODE", Scope: ClusterScope, Severity: Warn,
 		Expects:     "All nodes have the same RDMA mode.",
-		Consequence: "A network that works on one node fails on another: macvlan has no RDMA in exclusive mode, host-device does not separate pods in shared mode.",
+		Consequence: "A network that works on one node fails on another. In exclusive mode macvlan has no RDMA. In shared mode host-device does not separate the RDMA devices of pods.",
 		Cure:        "Set one mode on all nodes that serve the same networks (railctl rdma mode).",
 		Check: func(f *Facts, r *Report) {
 			skew(f, r, "RDMA mode", func(n *Facts) []entry {
@@ -49,14 +49,14 @@ var clusterRules = []Rule{
 		ID: "VER-SKEW", Scope: ClusterScope, Severity: Warn,
 		Expects:     "All nodes have the same versions of the plugins, of rail-agent and of Multus.",
 		Consequence: "A network works on some nodes only, and the difference is hard to find.",
-		Cure:        "Finish the rollout. If a node still has an old version, rail-agent does not run there, or is not allowed to install plugins.",
+		Cure:        "Finish the rollout. If a node still has an old version after the rollout, check whether rail-agent runs on that node and may install plugins.",
 		Check: func(f *Facts, r *Report) {
 			skew(f, r, "", func(n *Facts) []entry { return versions(r, n) })
 		},
 	},
 	{
 		ID: "CLUSTER-FIRMWARE", Scope: ClusterScope, Severity: Warn,
-		Expects:     "All NICs of a rail that have the same model have the same firmware on all nodes.",
+		Expects:     "NICs of one model on the same rail have the same firmware on all nodes.",
 		Consequence: "Nodes behave differently under congestion.",
 		Cure:        "Install the same firmware on all nodes.",
 		Check: func(f *Facts, r *Report) {
@@ -66,7 +66,7 @@ var clusterRules = []Rule{
 	{
 		ID: "CLUSTER-MTU", Scope: ClusterScope, Severity: Fail,
 		Expects:     "The NICs of one rail have the same MTU on all nodes.",
-		Consequence: "Large packets between these nodes are dropped without a message: connections begin and then hang.",
+		Consequence: "Large packets between nodes with different MTUs are dropped without a message. Connections are made, and then hang.",
 		Cure:        "Set the same MTU on all nodes and on the switches between them.",
 		Check: func(f *Facts, r *Report) {
 			railSkew(f, r, "mtu", func(n *NIC) Fact[int] { return n.MTU }, func(v int) string { return fmt.Sprint(v) })
@@ -76,44 +76,44 @@ var clusterRules = []Rule{
 		ID: "CLUSTER-SPEED", Scope: ClusterScope, Severity: Warn,
 		Expects:     "The NICs of one rail have the same speed on all nodes.",
 		Consequence: "The slowest NIC sets the speed of every collective operation in the cluster.",
-		Cure:        "Compare the port's and the switch's speed settings with those of the other nodes.",
+		Cure:        "Compare the speed settings of the node's port and of its switch port with the settings of the other nodes.",
 		Check: func(f *Facts, r *Report) {
 			railSkew(f, r, "speed", func(n *NIC) Fact[int64] { return n.Mbps }, func(v int64) string { return fmt.Sprintf("%g Gb/s", float64(v)/1000) })
 		},
 	},
 	{
 		ID: "RAIL-ABSENT", Scope: ClusterScope, Severity: Warn,
-		Expects:     "Each node with rails has the same rails as most nodes with rails.",
-		Consequence: "Pods that need all rails do not start on this node, and jobs have nodes of unequal bandwidth.",
-		Cure:        "Look for the NIC on the node (railctl nics, lspci) and in \"rails\" of its node file.",
+		Expects:     "Each node that has rails has all the rails that most of these nodes have.",
+		Consequence: "Pods that need all rails do not start on this node. A job that also uses other nodes has less bandwidth on this node.",
+		Cure:        "Look for the rail's NIC on the node (railctl nics, lspci), and for the rail in \"rails\" of the node file.",
 		Check:       checkAbsentRails,
 	},
 	{
 		ID: "RAIL-SWAP", Scope: ClusterScope, Severity: Fail,
-		Expects:     "No rail of a node has the subnet that another rail has on the other nodes.",
-		Consequence: "Two rails of this node are swapped: traffic crosses the spine switches, or does not arrive if the rails are isolated.",
+		Expects:     "Each rail has one subnet on all nodes: no node uses the subnet of one rail for another rail.",
+		Consequence: "Two rails of this node are swapped: their traffic crosses the spine switches. If the rails are isolated from each other, the traffic does not arrive.",
 		Cure:        "Swap the two NICs in \"rails\" of the node file, or swap the cables.",
 		Check:       func(f *Facts, r *Report) { checkSubnets(f, r, true) },
 	},
 	{
 		ID: "RAIL-SUBNET", Scope: ClusterScope, Severity: Fail,
-		Expects:     "A rail has the same subnets on all nodes, unless the fabric is routed or flat.",
-		Consequence: "The node's pods do not reach pods of other nodes on this rail.",
-		Cure:        "Compare the addresses in the networks and the node files; where each node has its own prefix by design, write \"fabric: routed\" into the node file.",
+		Expects:     "A rail has the same subnet on all nodes, except in a fabric that is routed or flat.",
+		Consequence: "On this rail, pods of the node do not reach pods of other nodes.",
+		Cure:        "Compare the addresses in the networks and in the node files of several nodes. If your fabric gives each node its own prefix, write \"fabric: routed\" into the node files.",
 		Check:       func(f *Facts, r *Report) { checkSubnets(f, r, false) },
 	},
 	{
 		ID: "IPAM-DUP", Scope: ClusterScope, Severity: Fail,
-		Expects:     "No address of a rail is on two interfaces.",
+		Expects:     "No two interfaces of a rail have the same address.",
 		Consequence: "Packets go to one of the two interfaces at random, so connections of both interfaces break repeatedly.",
-		Cure:        "End one of the pods. Look for ranges of two pools that overlap (railctl ipam check), and for addresses that were set by hand.",
+		Cure:        "Delete one of the pods. Then look for pools whose ranges overlap (railctl ipam check), and for addresses that were set by hand.",
 		Check:       checkDuplicates,
 	},
 	{
 		ID: "IPAM-LEASE", Scope: ClusterScope, Severity: Warn,
 		Expects:     "Each allocated address of a pool belongs to a pod of the cluster.",
-		Consequence: "No other pod can get the address, and in the end the pool has no free address.",
-		Cure:        "The reconciler frees the address in its next run. railctl ipam gc frees it now.",
+		Consequence: "No other pod can get the address. If this happens again and again, the pool runs out of addresses.",
+		Cure:        "Wait until the reconciler frees the address in its next run, or run railctl ipam gc to free it now.",
 		Check: func(f *Facts, r *Report) {
 			if f.Cluster == nil {
 				return
@@ -146,13 +146,14 @@ func eachNode(f *Facts, do func(*Facts)) {
 	}
 }
 
-// entry is a value of a node, with what it is the value of.
+// entry is a value that one node has. The field what names the thing that has the value, for
+// example a rail.
 type entry struct {
 	what, value string
-	rail        *int // nil if it is not of a rail
+	rail        *int // nil if the value does not belong to a rail
 }
 
-// majority counts the values of something.
+// majority counts how many nodes have each value of one thing.
 type majority struct {
 	count map[string]int
 	order []string
@@ -170,7 +171,8 @@ func (m *majority) add(value string) {
 	m.total++
 }
 
-// mode returns the most frequent value, the first of several.
+// mode returns the most frequent value. If several values are equally frequent, it returns the one
+// that was added first.
 func (m *majority) mode() string {
 	best := ""
 	for _, v := range m.order {
@@ -181,8 +183,9 @@ func (m *majority) mode() string {
 	return best
 }
 
-// skew reports the nodes whose values are not those of most nodes. Empty values are not
-// compared. of returns a node's values; what is empty if name says all.
+// skew reports each node that has another value than most nodes. Empty values are not compared. The
+// function of returns the values of a node. Its entries may leave out what if name alone describes
+// the value.
 func skew(f *Facts, r *Report, name string, of func(*Facts) []entry) {
 	all := map[string]*majority{}
 	type node struct {
@@ -208,7 +211,7 @@ func skew(f *Facts, r *Report, name string, of func(*Facts) []entry) {
 			}
 			if most := m.mode(); e.value != most {
 				what := strings.TrimSpace(e.what + " " + name)
-				found := r.Find("node "+n.name, "%s: %s, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
+				found := r.Find("node "+n.name, "%s: %s here, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
 				if e.rail != nil {
 					found.OnRail(*e.rail)
 				}
@@ -237,8 +240,8 @@ func versions(r *Report, n *Facts) []entry {
 	return all
 }
 
-// railSkew reports the nodes where a rail has another value than on most nodes, by driver.
-// Values of zero are not compared.
+// railSkew reports each node on which the NIC of a rail has another value than on most nodes. Only
+// NICs of the same model are compared. Zero values are not compared.
 func railSkew[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T], text func(T) string) {
 	skew(f, r, name, func(node *Facts) []entry {
 		var all []entry
@@ -281,16 +284,17 @@ func checkAbsentRails(f *Facts, r *Report) {
 	})
 }
 
-// railByName returns the rails of a node's NICs: networks that name a NIC have none of their
-// own.
+// railByName returns the rail of each NIC of the node, by the NIC's name. A network that names a
+// NIC has no rail itself, so the NIC's rail counts.
 func railByName(n *Facts, r *Report) map[string]*int {
 	rails := map[string]*int{}
 	eachNIC(n, r, func(nic *NIC) { rails[nic.Name] = nic.Rail })
 	return rails
 }
 
-// subnetsOf returns the subnets of each rail of a node, of NICs on the host and in pods,
-// without link-local ones and those of two addresses, which are of one node by design.
+// subnetsOf returns the subnets of each rail of a node. It looks at NICs on the host and at
+// interfaces in pods. It leaves out link-local subnets and subnets of at most two addresses,
+// because such a subnet belongs to one node only.
 func subnetsOf(n *Facts, r *Report) map[int]map[netip.Prefix]bool {
 	all := map[int]map[netip.Prefix]bool{}
 	add := func(rail *int, addresses []string) {
@@ -307,7 +311,7 @@ func subnetsOf(n *Facts, r *Report) map[int]map[netip.Prefix]bool {
 	}
 	eachNIC(n, r, func(nic *NIC) {
 		if nic.Rail == nil || nic.Holder != "" {
-			return // those in pods are the interfaces below
+			return // NICs in pods are the interfaces below
 		}
 		addresses, _ := Read(r, n.Node+" "+nic.label()+" addresses", nic.Addresses)
 		add(nic.Rail, addresses)
@@ -317,8 +321,9 @@ func subnetsOf(n *Facts, r *Report) map[int]map[netip.Prefix]bool {
 	return all
 }
 
-// checkSubnets reports rails with a subnet that most nodes do not have on that rail: those
-// that most have on another rail, if swapped, else the others.
+// checkSubnets reports the rails of a node that do not have the subnet that most nodes have on the
+// same rail. With swapped, it reports only rails whose subnet is the subnet of another rail on most
+// nodes. Without swapped, it reports only the other rails.
 func checkSubnets(f *Facts, r *Report, swapped bool) {
 	rails := map[int]*railSubnets{}
 	subnets := map[*Facts]map[int]map[netip.Prefix]bool{}
@@ -356,11 +361,11 @@ func checkSubnets(f *Facts, r *Report, swapped bool) {
 	})
 }
 
-// railSubnets counts the nodes that have a rail in a subnet.
+// railSubnets counts, for one rail, the nodes on which the rail has each subnet.
 type railSubnets struct {
 	nodes int
 	count map[netip.Prefix]int
-	order []netip.Prefix // those of the first node first
+	order []netip.Prefix // the subnets of the first node come first
 }
 
 // add adds a node.
@@ -374,10 +379,11 @@ func (s *railSubnets) add(nets map[netip.Prefix]bool) {
 	}
 }
 
-// usual returns the subnet that most nodes have, invalid if there is only one node. It is sure
-// if more than half of the nodes have it. Otherwise, as with two nodes, it is that of the first
-// node, which is enough to find swapped rails only: a rail can have several networks, and the
-// nodes can have pods of different ones.
+// usual returns the subnet that most nodes have. With only one node the subnet is invalid. The
+// result is sure if more than half of the nodes have the subnet. If several subnets are equally
+// frequent, as on two nodes that differ, usual returns the first node's subnet. A result that is
+// not sure is good enough to find swapped rails, but not to find wrong subnets: a rail can have
+// several networks, and two nodes can have pods of different networks.
 func (s *railSubnets) usual() (most netip.Prefix, sure bool) {
 	if s.nodes < 2 {
 		return most, false
@@ -400,13 +406,13 @@ func reportSubnet(r *Report, n *Facts, rail int, nets map[netip.Prefix]bool, mos
 	switch isSwapped := len(other) > 0; {
 	case isSwapped != swapped:
 	case isSwapped:
-		r.Find("node "+n.Node, "rail %d is in %s, which is the subnet of rail %d on other nodes", rail, strings.Join(texts, ", "), other[0]).OnRail(rail)
+		r.Find("node "+n.Node, "rail %d has the subnet %s, which is the subnet of rail %d on other nodes", rail, strings.Join(texts, ", "), other[0]).OnRail(rail)
 	default:
-		r.Find("node "+n.Node, "rail %d is in %s, and in %s on most nodes", rail, strings.Join(texts, ", "), most).OnRail(rail)
+		r.Find("node "+n.Node, "rail %d has the subnet %s, and on most nodes the subnet %s", rail, strings.Join(texts, ", "), most).OnRail(rail)
 	}
 }
 
-// sortedPrefixes returns the keys of the map in order.
+// sortedPrefixes returns the keys of m, sorted by address and then by length.
 func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	return slices.SortedFunc(maps.Keys(m), func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
@@ -414,7 +420,8 @@ func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 }
 
 func checkDuplicates(f *Facts, r *Report) {
-	// Rails may be networks of their own with equal addresses; without rails, NICs of one name.
+	// Two rails may be separate networks that use the same addresses. Without rails, all NICs with
+	// the same name count as one network.
 	type place struct {
 		network string
 		address netip.Addr
@@ -430,7 +437,7 @@ func checkDuplicates(f *Facts, r *Report) {
 			if rail != nil {
 				at.network = fmt.Sprintf("rail %d", *rail)
 			}
-			if !slices.Contains(owners[at], owner) { // an interface can have it with two prefix lengths
+			if !slices.Contains(owners[at], owner) { // an interface can have the same address with two prefix lengths
 				owners[at] = append(owners[at], owner)
 			}
 		}

@@ -14,15 +14,15 @@ var cniRules = []Rule{
 	{
 		ID: "CNI-BINARY", Scope: NodeScope, Severity: Fail, Slow: true,
 		Expects:     "The plugins in the CNI directory are the files that rail-agent installed.",
-		Consequence: "Pods get NICs from another program, which does not know the ledger: NICs and addresses are lost when pods end.",
-		Cure:        "Find the program that replaced or removed the file (a DaemonSet that copies the reference plugins, a package), stop it, and restart rail-agent, which installs the plugin again. Or install the plugins with a prefix in their names.",
+		Consequence: "Another program gives NICs to pods. It does not write records in the ledger, so NICs and addresses are lost when pods end.",
+		Cure:        "Find and stop the program that replaced or removed the file. It may be a package, or a DaemonSet that copies the reference plugins. Then restart rail-agent, which installs the plugin again. Or install the plugins of rail-cni with a prefix in their names.",
 		Check:       checkBinaries,
 	},
 	{
 		ID: "CNI-MIX", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "All plugins of rail-cni on the node have the same version.",
-		Consequence: "One plugin may write state that another cannot read. An unfinished installation does not complete by itself.",
-		Cure:        "Restart rail-agent, which installs all plugins, and look at its log.",
+		Consequence: "One plugin may write state that another plugin cannot read. An installation that was interrupted does not complete by itself.",
+		Cure:        "Restart rail-agent, which installs all plugins. If the versions still differ, rail-agent's log has the reason.",
 		Check: func(f *Facts, r *Report) {
 			if f.CNI == nil {
 				return
@@ -31,7 +31,7 @@ var cniRules = []Rule{
 			var texts []string
 			versions := map[string]bool{}
 			for i := range binaries {
-				if b := &binaries[i]; b.Version != "" && (b.Installed == "" || b.Installed == b.SHA256) { // CNI-BINARY has the others
+				if b := &binaries[i]; b.Version != "" && (b.Installed == "" || b.Installed == b.SHA256) { // CNI-BINARY reports the other files
 					r.judged()
 					versions[b.Version] = true
 					texts = append(texts, path.Base(b.Path)+" "+b.Version)
@@ -45,8 +45,8 @@ var cniRules = []Rule{
 	{
 		ID: "CNI-MULTUS", Scope: NodeScope, Severity: Fail,
 		Expects:     "A node of Kubernetes has Multus 4.0 or newer.",
-		Consequence: "Without Multus no pod gets a second interface: the annotation with networks has no effect. rail-cni is not tested with older versions.",
-		Cure:        "Install Multus (its DaemonSet writes the first configuration in /etc/cni/net.d), or update it.",
+		Consequence: "Without Multus no pod gets a second interface: the pods' annotation of networks has no effect. With an older Multus rail-cni is not tested.",
+		Cure:        "Install Multus, or update it. The DaemonSet of Multus writes its configuration to /etc/cni/net.d.",
 		Check: func(f *Facts, r *Report) {
 			if f.CNI == nil || f.Kubelet == nil {
 				return
@@ -67,9 +67,9 @@ var cniRules = []Rule{
 	},
 	{
 		ID: "CNI-PRIMARY", Scope: NodeScope, Severity: Fail,
-		Expects:     "On a node with Multus, the configuration that is first by name is Multus' own. The runtime uses the first one.",
+		Expects:     "On a node with Multus, Multus' own configuration is the first by name in the directory of configurations. The runtime uses the first configuration.",
 		Consequence: "The runtime calls another plugin, and pods get no second interface.",
-		Cure:        "Remove the configurations that come before Multus' own, or let Multus write a file whose name sorts first (00-multus.conf).",
+		Cure:        "Remove the configurations whose names sort before Multus' configuration, or let Multus write a file whose name sorts first (00-multus.conf).",
 		Check: func(f *Facts, r *Report) {
 			if f.CNI == nil {
 				return
@@ -82,7 +82,7 @@ var cniRules = []Rule{
 			switch {
 			case !ok || version == "":
 			case primary == "":
-				r.Find("", "Multus %s is there, and the directory of configurations has none", version)
+				r.Find("", "Multus %s is installed, but the directory of configurations is empty", version)
 			case !strings.Contains(strings.ToLower(path.Base(primary)), "multus"):
 				r.Find("", "the runtime uses %s", primary)
 			}
@@ -100,15 +100,15 @@ func checkBinaries(f *Facts, r *Report) {
 			r.judged()
 		}
 		switch b := &binaries[i]; {
-		case b.Installed == "" || b.SHA256 == b.Installed: // others' plugins may be beside ours
+		case b.Installed == "" || b.SHA256 == b.Installed: // plugins of other projects may be in the same directory
 		case b.SHA256 == "":
-			r.Find(b.Path, "rail-agent installed it, and it is missing")
+			r.Find(b.Path, "rail-agent installed this file, but the file is missing")
 		default:
 			whose := "another program"
 			if b.RailCNI {
 				whose = strings.TrimSpace("rail-cni " + b.Version)
 			}
-			r.Find(b.Path, "it is %s: its SHA-256 sum is %.12s, and that of the installed file is %.12s", whose, b.SHA256, b.Installed)
+			r.Find(b.Path, "it is %s: its SHA-256 sum is %.12s, but rail-agent installed a file with the sum %.12s", whose, b.SHA256, b.Installed)
 		}
 	}
 }
@@ -117,8 +117,8 @@ var agentRules = []Rule{
 	{
 		ID: "AGENT-DOWN", Scope: NodeScope, Severity: Fail,
 		Expects:     "rail-agent runs on each node of Kubernetes.",
-		Consequence: "NICs of killed pods return only with the next ADD or railctl gc; device pools of the node disappear after five minutes; pods get no information about their rails.",
-		Cure:        "Look at the node's pod of the DaemonSet rail-agent (kubectl describe pod), and its log.",
+		Consequence: "NICs of killed pods return only with the next ADD or railctl gc. The node's device pools disappear after five minutes. Pods get no information about their rails.",
+		Cure:        "Look at the rail-agent pod of this node (kubectl describe pod) and at its log.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.Kubelet == nil {
 				return
@@ -132,8 +132,8 @@ var agentRules = []Rule{
 	{
 		ID: "AGENT-VERSION", Scope: NodeScope, Severity: Warn, Slow: true,
 		Expects:     "rail-agent and the plugins on the node have the same version.",
-		Consequence: "The agent may be unable to read what newer plugins write, or it has not installed its own plugins.",
-		Cure:        "Wait for the rollout of the DaemonSet, or see the agent's log, which says why it did not install the plugins.",
+		Consequence: "rail-agent may be unable to read what newer plugins write. Or rail-agent has not installed its own plugins.",
+		Cure:        "Wait until the rollout of the DaemonSet is complete. If the versions still differ, rail-agent's log says why it did not install the plugins.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.CNI == nil || f.Agent.absent() {
 				return
@@ -159,7 +159,7 @@ var agentRules = []Rule{
 		ID: "AGENT-RETURN", Scope: NodeScope, Severity: Fail,
 		Expects:     "rail-agent has ended the attachments of all dead pods.",
 		Consequence: "The NICs and addresses of these pods are not free.",
-		Cure:        "Run railctl gc, which says why the attachments cannot be ended.",
+		Cure:        "Run railctl gc on the node. It tries again to end the attachments, and prints the reason for each one that it cannot end.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.Agent.absent() {
 				return
@@ -172,9 +172,9 @@ var agentRules = []Rule{
 	},
 	{
 		ID: "IPAM-CRED", Scope: NodeScope, Severity: Fail,
-		Expects:     "The API server accepts the kubeconfig of the plugin whereabouts, even if another installer wrote it.",
-		Consequence: "No new pod of this node gets an address of whereabouts, so pods stay in ContainerCreating; addresses of pods that end wait to be freed.",
-		Cure:        "rail-agent replaces the kubeconfig by itself if whereabouts' installer wrote it and it leads to the agent's own pools. Otherwise renew the kubeconfig, or set whereabouts.replaceFiles in the chart.",
+		Expects:     "The API server accepts the kubeconfig of the plugin whereabouts. This also applies to a kubeconfig that another installer wrote.",
+		Consequence: "whereabouts cannot assign addresses on this node, so new pods stay in ContainerCreating. The addresses of pods that end are not freed until the kubeconfig works again.",
+		Cure:        "If the installer of whereabouts wrote the kubeconfig, and it leads to the same pools as rail-agent's own, wait: rail-agent replaces it. Otherwise renew the kubeconfig, or set whereabouts.replaceFiles in the chart.",
 		Check: func(f *Facts, r *Report) {
 			if f.Agent == nil || f.Agent.absent() {
 				return
@@ -194,9 +194,9 @@ var agentRules = []Rule{
 var kubeletRules = []Rule{
 	{
 		ID: "DP-SELECT", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each rail and each pool of the node file selects NICs of this node, and every NIC that it names exists.",
-		Consequence: "The node offers fewer NICs than it has, or none: pods stay Pending.",
-		Cure:        "Correct the node file: railctl nics lists the NICs, railctl rails discover proposes rails. To find a NIC that was renamed, use its PCI address or an alternative name.",
+		Expects:     "Each rail and each device pool in the node file selects at least one NIC of this node. Each NIC that the node file names exists.",
+		Consequence: "The node offers only a part of its NICs, or none. Pods that request a NIC can stay Pending.",
+		Cure:        "Correct the node file: railctl nics lists the NICs, and railctl rails discover proposes rails. If a NIC was renamed, find it in the list by its PCI address or by an alternative name.",
 		Check: func(f *Facts, r *Report) {
 			if f.NICs == nil {
 				return
@@ -206,7 +206,7 @@ var kubeletRules = []Rule{
 				r.judged()
 			}
 			for _, p := range problems {
-				if !strings.Contains(p, resource.Deprecated+": ") { // such a key still counts
+				if !strings.Contains(p, resource.Deprecated+": ") { // a deprecated key still has its effect
 					r.Find("", "%s", p).Part(p)
 				}
 			}
@@ -227,8 +227,8 @@ var kubeletRules = []Rule{
 	{
 		ID: "DP-DUP", Scope: NodeScope, Severity: Fail,
 		Expects:     "Only one device plugin serves each resource.",
-		Consequence: "The kubelet uses the plugin that registered last: the capacity changes suddenly, and a pod can get a device that another pod has.",
-		Cure:        "Remove the other device plugin, or the pool; railctl migrate devices prints the steps.",
+		Consequence: "The kubelet uses the device plugin that registered last. The capacity changes suddenly, and a pod can get a device that another pod has.",
+		Cure:        "Remove either the other device plugin or the pool in the node file. railctl migrate devices prints the steps.",
 		Check: func(f *Facts, r *Report) {
 			if f.Kubelet == nil {
 				return
@@ -248,29 +248,29 @@ var kubeletRules = []Rule{
 	},
 	{
 		ID: "DP-COUNT", Scope: NodeScope, Severity: Fail, API: true,
-		Expects:     "For each device pool, the node's capacity equals the number of the pool's devices, and the allocatable number is not larger.",
-		Consequence: "The scheduler places pods on nodes without a free NIC, or leaves NICs unused.",
-		Cure:        "See rail-agent's log and Events, which say why it did not register the resource. Restart rail-agent; if that does not help, restart the kubelet.",
+		Expects:     "For each device pool, the node's capacity is the number of devices in the pool, and the allocatable number is not larger than that.",
+		Consequence: "The scheduler places pods on the node although no NIC is free, or it leaves NICs unused.",
+		Cure:        "Look for the reason in rail-agent's log and Events. Restart rail-agent. If the numbers still differ, restart the kubelet.",
 		Check:       checkCounts,
 	},
 	{
 		ID: "DP-HCAMAX", Scope: NodeScope, Severity: Warn,
-		Expects:     "A shared pool has no more devices than the GID tables of its NICs allow. Each pod needs four entries, two for its address and two for its IPv6 link-local address, and the NIC itself needs some.",
-		Consequence: "The last pods start, but get no GID: they have an address, but no RDMA.",
-		Cure:        "Lower max in the pool (rdmaHcaMax in k8s-rdma-shared-dev-plugin's configuration), or spread pods over more NICs. Pods without IPv6 (net.ipv6.conf.all.disable_ipv6) take only two entries, so twice as many fit; the rule does not take this into account.",
+		Expects:     "A shared pool has no more devices than the GID tables of its NICs have room for. Each pod needs four entries: two for its address and two for its IPv6 link-local address. The NIC's own addresses need some entries as well.",
+		Consequence: "When the table is full, further pods start and have an address, but they get no GID. So they have no RDMA.",
+		Cure:        "Lower max in the pool (rdmaHcaMax in the configuration of k8s-rdma-shared-dev-plugin), or spread the pods over more NICs. If the pods have no IPv6 (net.ipv6.conf.all.disable_ipv6), each needs only two entries and twice as many fit. This rule does not know that, so ignore it in this case (--ignore DP-HCAMAX).",
 		Check:       checkHCAMax,
 	},
 	{
 		ID: "K8S-NFD", Scope: NodeScope, Severity: Warn, API: true,
-		Expects:     "If Node Feature Discovery labels the node, the node has the labels of its NVIDIA NICs (pci-15b3.present) and GPUs (pci-10de.present).",
-		Consequence: "Pods and DaemonSets that select nodes by these labels, such as those of NVIDIA's operators, do not run here.",
-		Cure:        "Add the PCI classes 02 and 03 to deviceClassWhitelist, and vendor to deviceLabelFields, in the configuration of Node Feature Discovery's worker.",
+		Expects:     "If Node Feature Discovery has put labels on the node, they include the labels of the node's NVIDIA NICs (pci-15b3.present) and GPUs (pci-10de.present).",
+		Consequence: "Pods and DaemonSets that select nodes by these labels do not run here. NVIDIA's operators select nodes in this way.",
+		Cure:        "In the configuration of Node Feature Discovery's worker, add the PCI classes 02 and 03 to deviceClassWhitelist, and add vendor to deviceLabelFields.",
 		Check:       checkLabels,
 	},
 }
 
-// serves reports whether a sign of another device plugin names the resource, with its prefix
-// or without, as a word of its own.
+// serves reports whether sign, which describes another device plugin, contains the resource's name
+// as a whole word. The name counts with and without its prefix.
 func serves(sign, name string) bool {
 	return slices.Contains(strings.FieldsFunc(sign, func(c rune) bool { return strings.ContainsRune(" ,:;()\"", c) }), name) ||
 		slices.Contains(strings.FieldsFunc(sign, func(c rune) bool { return strings.ContainsRune(" ,:;()\"/.", c) }), path.Base(name))
@@ -282,7 +282,7 @@ func checkCounts(f *Facts, r *Report) {
 	}
 	if f.Agent != nil {
 		if running, ok := Read(r, "agent running", f.Agent.Running); !ok || !running {
-			return // AGENT-DOWN says so
+			return // AGENT-DOWN reports it
 		}
 	}
 	pools, _ := Read(r, "pools", f.Kubelet.Pools)
@@ -295,7 +295,7 @@ func checkCounts(f *Facts, r *Report) {
 	for i := range pools {
 		p := &pools[i]
 		if slices.ContainsFunc(foreign, func(sign string) bool { return serves(sign, p.Resource) }) {
-			continue // DP-DUP says so
+			continue // DP-DUP reports it
 		}
 		r.judged()
 		if has := capacity[p.Resource]; has != p.Count {
@@ -342,7 +342,7 @@ func checkHCAMax(f *Facts, r *Report) {
 			}
 			r.judged()
 			if p.Count > int64(room.pods) {
-				r.Find("resource "+p.Resource, "it has %d devices, and the GID table of %s has %d entries, %d of them its own: room for %d pods", p.Count, name, room.size, room.own, room.pods).Part(name)
+				r.Find("resource "+p.Resource, "it has %d devices; the GID table of %s has %d entries, of which the NIC itself uses %d: room for %d pods", p.Count, name, room.size, room.own, room.pods).Part(name)
 				break
 			}
 		}
@@ -360,7 +360,8 @@ func checkLabels(f *Facts, r *Report) {
 	for key := range labels {
 		name, ok := strings.CutPrefix(key, prefix)
 		found = found || ok
-		// pci-<vendor>.present, or with a class before the vendor, or a device behind it.
+		// The label is pci-<vendor>.present. It can also have a class before the vendor, or a
+		// device after the vendor.
 		if pci, ok := strings.CutPrefix(name, "pci-"); ok && strings.HasSuffix(pci, ".present") {
 			for part := range strings.SplitSeq(strings.TrimSuffix(pci, ".present"), "_") {
 				present[part] = true
@@ -384,5 +385,6 @@ func checkLabels(f *Facts, r *Report) {
 	}
 }
 
-// absent reports whether it is known that the agent does not run, which is a rule of its own.
+// absent reports whether it is known that the agent does not run. The rule AGENT-DOWN reports this,
+// so other rules leave such an agent out.
 func (a *Agent) absent() bool { return a.Running.OK() && !a.Running.Value }

@@ -22,9 +22,9 @@ import (
 var configRules = []Rule{
 	{
 		ID: "CNI-NAD", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The plugins can read their configuration in each NetworkAttachmentDefinition.",
-		Consequence: "Each ADD of the network fails, and its pods stay in ContainerCreating.",
-		Cure:        "Correct the key or value that the evidence names; docs/reference/keys.md has all keys.",
+		Expects:     "Each plugin can read its configuration in the NetworkAttachmentDefinitions that name the plugin.",
+		Consequence: "Each ADD of the network fails, and the network's pods stay in ContainerCreating.",
+		Cure:        "Correct the key or value that the evidence names. docs/reference/keys.md lists all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				r.judged()
@@ -41,25 +41,25 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-TYPE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The type of each plugin and IPAM plugin in a network is not a misspelled name of a rail-cni plugin (one letter differs).",
-		Consequence: "The runtime looks for a plugin with the misspelled name, and each ADD of the network fails. No rule checks the plugin's configuration.",
-		Cure:        "Correct the type. If a plugin of another project has that name, ignore this rule (--ignore CNI-TYPE).",
+		Expects:     "No network misspells the type of a rail-cni plugin or IPAM plugin by one letter.",
+		Consequence: "The runtime looks for a plugin with the misspelled name, so each ADD of the network fails. The other rules do not check the plugin's configuration, because they do not know the type.",
+		Cure:        "Correct the type. If another project really has a plugin with that name, ignore this rule (--ignore CNI-TYPE).",
 		Check:       checkTypes,
 	},
 	{
 		ID: "CNI-FOREIGN-TYPE", Scope: ConfigScope, Severity: Fail,
-		Expects: "Each node on which pods of a network can run has a plugin of the network's type. If the network has keys that only rail-cni reads, the plugin is rail-cni's. " +
-			"Nodes without a plugin of rail-cni are not checked.",
-		Consequence: "Without the plugin each ADD of the network fails. The plugin of another project ignores the keys, or refuses them.",
-		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins): sriov, ib-sriov and ipoib are not installed by default. " +
-			"Or remove the keys, so that the other plugin does everything that the network requests.",
+		Expects: "Each node on which pods of a network can run has a plugin of the network's type. If the network has keys that only rail-cni's plugins read, this plugin is rail-cni's. " +
+			"The rule does not check nodes without any plugin of rail-cni.",
+		Consequence: "If there is no such plugin, each ADD of the network fails. If the plugin is another project's, it ignores or refuses the keys.",
+		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins). By default sriov, ib-sriov and ipoib are not installed. " +
+			"Or remove the keys from the network, if it does not need what they do.",
 		Check: checkForeignTypes,
 	},
 	{
 		ID: "CNI-KEY", Scope: ConfigScope, Severity: Warn,
-		Expects:     "A network has only keys that its plugins know.",
-		Consequence: "Plugins ignore unknown keys: a misspelled one has no effect.",
-		Cure:        "Correct the key, or remove it; docs/reference/keys.md has all keys.",
+		Expects:     "A network has no key that its plugins do not know.",
+		Consequence: "Plugins ignore unknown keys, so a misspelled key has no effect.",
+		Cure:        "Correct or remove the key. docs/reference/keys.md lists all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				for i := range n.plugins {
@@ -73,7 +73,7 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-VERSION", Scope: ConfigScope, Severity: Fail,
-		Expects:     "A network names a CNI version that the plugins support: for a list of plugins, 0.3.0 or newer.",
+		Expects:     "A network names a CNI version that the plugins support. A network with a list of plugins names 0.3.0 or newer.",
 		Consequence: "The runtime or the plugin refuses the configuration.",
 		Cure:        "Write \"cniVersion\": \"1.0.0\".",
 		Check: func(f *Facts, r *Report) {
@@ -83,17 +83,17 @@ var configRules = []Rule{
 				switch v := cmp.Or(n.version, "0.1.0"); {
 				case n.err != nil:
 				case !slices.Contains(known, v):
-					r.Find(n.config.Object(), "cniVersion is %q, and the plugins speak %s", v, strings.Join(known, ", "))
+					r.Find(n.config.Object(), "cniVersion is %q, but the plugins support only %s", v, strings.Join(known, ", "))
 				case n.list && slices.Index(known, v) < slices.Index(known, "0.3.0"):
-					r.Find(n.config.Object(), "it is a list of plugins, and cniVersion is %s", v)
+					r.Find(n.config.Object(), "the network has a list of plugins, but cniVersion is %s", v)
 				}
 			})
 		},
 	},
 	{
 		ID: "CNI-NETSTATUS", Scope: ConfigScope, Severity: Warn,
-		Expects:     "A network names a CNI version whose results name the interface: 0.3.0 or newer.",
-		Consequence: "Multus writes no entry of the network in the pod's network-status: programs that read it do not find the rail, and whereabouts' own reconciler, if it runs, frees the address of the running pod.",
+		Expects:     "A network names the CNI version 0.3.0 or newer. From this version on, a plugin's result names the interface.",
+		Consequence: "Multus writes no entry for the network into the pod's network-status, so programs that read network-status do not find the rail. If whereabouts' own reconciler runs, it frees the address although the pod still runs.",
 		Cure:        "Write \"cniVersion\": \"1.0.0\". A network without the key has version 0.1.0.",
 		Check: func(f *Facts, r *Report) {
 			known := version.All.SupportedVersions()
@@ -101,16 +101,16 @@ var configRules = []Rule{
 				r.judged()
 				v := cmp.Or(n.version, "0.1.0")
 				if i := slices.Index(known, v); n.err == nil && !n.list && i >= 0 && i < slices.Index(known, "0.3.0") {
-					r.Find(n.config.Object(), "its results have version %s and name no interface", v)
+					r.Find(n.config.Object(), "its CNI version is %s, whose results do not name the interface", v)
 				}
 			})
 		},
 	},
 	{
 		ID: "CNI-CHAIN", Scope: ConfigScope, Severity: Fail,
-		Expects:     "In a list of plugins, host-device, macvlan or ipoib is the first plugin and occurs once, and rdma comes after the plugin that makes the interface.",
+		Expects:     "In a list of plugins, the plugin that makes the interface (host-device, macvlan or ipoib) comes first and occurs once. The plugin rdma comes after it.",
 		Consequence: "Each ADD of the network fails.",
-		Cure:        "Put the plugin that makes the interface first. After host-device, macvlan and ipoib of rail-cni the plugin rdma is not needed.",
+		Cure:        "Put the plugin that makes the interface first. If that plugin is rail-cni's host-device, macvlan or ipoib, you can remove rdma: it is not needed.",
 		Check: func(f *Facts, r *Report) {
 			eachNetwork(f, r, func(n *network) {
 				for i := range n.plugins {
@@ -119,7 +119,7 @@ var configRules = []Rule{
 					}
 					switch p := &n.plugins[i]; {
 					case p.kind == "rdma" && i == 0:
-						r.Find(n.config.Object(), "%s is the first plugin, but works only after the one that makes the interface", p.name)
+						r.Find(n.config.Object(), "%s is the first plugin, but works only after the plugin that makes the interface", p.name)
 					case p.kind != "" && p.kind != "rdma" && i > 0:
 						r.Find(n.config.Object(), "%s makes the interface, but comes after %s", p.name, n.plugins[i-1].name)
 					}
@@ -129,28 +129,28 @@ var configRules = []Rule{
 	},
 	{
 		ID: "CNI-MODE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The networks fit the node's RDMA mode: in exclusive mode no macvlan requires RDMA, and a network with another project's sriov has the plugin rdma behind it.",
-		Consequence: "The pod has an interface, but no RDMA device; with \"rdma\": \"required\" each ADD fails.",
-		Cure:        "In exclusive mode lend whole NICs with host-device, and put rdma after sriov-cni's sriov; or set the mode to shared (docs/guide/rdma-modes.md), or \"rdma\": \"off\" in the network.",
+		Expects:     "The networks fit the node's RDMA mode. In exclusive mode no macvlan network requires RDMA, and a network with another project's plugin sriov has the plugin rdma after sriov.",
+		Consequence: "The pod has an interface, but no RDMA device. With \"rdma\": \"required\" each ADD fails instead.",
+		Cure:        "To keep exclusive mode, lend whole NICs with host-device instead of macvlan, and put the plugin rdma after sriov-cni's sriov. Or set the mode to shared (docs/guide/rdma-modes.md). Or, if the network needs no RDMA, write \"rdma\": \"off\" into it.",
 		Check:       checkNetworkModes,
 	},
 	{
 		ID: "CNI-DEVICE", Scope: ConfigScope, Severity: Warn,
 		Expects:     "No two networks of a namespace lend the same NIC, and no macvlan network uses a NIC that another network lends.",
-		Consequence: "Only one pod at a time can use these networks: a second one does not start.",
-		Cure:        "Name another NIC in one of the networks. If the networks are for different pods that do not run at the same time, ignore this rule (--ignore CNI-DEVICE).",
+		Consequence: "Only one pod at a time can use these networks. A second pod does not start.",
+		Cure:        "Name another NIC in one of the networks. If the pods of these networks never run at the same time, ignore this rule (--ignore CNI-DEVICE).",
 		Check:       checkSameDevice,
 	},
 	{
 		ID: "CNI-NIC", Scope: ConfigScope, Severity: Warn,
-		Expects:     "Each network selects a NIC, and a node has the NIC or the rail that the network names.",
-		Consequence: "Each ADD of the network fails: there is no such NIC.",
-		Cure:        "railctl nics lists the NICs with all their names, and railctl generate nads writes the networks.",
+		Expects:     "Each network selects a NIC. If the network names a NIC or a rail, at least one node has it.",
+		Consequence: "Each ADD of the network fails, because the plugin finds no NIC.",
+		Cure:        "Correct the NIC or the rail in the network. railctl nics lists the NICs with all their names. railctl generate nads writes networks that fit the node.",
 		Check:       checkSelectedNICs,
 	},
 	{
 		ID: "CNI-MTU", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The MTU of a macvlan network is at most the MTU of the NIC below.",
+		Expects:     "The MTU of a macvlan network is at most the MTU of the NIC on which the macvlan lies.",
 		Consequence: "Each ADD of the network fails.",
 		Cure:        "Remove \"mtu\" from the network, so that the macvlan gets the NIC's MTU, or raise the NIC's MTU.",
 		Check: func(f *Facts, r *Report) {
@@ -165,7 +165,7 @@ var configRules = []Rule{
 				for _, nic := range byName[p.macvlan.Master] {
 					r.judged()
 					if mtu, ok := Read(r, nic.label()+" mtu", nic.MTU); ok && p.macvlan.MTU > mtu {
-						r.Find(n.config.Object(), "its mtu is %d, and that of %s is %d", p.macvlan.MTU, p.macvlan.Master, mtu)
+						r.Find(n.config.Object(), "its mtu is %d, but the MTU of %s is %d", p.macvlan.MTU, p.macvlan.Master, mtu)
 						return
 					}
 				}
@@ -174,9 +174,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IB-NAD-PKEY", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The port that an ipoib network names is a member of the network's partition.",
-		Consequence: "Each ADD of the network fails on that node until the port is a member.",
-		Cure:        "Make the port a member in the subnet manager's partitions, or correct \"pkey\".",
+		Expects:     "The InfiniBand port that an ipoib network names is a member of the network's partition.",
+		Consequence: "On this node each ADD of the network fails until the port is a member of the partition.",
+		Cure:        "Make the port a member of the partition in the subnet manager's configuration, or correct \"pkey\" in the network.",
 		Check: func(f *Facts, r *Report) {
 			eachIPoIBPort(f, r, func(n *network, p *plugin, nic *NIC, port *Port) {
 				if p.ipoib.PKey == 0 {
@@ -195,9 +195,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IB-MTU", Scope: ConfigScope, Severity: Warn,
-		Expects:     "An ipoib network in its master's partition has an MTU of at most the master's MTU, which the partition's multicast group limits.",
-		Consequence: "The pods' interfaces have the smaller MTU. Above the port's own maximum each ADD fails.",
-		Cure:        "Remove \"mtu\" from the network. Or raise the group's MTU in the subnet manager's partitions (mtu=5 is 4096 bytes), and restart the subnet manager.",
+		Expects:     "If an ipoib network is in its master's partition, its MTU is at most the master's MTU. The partition's multicast group limits the master's MTU.",
+		Consequence: "The pods' interfaces get the master's smaller MTU. If the network's MTU is also larger than the port's maximum, each ADD fails.",
+		Cure:        "Remove \"mtu\" from the network. Or raise the MTU of the partition's multicast group in the subnet manager's configuration (mtu=5 is 4096 bytes), and restart the subnet manager.",
 		Check: func(f *Facts, r *Report) {
 			eachIPoIBPort(f, r, func(n *network, p *plugin, nic *NIC, port *Port) {
 				if p.ipoib.MTU == 0 {
@@ -212,30 +212,30 @@ var configRules = []Rule{
 				}
 				r.judged()
 				if p.ipoib.MTU > mtu {
-					r.Find(n.config.Object(), "its mtu is %d, and that of %s is %d", p.ipoib.MTU, nic.label(), mtu)
+					r.Find(n.config.Object(), "its mtu is %d, but the MTU of %s is %d", p.ipoib.MTU, nic.label(), mtu)
 				}
 			})
 		},
 	},
 	{
 		ID: "CNI-RESOURCE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "The resource that a NetworkAttachmentDefinition names (k8s.v1.cni.cncf.io/resourceName) is offered by one of the known device pools.",
+		Expects:     "One of the known device pools offers the resource that a NetworkAttachmentDefinition names (annotation k8s.v1.cni.cncf.io/resourceName).",
 		Consequence: "Pods that request the resource stay Pending, and Multus passes no device to the network.",
-		Cure:        "Correct the annotation or the pool's name; perRail pools have one resource for each rail, NAME_rail_0.",
+		Cure:        "Correct the annotation or the pool's name. A pool with the mode perRail has one resource for each rail: NAME_rail_0, NAME_rail_1, and so on.",
 		Check:       checkResources,
 	},
 	{
 		ID: "CNI-ANNOTATION", Scope: ConfigScope, Severity: Fail, API: true,
-		Expects:     "A pod that asks for networks does so by the annotation k8s.v1.cni.cncf.io/networks.",
-		Consequence: "Multus ignores other keys. The pod starts without its rails, and no Event says so.",
-		Cure:        "Rename the key in the pod's template, and create the pod again.",
+		Expects:     "A pod that asks for networks uses the annotation k8s.v1.cni.cncf.io/networks.",
+		Consequence: "Multus ignores any other key. The pod starts without its rails, and no Event reports the problem.",
+		Cure:        "Rename the annotation in the pod's template, and create the pod again.",
 		Check:       checkRequests,
 	},
 	{
 		ID: "IPAM-RAILS", Scope: ConfigScope, Severity: Fail,
-		Expects:     "A network with ${rail} has valid addresses for each rail: ranges that do not overlap, gateways within them, and with sameHost ranges of equal size. A network with sameHost has a block_size or the local store.",
-		Consequence: "An ADD on such a rail fails.",
-		Cure:        "Put ${rail} into the network part of the range, as in 10.${rail}.0.0/16, and into the gateway (docs/guide/rails.md). Give a network with sameHost a block_size.",
+		Expects:     "A network with ${rail} has valid addresses for each rail. The ranges of its rails do not overlap, and each gateway is in the range of its rail. A network with sameHost has ranges of equal size, and it has a block_size or uses the local store.",
+		Consequence: "Each ADD on a rail without valid addresses fails.",
+		Cure:        "Put ${rail} into the network part of the range, for example 10.${rail}.0.0/16, and also into the gateway (docs/guide/rails.md). If the network has sameHost, give it a block_size.",
 		Check: func(f *Facts, r *Report) {
 			eachPlugin(f, r, func(n *network, p *plugin) {
 				if p.common != nil && p.common.Varies() {
@@ -259,15 +259,15 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IPAM-GW", Scope: ConfigScope, Severity: Fail,
-		Expects:     "No pool gives the address of its gateway to a pod.",
-		Consequence: "The pod has the router's address: the traffic of all pods on the rail goes to that pod, or is lost.",
-		Cure:        "Remove allow_gateway, or add the gateway to \"exclude\". whereabouts of rail-cni never assigns the gateway; upstream's does.",
+		Expects:     "No address pool can assign the address of its gateway to a pod.",
+		Consequence: "A pod can get the router's address. Then the traffic of all pods on the rail goes to that pod, or is lost.",
+		Cure:        "Remove allow_gateway, or add the gateway to \"exclude\". Without allow_gateway, rail-cni's whereabouts never assigns the gateway, but upstream's whereabouts does.",
 		Check:       checkGateways,
 	},
 	{
 		ID: "IPAM-GWNET", Scope: ConfigScope, Severity: Warn,
 		Expects:     "The gateway of a network is in the subnet of its range.",
-		Consequence: "The pod cannot reach the gateway, and the kernel refuses routes through it.",
+		Consequence: "The pod cannot reach the gateway, and the kernel refuses routes through the gateway.",
 		Cure:        "Correct \"gateway\" or \"range\".",
 		Check: func(f *Facts, r *Report) {
 			eachPool(f, r, func(n *network, _ *plugin, p *pool) {
@@ -289,16 +289,16 @@ var configRules = []Rule{
 	},
 	{
 		ID: "IPAM-GWROUTE", Scope: ConfigScope, Severity: Warn,
-		Expects:     "If pods need the gateway of a network, the network has routes or its own table (routing mode source). Pods need it if each node has its own subnet, or if the node file has \"fabric: routed\".",
-		Consequence: "The gateway has no effect: on this rail the pod reaches only its own subnet, and no pod of another node or rail.",
-		Cure:        "Add \"routes\" to \"ipam\", or \"routing\": {\"mode\": \"source\"} to the network; or remove the gateway.",
+		Expects:     "If pods need the gateway of a network, the network has routes or its own routing table (routing mode source). Pods need the gateway if each node has its own subnet, or if the node file has \"fabric: routed\".",
+		Consequence: "The gateway has no effect. On this rail a pod reaches only its own subnet, so it does not reach pods of other nodes or of other rails.",
+		Cure:        "Add either \"routes\" to \"ipam\" or \"routing\": {\"mode\": \"source\"} to the network. If pods do not need the gateway, remove it.",
 		Check:       checkGatewayRoutes,
 	},
 	{
 		ID: "IPAM-EMPTY", Scope: ConfigScope, Severity: Fail,
-		Expects:     "Each range has an address to assign.",
+		Expects:     "Each range has at least one address that can be assigned.",
 		Consequence: "Each ADD of the network fails.",
-		Cure:        "Use a larger range, or exclude less of it.",
+		Cure:        "Use a larger range, or exclude fewer of its addresses.",
 		Check: func(f *Facts, r *Report) {
 			eachPool(f, r, func(n *network, _ *plugin, p *pool) {
 				r.judged()
@@ -317,22 +317,22 @@ var configRules = []Rule{
 	{
 		ID: "IPAM-OVERLAP", Scope: ConfigScope, Severity: Warn,
 		Expects:     "The ranges of two pools do not overlap.",
-		Consequence: "A pod with both networks has two routes to the same address. With \"store\": \"local\", or with enable_overlapping_ranges false, two pods can get the same address.",
-		Cure:        "Give each network its own range, or give both the same range, which makes one pool. If the networks are not connected, set network_name.",
+		Consequence: "A pod with both networks has two routes to the same address. If \"store\" is \"local\" or enable_overlapping_ranges is false, two pods can also get the same address.",
+		Cure:        "Give each network its own range. Or give both networks the same range, so that they use one pool. If the networks are not connected, set a different network_name in each.",
 		Check:       checkOverlaps,
 	},
 	{
 		ID: "IPAM-NETS", Scope: ConfigScope, Severity: Fail,
 		Expects:     "No range overlaps with the networks of the cluster: pods, services, nodes.",
-		Consequence: "Pods with the network do not reach these pods, services or nodes: the packets to them leave by the rail.",
-		Cure:        "Use another range.",
+		Consequence: "Pods with the network do not reach the pods, services or nodes whose addresses overlap, because packets to these addresses leave by the rail.",
+		Cure:        "Use a range that does not overlap with these networks.",
 		Check:       checkClusterNetworks,
 	},
 	{
 		ID: "NODE-FILE", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The node file can be read, and has no unknown key.",
-		Consequence: "No plugin lends a NIC on the node: if only a part of the file were used, a NIC that the file forbids could be lent.",
-		Cure:        "Correct the key or value that the evidence names; docs/reference/node-file.md has all keys.",
+		Expects:     "The node file can be read and has no unknown key.",
+		Consequence: "No plugin lends a NIC on the node. The plugins do not use only the readable part of the file, because the unreadable part may forbid a NIC.",
+		Cure:        "Correct the key or value that the evidence names. docs/reference/node-file.md lists all keys.",
 		Check: func(f *Facts, r *Report) {
 			eachConfig(f, r, NodeFile, func(c *Config) {
 				r.judged()
@@ -344,9 +344,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "DP-CONFIG", Scope: ConfigScope, Severity: Fail,
-		Expects:     "The configurations of device plugins (k8s-rdma-shared-dev-plugin, sriov-network-device-plugin) can be read.",
-		Consequence: "The device plugin does not start, or rail-agent does not use the pools of the file.",
-		Cure:        "Correct what the evidence names.",
+		Expects:     "Each configuration of a device plugin (k8s-rdma-shared-dev-plugin, sriov-network-device-plugin) can be read.",
+		Consequence: "The device plugin does not start. If the node file names the configuration, rail-agent does not use its pools.",
+		Cure:        "Correct the mistake that the evidence describes.",
 		Check: func(f *Facts, r *Report) {
 			eachDevicePlugin(f, r, func(c *Config, _ *resource.Config, err error) {
 				r.judged()
@@ -358,9 +358,9 @@ var configRules = []Rule{
 	},
 	{
 		ID: "DP-KEY", Scope: ConfigScope, Severity: Warn,
-		Expects:     "Each key in the configurations of device plugins has an effect.",
-		Consequence: "A misspelled selector selects nothing, or more NICs than intended.",
-		Cure:        "Correct the key, or remove it.",
+		Expects:     "Each key in the configuration of a device plugin has an effect.",
+		Consequence: "A key without an effect may be misspelled. A misspelled selector selects either nothing or more NICs than intended.",
+		Cure:        "Correct or remove the key.",
 		Check: func(f *Facts, r *Report) {
 			eachDevicePlugin(f, r, func(c *Config, conf *resource.Config, err error) {
 				if err != nil {
@@ -376,17 +376,17 @@ var configRules = []Rule{
 	{
 		ID: "DP-IFNAMES", Scope: ConfigScope, Severity: Fail,
 		Expects:     "Each name in ifNames of a device pool is the name of a NIC.",
-		Consequence: "The resource has fewer devices than intended, or none. k8s-rdma-shared-dev-plugin also loses NICs while they are in pods, and knows no alternative names.",
-		Cure:        "Use the names that railctl nics prints, or select NICs by properties that do not change (vendors, drivers, rails).",
+		Consequence: "The resource has fewer devices than intended, or none. k8s-rdma-shared-dev-plugin does not know alternative names, and it loses a NIC while the NIC is in a pod.",
+		Cure:        "Use the names that railctl nics prints. Or select the NICs by properties that do not change (vendors, drivers, rails).",
 		Check:       checkIfNames,
 	},
 }
 
-// first reports whether the pool is the first of the plugin's: findings that hold for each
-// rail are told once.
+// first reports whether p is the first pool of the plugin. A rule whose finding holds for every
+// rail reports it only for the first pool.
 func (p *pool) first(of *plugin) bool { return p == &of.addresses[0] }
 
-// eachPool calls do for each pool of addresses of the networks.
+// eachPool calls do for each address pool of each network.
 func eachPool(f *Facts, r *Report, do func(*network, *plugin, *pool)) {
 	eachPlugin(f, r, func(n *network, p *plugin) {
 		for i := range p.addresses {
@@ -406,7 +406,8 @@ func eachDevicePlugin(f *Facts, r *Report, do func(*Config, *resource.Config, er
 	})
 }
 
-// eachPoolConfig calls do for each device pool, of the node file and of device plugins.
+// eachPoolConfig calls do for each device pool in the node file and in the configurations of device
+// plugins.
 func eachPoolConfig(f *Facts, r *Report, do func(*Config, *resource.PoolConfig)) {
 	each := func(c *Config, conf *resource.Config) {
 		for i := range conf.PoolConfigs {
@@ -452,7 +453,7 @@ func (p *plugin) unknownKeys() []string {
 	return found
 }
 
-// below returns the keys of an object, without its name.
+// below returns the keys that begin with the object's name and a dot, without this prefix.
 func below(object string, keys []string) []string {
 	var all []string
 	for _, key := range keys {
@@ -463,9 +464,9 @@ func below(object string, keys []string) []string {
 	return all
 }
 
-// unknownIn returns a sentence for each key of the object that is not known. As in
-// encoding/json, the case of keys does not matter. Of keys of objects and lists the name
-// before the first dot counts.
+// unknownIn returns a sentence for each key of the object that is not among the known keys. As in
+// encoding/json, the case of a key does not matter. If a known key has dots, only the name before
+// the first dot is compared.
 func unknownIn(where string, object map[string]json.RawMessage, known []string) []string {
 	tops := map[string]bool{}
 	for _, key := range known {
@@ -524,17 +525,19 @@ func checkNetworkModes(f *Facts, r *Report) {
 	})
 }
 
-// isOurs reports whether the plugin installed under this name is rail-cni's and not another project's.
+// isOurs reports whether the plugin that is installed under this name is rail-cni's. It returns
+// false if this is not known.
 func (f *Facts) isOurs(plugin string) bool {
 	if f.CNI == nil {
 		return false
 	}
-	// Without the fact the plugin is taken for another project's, so Read, which reports a missing fact, is not used.
+	// Read is not used here, because it would note a missing fact. Without the fact, the plugin counts as another
+	// project's.
 	return slices.ContainsFunc(f.CNI.Binaries.Value, func(b Binary) bool { return b.RailCNI && filepath.Base(b.Path) == plugin })
 }
 
-// selected returns what the plugin selects its NIC by on the host, "" for a rail or a device
-// of the kubelet.
+// selected returns the name or PCI address by which the plugin selects its NIC on the host. It
+// returns "" if the plugin selects the NIC by its rail, or if the kubelet chooses the device.
 func (p *plugin) selected() string {
 	switch {
 	case p.hostDevice != nil && p.hostDevice.Device != "":
@@ -549,7 +552,8 @@ func (p *plugin) selected() string {
 	return ""
 }
 
-// sharedRDMA returns the key "rdma" of a plugin whose pods share a NIC of the host, "" for another.
+// sharedRDMA returns the value of the key "rdma" if pods of the plugin share a NIC of the host. For
+// any other plugin it returns "".
 func (p *plugin) sharedRDMA() string {
 	switch {
 	case p.macvlan != nil && !p.macvlan.LinkInContainer:
@@ -563,7 +567,7 @@ func (p *plugin) sharedRDMA() string {
 // takesNIC reports whether the plugin lends a NIC, or makes a child interface on one.
 func (p *plugin) takesNIC() bool { return p.hostDevice != nil || p.macvlan != nil || p.ipoib != nil }
 
-// policy returns what the plugin has about routes.
+// policy returns the routing policy in the plugin's configuration.
 func (p *plugin) policy() netconf.RoutingPolicy {
 	switch {
 	case p.hostDevice != nil:
@@ -576,7 +580,7 @@ func (p *plugin) policy() netconf.RoutingPolicy {
 	return netconf.RoutingPolicy{}
 }
 
-// eachIPoIBPort calls do with the InfiniBand ports that each ipoib network names by its master.
+// eachIPoIBPort calls do for each ipoib plugin and each InfiniBand port of the plugin's master.
 func eachIPoIBPort(f *Facts, r *Report, do func(*network, *plugin, *NIC, *Port)) {
 	byName, ok := nicsForConfigs(f, r)
 	if !ok {
@@ -597,13 +601,13 @@ func eachIPoIBPort(f *Facts, r *Report, do func(*network, *plugin, *NIC, *Port))
 	})
 }
 
-// selectsNone reports whether the plugin is host-device, and has nothing that selects a NIC.
+// selectsNone reports whether the plugin is host-device and its configuration selects no NIC.
 func (p *plugin) selectsNone() bool {
 	h := p.hostDevice
 	return h != nil && h.Device == "" && h.HWAddr == "" && h.KernelPath == "" && len(h.IDs()) == 0 && h.Rail.Number == nil
 }
 
-// rail returns the rail that the NIC must have.
+// rail returns the rail that the plugin's NIC must have.
 func (p *plugin) rail() netconf.Rail {
 	switch {
 	case p.hostDevice != nil:
@@ -646,7 +650,7 @@ func checkSameDevice(f *Facts, r *Report) {
 				continue
 			}
 			if other := lender[u.namespace]; other != "" {
-				r.Find(u.object, "it lends %s, as %s does", name, other)
+				r.Find(u.object, "it lends %s, which %s also lends", name, other)
 			}
 			lender[u.namespace], first = u.object, cmp.Or(first, u.object)
 		}
@@ -673,7 +677,7 @@ func checkSelectedNICs(f *Facts, r *Report) {
 	}
 	eachPlugin(f, r, func(n *network, p *plugin) {
 		if p.selectsNone() && n.config.Resource == "" {
-			r.Find(n.config.Object(), "%s selects no NIC: it has neither a device nor a rail, and the NetworkAttachmentDefinition no resource", p.name)
+			r.Find(n.config.Object(), "%s selects no NIC: it names neither a device nor a rail, and the NetworkAttachmentDefinition names no resource", p.name)
 			return
 		}
 		rail := p.rail()
@@ -750,8 +754,8 @@ func checkGateways(f *Facts, r *Report) {
 	})
 }
 
-// checkGatewayRoutes judges the networks whose pods need their gateway. Where all pods of a rail
-// are in one subnet, "gateway" keeps the router's address free, and does nothing else.
+// checkGatewayRoutes judges the networks whose pods need the gateway. If all pods of a rail are in
+// one subnet, they do not need it: then "gateway" only keeps the router's address free.
 func checkGatewayRoutes(f *Facts, r *Report) {
 	routed := false
 	eachConfig(f, r, NodeFile, func(c *Config) {
@@ -765,13 +769,13 @@ func checkGatewayRoutes(f *Facts, r *Report) {
 			r.judged()
 		}
 		if pool.conf.Gateway.IsValid() && len(pool.conf.Routes) == 0 && !source && (routed || ofNode) && (pool.rail == nil || pool.first(p)) {
-			r.Find(n.config.Object(), "it has the gateway %s and no routes", pool.conf.Gateway)
+			r.Find(n.config.Object(), "it has the gateway %s, but no routes", pool.conf.Gateway)
 		}
 	})
 }
 
-// spans returns what the pools of all networks assign. Equal ones, of one pool, are there
-// once.
+// spans returns the spans of addresses that the pools of all networks assign. If several networks
+// use the same pool, its span is returned once.
 func spans(f *Facts, r *Report) []span {
 	var all []span
 	seen := map[span]bool{}
@@ -795,16 +799,16 @@ func spans(f *Facts, r *Report) []span {
 func checkOverlaps(f *Facts, r *Report) {
 	all := spans(f, r)
 	if len(all) > 1 {
-		r.judged() // they are compared
+		r.judged() // the spans are compared
 	}
-	var furthest *span // of those before, which overlaps with the next one if any does
+	var furthest *span // the earlier span that ends last: if any earlier span overlaps with the next span, this one does
 	for i := range all {
 		s := &all[i]
 		if furthest == nil || furthest.space != s.space || furthest.First.BitLen() != s.First.BitLen() {
 			furthest = s
 			continue
 		}
-		// Ranges with one prefix are in one pool, which assigns an address once.
+		// Ranges with the same prefix are one pool, which assigns each address only once.
 		if furthest.prefix != s.prefix && s.Overlaps(furthest.Range) {
 			r.Find(s.owner, "its addresses %s-%s overlap with %s-%s of %s", s.First, s.Last, furthest.First, furthest.Last, furthest.owner)
 		}
@@ -814,7 +818,7 @@ func checkOverlaps(f *Facts, r *Report) {
 	}
 }
 
-// clusterNetworks are the keys of [Configs.Networks], with the reasons why one can be missing.
+// clusterNetworks has each key of [Configs.Networks], with the reason why the key can be missing.
 var clusterNetworks = map[string]string{
 	"nodes":    "no node has an InternalIP",
 	"pods":     "no node has a podCIDR: the network plugin assigns addresses by itself",
@@ -878,7 +882,7 @@ func checkIfNames(f *Facts, r *Report) {
 	})
 }
 
-// NetworksKey is the annotation by which a pod asks Multus for networks.
+// NetworksKey is the annotation that a pod uses to ask Multus for networks.
 const NetworksKey = "k8s.v1.cni.cncf.io/networks"
 
 func checkRequests(f *Facts, r *Report) {
@@ -889,7 +893,7 @@ func checkRequests(f *Facts, r *Report) {
 	for _, pod := range slices.Sorted(maps.Keys(pods)) {
 		r.judged()
 		if !slices.Contains(pods[pod], NetworksKey) {
-			r.Find("pod "+pod, "it has the annotation %s, not %s", strings.Join(pods[pod], ", "), NetworksKey)
+			r.Find("pod "+pod, "it has the annotation %s instead of %s", strings.Join(pods[pod], ", "), NetworksKey)
 		}
 	}
 }

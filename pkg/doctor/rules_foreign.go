@@ -18,8 +18,9 @@ var (
 	ourIPAMKeys = []string{"allocation", "store", "block_size", "sameHost", "prefix"}
 )
 
-// checkForeignTypes judges networks by the files of plugins on the nodes that can run their pods. Many a node has sriov or
-// ipoib of another project on purpose: that is found only if the network has keys that the other does not read.
+// checkForeignTypes compares each network with the plugin files on the nodes that can run the network's pods. On many
+// nodes another project's sriov or ipoib is intended. So such a plugin is reported only if the network has keys that
+// only rail-cni's plugin reads.
 func checkForeignTypes(f *Facts, r *Report) {
 	nodes := []*Facts{f}
 	if f.CNI == nil {
@@ -38,7 +39,7 @@ func checkForeignTypes(f *Facts, r *Report) {
 		files[i] = n.pluginFiles(r)
 	}
 	eachNetwork(f, r, func(n *network) {
-		found := map[string][]string{} // the names of the nodes, by what is wrong there
+		found := map[string][]string{} // for each problem, the names of the nodes that have it
 		for i, node := range nodes {
 			if len(files[i]) == 0 || !n.isFor(node, r) {
 				continue
@@ -72,19 +73,20 @@ func checkForeignTypes(f *Facts, r *Report) {
 	})
 }
 
-// wrongWith returns what is wrong with the plugin's file for a network with these keys of ours, "" for nothing.
+// wrongWith returns the reason why the plugin's file is wrong for a network that has these keys of rail-cni. It returns
+// "" if the file is not wrong.
 func wrongWith(file *Binary, name string, keys []string) string {
 	switch {
 	case file == nil:
 		return "there is no plugin " + name
-	case file.RailCNI, file.Installed != "", len(keys) == 0: // CNI-BINARY has a file that was replaced
+	case file.RailCNI, file.Installed != "", len(keys) == 0: // CNI-BINARY reports a file that was replaced
 		return ""
 	}
 	return fmt.Sprintf("the plugin %s is not rail-cni's, and does not read %s", name, strings.Join(keys, ", "))
 }
 
-// pluginFiles returns the files of plugins on the node by their names, none if none is rail-cni's: the node is not for its
-// networks.
+// pluginFiles returns the plugin files on the node, by their names. It returns none if none of them is rail-cni's,
+// because then the node is not meant for networks of rail-cni.
 func (f *Facts) pluginFiles(r *Report) map[string]*Binary {
 	binaries, _ := Read(r, "plugins", f.CNI.Binaries)
 	if !slices.ContainsFunc(binaries, func(b Binary) bool { return b.RailCNI }) {
@@ -100,8 +102,8 @@ func (f *Facts) pluginFiles(r *Report) map[string]*Binary {
 	return files
 }
 
-// isFor reports whether pods with the network can run on the node: it has the network's resource, or the NIC or the rail
-// that the network names.
+// isFor reports whether pods with the network can run on the node. They can if the node offers the network's resource,
+// or has the NIC or the rail that the network names.
 func (n *network) isFor(node *Facts, r *Report) bool {
 	if n.config.Resource != "" {
 		if node.Kubelet == nil {
@@ -129,10 +131,11 @@ func (n *network) isFor(node *Facts, r *Report) bool {
 	})
 }
 
-// keysOfOurs returns the plugin's keys, and the variables of its addresses, that only rail-cni reads.
+// keysOfOurs returns the keys of the plugin's configuration that only rail-cni reads. It also
+// returns the variables in the addresses, which only rail-cni replaces.
 func (p *plugin) keysOfOurs() []string {
 	ours := ourKeys
-	if p.kind == "ib-sriov" { // whose "pkey" is ib-sriov-cni's
+	if p.kind == "ib-sriov" { // ib-sriov-cni also reads "pkey"
 		ours = slices.DeleteFunc(slices.Clone(ours), func(key string) bool { return key == "pkey" })
 	}
 	found := keysIn(p.raw, ours)
@@ -152,7 +155,8 @@ func ipamKeysOfOurs(raw []byte) []string {
 	return keysIn(conf.IPAM, ourIPAMKeys)
 }
 
-// keysIn returns those of the keys that the object has. Their case does not matter, as in encoding/json.
+// keysIn returns the elements of keys that are keys of the JSON object in raw. As in encoding/json, the case of a key
+// does not matter.
 func keysIn(raw []byte, keys []string) []string {
 	var object map[string]json.RawMessage
 	_ = json.Unmarshal(raw, &object)

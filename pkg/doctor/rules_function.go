@@ -8,21 +8,23 @@ import (
 var functionRules = []Rule{
 	{
 		ID: "VF-STALE", Scope: NodeScope, Severity: Warn,
-		Expects: "A free virtual function has no VLAN, trust off and spoof check on, if most other free functions of its physical function have these settings. " +
-			"Functions that the host uses are not checked.",
-		Consequence: "The next pod gets the function with the old settings, unless its network sets others: it is in another VLAN, " +
-			"or may take other MACs.",
-		Cure: "If an attachment of sriov-cni left them, as it does when the pod is killed, run the command. " +
-			"If the settings are meant, ignore this rule (--ignore VF-STALE).",
+		Expects: "If most free virtual functions of a physical function have no VLAN, trust off or spoof check on, the other free functions have the same setting. " +
+			"Functions that the host or a pod uses are not checked.",
+		Consequence: "If the next pod's network does not set these values, the pod gets the function with the old settings. For example, the pod is in another VLAN, " +
+			"or may use other MACs than its own.",
+		Cure: "If sriov-cni left the settings behind, which happens when a pod is killed, run the command below to reset them. " +
+			"If the settings are intended, ignore this rule (--ignore VF-STALE).",
 		Check: checkStaleFunctions,
 	},
 }
 
-// functionSetting is a setting of virtual functions that one can have left from a former pod.
+// functionSetting is a setting of virtual functions. A virtual function can still have the value
+// that a former pod left.
 type functionSetting struct {
-	off   string // what most have
-	reset string // ip-link(8)
-	// value returns the setting that a pod may have left, "" if it is off or unknown; isOff reports whether it is off.
+	off   string // a text for the value that a free function usually has
+	reset string // the arguments of ip-link(8) that set this usual value
+	// value returns a text for the value that a pod may have left, or "" if the setting has its usual value or is
+	// unknown. isOff reports whether the setting is known to have its usual value.
 	value func(*Function) string
 	isOff func(*Function) bool
 }
@@ -86,8 +88,8 @@ func checkStaleFunctions(f *Facts, r *Report) {
 	})
 }
 
-// isFree reports whether the interfaces of a virtual function are on the host, where nobody makes use of them. The plugins of
-// other projects have no records, but take the interface away.
+// isFree reports whether the interfaces of a virtual function are on the host and not in use there. A plugin of another
+// project has no record in the ledger, but it takes the interface away from the host.
 func isFree(nics []*NIC) bool {
 	for _, n := range nics {
 		if n.Kind != "vf" || n.Name == "" || n.Holder != "" || n.Moving || n.Children > 0 || n.Protected != "" {
@@ -97,8 +99,9 @@ func isFree(nics []*NIC) bool {
 	return len(nics) > 0
 }
 
-// unlike returns the settings that are off for most others of the functions, and how to reset them. An administrator sets
-// them for all functions, or in each another.
+// unlike returns texts for the settings of f that differ from the usual value, if most of the other functions have the
+// usual value. It also returns the arguments that reset them. A difference from most functions is a sign of a former
+// pod: an administrator sets the same value for all functions, or a different value for each.
 func (f *Function) unlike(all []*Function) (texts, resets []string) {
 	for _, s := range functionSettings {
 		off := 0

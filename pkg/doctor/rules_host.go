@@ -13,8 +13,8 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-KERNEL", Scope: NodeScope, Severity: Warn,
 		Expects:     "The kernel is Linux 5.10 or newer.",
-		Consequence: "rail-cni is not tested on this kernel, and plugins refuse it if it lacks a feature that they need.",
-		Cure:        "Boot Linux 5.10 or newer; docs/reference/kernels.md has what each kernel offers.",
+		Consequence: "rail-cni is not tested on this kernel. If the kernel lacks a feature that a plugin needs, the plugin refuses to run.",
+		Cure:        "Boot Linux 5.10 or newer. docs/reference/kernels.md lists what each kernel offers.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
 				return
@@ -33,7 +33,7 @@ var hostRules = []Rule{
 		ID: "HOST-MODULES", Scope: NodeScope, Severity: Fail,
 		Expects:     "On a node with NICs that support RDMA, the kernel's RDMA modules are loaded: ib_core, ib_uverbs, rdma_cm, rdma_ucm.",
 		Consequence: "Programs in pods find no RDMA device, and NCCL falls back to TCP.",
-		Cure:        "Load the modules, also at boot (/etc/modules-load.d), or install the vendor's driver package.",
+		Cure:        "Load the modules now, and list them in /etc/modules-load.d so that they are also loaded at boot. Or install the vendor's driver package.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
 				return
@@ -52,23 +52,23 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-RDMADRIVER", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each rail's NIC has its RDMA device, or the module that makes it is loaded: mlx5_ib for mlx5_core, for example.",
+		Expects:     "Each rail's NIC has its RDMA device, or the module that makes the RDMA device is loaded. For example, the module for mlx5_core is mlx5_ib.",
 		Consequence: "The NIC has a network interface, but no RDMA device. Programs in pods with this NIC fall back to TCP, and an ADD with \"rdma\": \"required\" fails.",
-		Cure:        "Load the module, also at boot (/etc/modules-load.d).",
+		Cure:        "Load the module now, and list it in /etc/modules-load.d so that it is also loaded at boot.",
 		Check:       checkRDMADriver,
 	},
 	{
 		ID: "HOST-OFED", Scope: NodeScope, Severity: Warn,
-		Expects:     "The RDMA modules that are loaded come from one source: all from the kernel, or all from the vendor's driver package (MLNX_OFED, DOCA).",
-		Consequence: "Modules of two sources have different interfaces inside of the kernel: symbols do not match, features are missing, and errors are hard to explain.",
-		Cure:        "Reinstall the driver package for the running kernel, or remove the package. Then reboot, so that all modules are loaded again.",
+		Expects:     "All loaded RDMA modules come from one source: either the kernel or the vendor's driver package (MLNX_OFED, DOCA).",
+		Consequence: "Modules from two sources have different interfaces inside the kernel. Symbols do not match, features are missing, and errors are hard to explain.",
+		Cure:        "Reinstall the driver package for the running kernel, or remove the package. Then reboot, so that all modules are loaded from one source.",
 		Check:       checkOrigins,
 	},
 	{
 		ID: "HOST-UMAD", Scope: NodeScope, Severity: Warn,
 		Expects:     "If the node has an InfiniBand port, the module ib_umad is loaded.",
 		Consequence: "Tools that talk to the fabric (ibstat, ibdiagnet, a subnet manager on this node) do not work.",
-		Cure:        "Load the module ib_umad, also at boot (/etc/modules-load.d).",
+		Cure:        "Load the module ib_umad now, and list it in /etc/modules-load.d so that it is also loaded at boot.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil || f.NICs == nil {
 				return
@@ -85,15 +85,15 @@ var hostRules = []Rule{
 			}
 			r.judged()
 			if ok && !slices.Contains(loaded, "ib_umad") {
-				r.Find("", "%s is InfiniBand, and the module ib_umad is not loaded", infiniband).Fix("modprobe ib_umad")
+				r.Find("", "%s is InfiniBand, but the module ib_umad is not loaded", infiniband).Fix("modprobe ib_umad")
 			}
 		},
 	},
 	{
 		ID: "HOST-RDMAMODE", Scope: NodeScope, Severity: Fail,
-		Expects:     "The RDMA mode is not exclusive if a shared device plugin of another project serves the node.",
-		Consequence: "k8s-rdma-shared-dev-plugin exits in exclusive mode, and the node offers no RDMA resources.",
-		Cure:        "Set the mode to shared, or let rail-agent serve the resources (docs/guide/devices.md) and remove the other plugin.",
+		Expects:     "If a shared device plugin of another project serves the node, the RDMA mode is not exclusive.",
+		Consequence: "k8s-rdma-shared-dev-plugin exits in exclusive mode, so the node offers no RDMA resources.",
+		Cure:        "Set the mode to shared. Or remove the other plugin, and let rail-agent serve the resources (docs/guide/devices.md).",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil || f.Kubelet == nil {
 				return
@@ -110,36 +110,36 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-CHARDEV", Scope: NodeScope, Severity: Fail,
-		Expects:     "/dev/infiniband has rdma_cm, and a char device for each verbs device of the kernel.",
-		Consequence: "Device plugins cannot give the device to containers, so programs find no RDMA device, or the pod does not start.",
-		Cure:        "Check that /dev is a devtmpfs, in which the kernel makes these files, and that nothing is mounted over /dev/infiniband. Or make the file with mknod. Without rdma_cm load the module rdma_ucm first.",
+		Expects:     "/dev/infiniband contains rdma_cm and one char device for each verbs device of the kernel.",
+		Consequence: "Device plugins cannot give the missing device to containers. Programs find no RDMA device, or the pod does not start.",
+		Cure:        "Check that /dev is a devtmpfs, because there the kernel makes these files, and that nothing is mounted over /dev/infiniband. Or make the missing file with mknod. If rdma_cm is missing, load the module rdma_ucm first.",
 		Check:       checkCharDevices,
 	},
 	{
 		ID: "HOST-PEERMEM", Scope: NodeScope, Severity: Fail, Slow: true,
-		Expects:     "A node with NVIDIA's GPUs has a path for GPUDirect RDMA: the module nvidia_peermem, or dma-buf in the kernel and the open GPU driver.",
-		Consequence: "GPUDirect RDMA does not work: each message is copied through host memory, at a fraction of the bandwidth.",
-		Cure:        "Load nvidia_peermem, also at boot (/etc/modules-load.d), or install the open GPU driver on a kernel with dma-buf (5.12 or newer).",
+		Expects:     "A node with NVIDIA's GPUs supports GPUDirect RDMA in one of two ways: with the module nvidia_peermem, or with dma-buf in the kernel together with the open GPU driver.",
+		Consequence: "GPUDirect RDMA does not work. Each message is copied through host memory, which reaches only a fraction of the bandwidth.",
+		Cure:        "Load nvidia_peermem now, and list it in /etc/modules-load.d so that it is also loaded at boot. Or install the open GPU driver on a kernel with dma-buf (5.12 or newer).",
 		Check:       checkPeerMemory,
 	},
 	{
 		ID: "HOST-MEMLOCK", Scope: NodeScope, Severity: Warn,
-		Expects:     "On a node with NICs that support RDMA, containers may lock enough memory: the container runtime has LimitMEMLOCK=infinity (8 GiB at least), or rail-agent sets the limit by NRI.",
-		Consequence: "Programs cannot register memory (ibv_reg_mr: cannot allocate memory) unless their container has the capability IPC_LOCK and runs as root; NCCL ends, or falls back to TCP.",
-		Cure:        "Give the runtime's unit LimitMEMLOCK=infinity with a drop-in and restart it (docker: default-ulimits in daemon.json), or let rail-agent set it by NRI (publish.memlock in the node file). The limit of the kubelet does not matter: containers do not inherit it.",
+		Expects:     "On a node with NICs that support RDMA, containers may lock enough memory. Either the container runtime has LimitMEMLOCK=infinity (or at least 8 GiB), or rail-agent sets the limit by NRI.",
+		Consequence: "Programs cannot register memory (ibv_reg_mr: cannot allocate memory), so NCCL ends or falls back to TCP. Only containers that run as root with the capability IPC_LOCK are not affected.",
+		Cure:        "Add a drop-in with LimitMEMLOCK=infinity to the systemd unit of the container runtime, and restart the runtime (for docker: default-ulimits in daemon.json). Or let rail-agent set the limit by NRI (publish.memlock in the node file). The kubelet's own limit does not matter, because containers do not inherit it.",
 		Check:       checkRuntimeMemlock,
 	},
 	{
 		ID: "HOST-LIMITSCONF", Scope: NodeScope, Severity: Warn,
-		Expects:     "No line of /etc/security/limits.conf and limits.d limits locked memory to less than 8 GiB.",
-		Consequence: "Logins (MPI by SSH, tests by hand) cannot register memory, although pods can.",
-		Cure:        "Replace the line by \"* soft memlock unlimited\" and \"* hard memlock unlimited\", and log in again.",
+		Expects:     "No line of /etc/security/limits.conf or limits.d limits locked memory to less than 8 GiB.",
+		Consequence: "Programs that are started from a login (MPI by SSH, tests by hand) cannot register memory, although programs in pods can.",
+		Cure:        "Replace the line with the two lines \"* soft memlock unlimited\" and \"* hard memlock unlimited\". Then log in again.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
 				return
 			}
 			lines, _ := Read(r, "limits.conf", f.Host.LimitsConf)
-			r.judged() // the host: without a line nothing bounds
+			r.judged() // The host is judged even if there is no line, because then nothing limits locked memory.
 			for _, line := range lines {
 				fields := strings.Fields(line)
 				i := slices.Index(fields, "memlock")
@@ -155,8 +155,8 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-SWAP", Scope: NodeScope, Severity: Warn,
 		Expects:     "No swap area is active.",
-		Consequence: "Registered memory is never swapped, so the kernel swaps other memory of RDMA programs, and their steps take varying times. The kubelet does not start with swap unless its configuration allows swap.",
-		Cure:        "Switch swap off, and remove it from /etc/fstab.",
+		Consequence: "The kernel cannot swap registered memory, so it swaps other memory of RDMA programs. Their steps then take varying times. The kubelet does not start with swap, except if its configuration allows swap.",
+		Cure:        "Switch swap off, and remove the swap areas from /etc/fstab.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
 				return
@@ -170,8 +170,8 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-NM", Scope: NodeScope, Severity: Warn,
 		Expects:     "No network manager configures a rail's NIC.",
-		Consequence: "The network manager runs DHCP on the rail, sets the link up or down, or removes addresses while a pod gets or returns the NIC. systemd-networkd also removes the policy rules of other programs each time the NIC returns.",
-		Cure:        "Exclude the rails from the network manager (NetworkManager: unmanaged-devices; systemd-networkd: a .network file with Unmanaged=yes, or at least ManageForeignRoutingPolicyRules=no in networkd.conf). In some clouds (OCI) NetworkManager sets the rails' addresses on the host: then configure these addresses in another way first, or ignore this rule (--ignore HOST-NM).",
+		Consequence: "While a pod gets or returns the NIC, the network manager may run DHCP on the rail, set the link up or down, or remove addresses. systemd-networkd also removes the policy rules of other programs each time the NIC returns.",
+		Cure:        "Tell the network manager not to manage the rails. For NetworkManager, use unmanaged-devices. For systemd-networkd, use a .network file with Unmanaged=yes, or at least ManageForeignRoutingPolicyRules=no in networkd.conf. In some clouds (OCI) NetworkManager sets the rails' addresses on the host. There, first configure these addresses in another way, or ignore this rule (--ignore HOST-NM).",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				r.judged()
@@ -187,8 +187,8 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-IOMMU", Scope: NodeScope, Severity: Warn,
 		Expects:     "On a physical machine with GPUs, the IOMMU does not translate the addresses of the rails' NICs.",
-		Consequence: "Traffic between GPU and NIC goes through the root complex to be translated, which costs bandwidth and latency.",
-		Cure:        "Boot with iommu=pt (Intel also intel_iommu=on), or switch the IOMMU off in the firmware setup.",
+		Consequence: "Traffic between GPU and NIC goes through the root complex, which translates the addresses. This costs bandwidth and latency.",
+		Cure:        "Boot with the kernel parameter iommu=pt (with Intel CPUs also intel_iommu=on), or switch the IOMMU off in the firmware setup.",
 		Check: func(f *Facts, r *Report) {
 			eachNICBesideGPUs(f, r, func(n *NIC) {
 				r.judged()
@@ -201,7 +201,7 @@ var hostRules = []Rule{
 	{
 		ID: "HOST-ACS", Scope: NodeScope, Severity: Warn,
 		Expects:     "On a physical machine with GPUs, no PCI bridge above a rail's NIC redirects traffic between devices (ACS).",
-		Consequence: "Traffic between GPU and NIC goes up to the root complex and back, at about half of the bandwidth.",
+		Consequence: "Traffic between GPU and NIC goes up to the root complex and back, which leaves about half of the bandwidth.",
 		Cure:        "Switch ACS off in the firmware setup, or clear it in each bridge at boot (setpci -s BRIDGE ECAP_ACS+6.w=0000).",
 		Check: func(f *Facts, r *Report) {
 			eachNICBesideGPUs(f, r, func(n *NIC) {
@@ -214,16 +214,16 @@ var hostRules = []Rule{
 	},
 	{
 		ID: "HOST-RPFILTER", Scope: NodeScope, Severity: Warn,
-		Expects:     "On a node with several rails, reverse path filtering is not strict (rp_filter 1) in \"all\" and \"default\", which new network namespaces inherit.",
-		Consequence: "If a packet or ARP request arrives on a rail, and the route to its source uses another rail, the kernel drops it: connections over some rails fail.",
-		Cure:        "Set net.ipv4.conf.all.rp_filter to 2 (loose), also in /etc/sysctl.d. Or use \"arp\": \"own\" in a network, which sets it only for the pod's interface.",
+		Expects:     "On a node with several rails, reverse path filtering is not strict: rp_filter is not 1 in \"all\" and \"default\". New network namespaces inherit these values.",
+		Consequence: "If a packet or an ARP request arrives on one rail, but the route to its source uses another rail, the kernel drops it. So connections over some rails fail.",
+		Cure:        "Set net.ipv4.conf.all.rp_filter to 2 (loose) now and in /etc/sysctl.d. Or write \"arp\": \"own\" into the networks, which sets rp_filter only for the pods' interfaces.",
 		Check:       checkRPFilter,
 	},
 	{
 		ID: "HOST-KMSG", Scope: NodeScope, Severity: Warn,
-		Expects:     "The kernel log of the last day has no fault of a NIC.",
-		Consequence: "The NIC, its slot, its transceiver or its firmware had a fault, which often occurs again under load.",
-		Cure:        "Search the vendor's documentation for the line; check the transceiver, the slot's power and the firmware.",
+		Expects:     "The kernel log of the last day reports no fault of a NIC.",
+		Consequence: "The NIC, its slot, its transceiver or its firmware had a fault. Such a fault often occurs again under load.",
+		Cure:        "Search the vendor's documentation for the log line. Check the transceiver, the slot's power and the firmware.",
 		Check: func(f *Facts, r *Report) {
 			if f.Host == nil {
 				return
@@ -239,14 +239,14 @@ var hostRules = []Rule{
 	},
 }
 
-// enoughMemlock is the limit of locked memory, in bytes, below which RDMA programs are known
-// to fail: NCCL with eight rails registers several gigabytes.
+// enoughMemlock is the smallest limit of locked memory, in bytes, that is enough for RDMA programs.
+// With a smaller limit they are known to fail: NCCL with eight rails registers several gigabytes.
 const enoughMemlock int64 = 8 << 30
 
-// enough reports whether programs can register enough memory.
+// enough reports whether programs with this limit can register enough memory.
 func (m *Memlock) enough() bool { return m.Soft == Unlimited || m.Soft >= enoughMemlock }
 
-// size returns a limit for a person.
+// size returns a limit as a text for people, for example "64 KiB".
 func size(limit int64) string {
 	switch {
 	case limit == Unlimited:
@@ -261,15 +261,15 @@ func size(limit int64) string {
 	return fmt.Sprintf("%d bytes", limit)
 }
 
-// plain reports whether a name can be in a command without quotes: the facts may be of a
-// stranger, and people paste commands.
+// plain reports whether a name can stand in a shell command without quotes. The facts may come from
+// a stranger, and people paste the commands of a report into a shell.
 func plain(name string) bool {
 	return name != "" && name[0] != '-' && strings.IndexFunc(name, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune("._-:@/", c)
 	}) < 0
 }
 
-// isGlobal reports whether an address, with its prefix length, is not link-local.
+// isGlobal reports whether an address is not link-local. The address must have a prefix length.
 func isGlobal(address string) bool {
 	p, err := netip.ParsePrefix(address)
 	return err != nil || !p.Addr().IsLinkLocalUnicast()
@@ -286,9 +286,10 @@ var rdmaDrivers = map[string]string{
 	"mlx5_core": "mlx5_ib", "mlx4_core": "mlx4_ib", "mlx4_en": "mlx4_ib", "bnxt_en": "bnxt_re", "ice": "irdma", "ionic": "ionic_rdma", "hns3": "hns_roce_hw_v2",
 }
 
-// canRDMA reports whether the node has a NIC with RDMA, or one that is for RDMA: NVIDIA's, or a
-// rail whose driver has a module for it. An uplink of others is no reason to load that. Without
-// facts of NICs it may have one; if they could not be read, that is noted.
+// canRDMA reports whether the node has a NIC that is meant for RDMA. Such a NIC has an RDMA device,
+// or is one of NVIDIA's, or is a rail whose driver has a module for RDMA. An uplink of another
+// vendor does not count, because nobody needs RDMA on it. Without facts about NICs, canRDMA returns
+// true. If the facts could not be read, it notes that in r.
 func canRDMA(f *Facts, r *Report) bool {
 	if f.NICs == nil {
 		return true
@@ -299,7 +300,7 @@ func canRDMA(f *Facts, r *Report) bool {
 		found = found || ofPods && rdmaDrivers[n.Driver] != "" || n.isMellanox() || len(n.CharDevices) > 0
 	})
 	if found {
-		return true // whatever is not known of other NICs
+		return true // it does not matter what is unknown about other NICs
 	}
 	eachNIC(f, r, func(n *NIC) {
 		ports, _ := Read(r, n.label()+" ports", n.Ports)
@@ -320,15 +321,15 @@ func checkRDMADriver(f *Facts, r *Report) {
 			r.judged()
 		}
 		if !ok || module == "" || slices.Contains(loaded, module) || len(n.CharDevices) > 0 || n.Name == "" {
-			return // NIC-NETDEV looks at one without an interface
+			return // NIC-NETDEV judges a NIC without an interface
 		}
-		// A NIC that has its RDMA device needs no further module.
+		// A NIC that has its RDMA device does not need the module.
 		if ports, known := Read(r, n.label()+" ports", n.Ports); known && len(ports) == 0 {
 			missing[module] = append(missing[module], n.label())
 		}
 	})
 	for _, module := range slices.Sorted(maps.Keys(missing)) {
-		r.Find("", "the module %s is not loaded, which makes the RDMA devices of %s", module, strings.Join(missing[module], ", ")).Part(module).Fix("modprobe %s", module)
+		r.Find("", "the module %s, which makes the RDMA devices of %s, is not loaded", module, strings.Join(missing[module], ", ")).Part(module).Fix("modprobe %s", module)
 	}
 }
 
@@ -341,7 +342,7 @@ func checkOrigins(f *Facts, r *Report) {
 	by := map[string][]string{}
 	for _, module := range slices.Sorted(maps.Keys(origins)) {
 		if module == "rdma_rxe" || module == "siw" {
-			continue // RDMA in software, by no NIC of a rail; built by hand where the kernel has none
+			continue // These are RDMA in software, which no rail uses. Some people build them because their kernel lacks them.
 		}
 		r.judged()
 		by[origins[module]] = append(by[origins[module]], module)
@@ -349,9 +350,9 @@ func checkOrigins(f *Facts, r *Report) {
 	kernel, vendor := by[OriginKernel], by[OriginPackage]
 	switch {
 	case len(kernel) > 0 && len(vendor) > 0:
-		r.Find("", "of the kernel: %s; of a driver package: %s", strings.Join(kernel, ", "), strings.Join(vendor, ", "))
+		r.Find("", "from the kernel: %s; from a driver package: %s", strings.Join(kernel, ", "), strings.Join(vendor, ", "))
 	case len(kernel) > 0 && version != "":
-		r.Find("", "the driver package %s is installed, and all RDMA modules that are loaded are the kernel's", version)
+		r.Find("", "the driver package %s is installed, but all loaded RDMA modules are the kernel's", version)
 	}
 }
 
@@ -394,7 +395,7 @@ func checkPeerMemory(f *Facts, r *Report) {
 	gpus, _ := Read(r, "gpus", f.NICs.GPUs)
 	loaded, haveModules := Read(r, "modules", f.Host.Modules)
 	nvidia := slices.ContainsFunc(gpus, func(g GPU) bool { return g.Vendor == vendorNVIDIA })
-	if !nvidia || !haveModules || !slices.Contains(loaded, "nvidia") { // another driver, or a virtual machine has the GPUs
+	if !nvidia || !haveModules || !slices.Contains(loaded, "nvidia") { // the GPUs have another driver, or belong to a virtual machine
 		return
 	}
 	r.judged()
@@ -431,15 +432,14 @@ func checkRuntimeMemlock(f *Facts, r *Report) {
 			connected, ok := Read(r, "nri", f.Agent.NRI)
 			publishes, also := Read(r, "agent memlock", f.Agent.Memlock)
 			if !ok || connected && (!also || publishes) {
-				continue // the limit of the runtime does not reach pods, or nobody knows
+				continue // pods do not get the runtime's limit, or it is not known whether they do
 			}
 		}
 		r.Find("process "+d.Process, "its limit of locked memory is %s (pid %d)", size(d.Soft), d.PID)
 	}
 }
 
-// eachNICBesideGPUs calls do for each rail's NIC of a node with GPUs that is no virtual
-// machine.
+// eachNICBesideGPUs calls do for each rail's NIC, if the node is a physical machine with GPUs.
 func eachNICBesideGPUs(f *Facts, r *Report, do func(*NIC)) {
 	if f.Host == nil || f.NICs == nil {
 		return
@@ -486,18 +486,18 @@ const (
 // WantedSysctls returns the paths below /proc/sys that rules read from [Host.Sysctls].
 func WantedSysctls() []string { return []string{sysctlAll, sysctlDefault} }
 
-// trouble is what a line of the kernel's log means. All its texts, in small letters, are in
-// the line.
+// trouble is a kind of line in the kernel's log that reports trouble with a NIC. A line is of this
+// kind if it contains all the texts, which are in lower case.
 type trouble struct {
 	texts     []string
 	meaning   string
-	anyDevice bool // lines about other devices than NICs have them, too
+	anyDevice bool // lines about devices that are not NICs also contain the texts
 }
 
-// troubles are those that rules know. The texts of mlx5 are those of
-// drivers/net/ethernet/mellanox/mlx5/core/events.c and health.c, since Linux 5.10. A single
-// error that the PCIe link has corrected is none, and a slot that is slower than the NIC
-// ("available PCIe bandwidth, limited by") is for NIC-PCIE to judge.
+// troubles are the kinds of lines that the rule HOST-KMSG reports. The texts of mlx5 are from
+// drivers/net/ethernet/mellanox/mlx5/core/events.c and health.c, since Linux 5.10. Two kinds are
+// left out: a single error that the PCIe link has corrected, and a slot that is slower than the NIC
+// ("available PCIe bandwidth, limited by"), which NIC-PCIE judges.
 var troubles = []trouble{
 	{[]string{"insufficient power"}, "the slot gives the NIC too little power", false},
 	{[]string{"high temperature"}, "the NIC or its transceiver is too hot", true},
@@ -513,7 +513,8 @@ var troubles = []trouble{
 	{[]string{"peermem", "invalid context"}, "memory of a GPU was registered without its process", false},
 }
 
-// troubleOf returns what a line of the kernel's log means, nil for nothing.
+// troubleOf returns the trouble that a line of the kernel's log reports. It returns nil if the line
+// reports none.
 func troubleOf(line string) *trouble {
 	line = strings.ToLower(line)
 	for i := range troubles {
@@ -524,12 +525,12 @@ func troubleOf(line string) *trouble {
 	return nil
 }
 
-// concernsRail reports whether a line of the kernel's log is about a rail's NIC, by the name or
-// the PCI address in it, or may be about one. A physical function speaks for its virtual ones.
-// Without the NICs' facts every line counts.
+// concernsRail reports whether a line of the kernel's log is or may be about a rail's NIC. It looks
+// for the names and the PCI addresses of NICs in the line. A line about a physical function also
+// concerns its virtual functions. Without facts about NICs, every line counts.
 func (t *trouble) concernsRail(f *Facts, r *Report, line string) bool {
 	if f.NICs == nil || !f.NICs.List.OK() {
-		eachNIC(f, r, func(*NIC) {}) // it notes what is missing
+		eachNIC(f, r, func(*NIC) {}) // this notes that the facts are missing
 		return true
 	}
 	named, rail, forPods := false, false, r.nicsForPods(f)
@@ -546,8 +547,8 @@ func (t *trouble) concernsRail(f *Facts, r *Report, line string) bool {
 	return rail || !named && !t.anyDevice
 }
 
-// hasWord reports whether a line has a name that is no part of a longer one: eth1 is not in
-// "eth10: NETDEV WATCHDOG".
+// hasWord reports whether the line contains the name as a whole word. For example, "eth10: NETDEV
+// WATCHDOG" does not contain eth1.
 func hasWord(line, name string) bool {
 	part := func(c byte) bool {
 		return c == '_' || c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
@@ -566,6 +567,6 @@ func hasWord(line, name string) bool {
 	return false
 }
 
-// KernelTrouble reports whether a line of the kernel's log tells of a NIC's trouble that a
-// rule knows.
+// KernelTrouble reports whether a line of the kernel's log reports trouble with a NIC that a rule
+// knows.
 func KernelTrouble(line string) bool { return troubleOf(line) != nil }

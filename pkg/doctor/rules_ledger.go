@@ -9,9 +9,9 @@ import (
 var ledgerRules = []Rule{
 	{
 		ID: "LEDGER-UNREADABLE", Scope: NodeScope, Severity: Fail,
-		Expects:     "Every record of the ledger can be read.",
-		Consequence: "The plugins do not know what the attachment has: its NIC is not returned, and its address is not freed.",
-		Cure:        "Run railctl gc, which says what is wrong with the record. Remove the file only if the NIC is back on the host.",
+		Expects:     "Each record in the ledger can be read.",
+		Consequence: "The plugins do not know which NIC and addresses the attachment has. The NIC is not returned, and the addresses are not freed.",
+		Cure:        "Run railctl gc, which prints what is wrong with the record. Remove the record's file only if the NIC is back on the host.",
 		Check: func(f *Facts, r *Report) {
 			if f.Ledger == nil {
 				return
@@ -28,22 +28,22 @@ var ledgerRules = []Rule{
 	{
 		ID: "LEDGER-ORPHAN", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each attachment belongs to a living pod.",
-		Consequence: "The NIC and the address of a dead pod are not free: the next pod that needs them waits.",
-		Cure:        "Run railctl gc: it returns the NIC, or says why it cannot.",
+		Consequence: "The NIC and the addresses of a dead pod are not free. The next pod that needs them has to wait.",
+		Cure:        "Run railctl gc. It returns the NIC, or prints the reason why it cannot.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
 				r.judged()
 				if !a.Alive && !a.returning(f.Taken) {
-					r.Find(a.Object(), "the network namespace of container %.13s is gone, and the attachment has %s (phase %s)", a.ContainerID, a.holds(), a.Phase).Fix("railctl gc")
+					r.Find(a.Object(), "the network namespace of container %.13s is gone, but the attachment still has %s (phase %s)", a.ContainerID, a.holds(), a.Phase).Fix("railctl gc")
 				}
 			})
 		},
 	},
 	{
 		ID: "LEDGER-LOST", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each attachment of a living pod has its interface in the pod.",
+		Expects:     "The interface of each attachment of a living pod is in the pod.",
 		Consequence: "The pod runs without this rail. The NIC's driver may have been reset, or the interface may have been moved or deleted.",
-		Cure:        "Look at the kernel's log for a reset of the NIC, and restart the pod.",
+		Cure:        "Search the kernel's log for a reset of the NIC. Then restart the pod.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
 				if !a.Alive || a.Phase != "lent" || a.NIC == "" {
@@ -59,22 +59,22 @@ var ledgerRules = []Rule{
 	{
 		ID: "LEDGER-LENDING", Scope: NodeScope, Severity: Warn,
 		Expects:     "No ADD takes longer than ten minutes.",
-		Consequence: "An ADD was killed before it ended: neither the host nor a pod can use the NIC.",
-		Cure:        "Run railctl gc; the runtime's log says why the ADD ended.",
+		Consequence: "The ADD was probably killed before it ended. Neither the host nor a pod can use the NIC.",
+		Cure:        "Run railctl gc, which returns the NIC. The container runtime's log says why the ADD ended.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
 				r.judged()
 				if age := f.Taken.Sub(a.Created); a.Alive && a.Phase == "lending" && age > 10*time.Minute {
-					r.Find(a.Object(), "the attachment with %s is in phase lending since %s", a.holds(), age.Truncate(time.Second)).Fix("railctl gc")
+					r.Find(a.Object(), "the attachment with %s has been in phase lending for %s", a.holds(), age.Truncate(time.Second)).Fix("railctl gc")
 				}
 			})
 		},
 	},
 	{
 		ID: "LEDGER-CHANGED", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each returned NIC has the settings that it had before it was lent.",
-		Consequence: "The next pod, or the host, gets a NIC with settings of another pod.",
-		Cure:        "Restore the settings as docs/reference/returned.md says, or reset the NIC.",
+		Expects:     "Each NIC that a pod returned has the settings that it had before it was lent.",
+		Consequence: "The host and the next pod get a NIC with settings that another pod made.",
+		Cure:        "Restore the settings as docs/reference/returned.md describes, or reset the NIC.",
 		Check: func(f *Facts, r *Report) {
 			if f.Ledger == nil {
 				return
@@ -101,10 +101,10 @@ func eachAttachment(f *Facts, r *Report, do func(*Attachment)) {
 	}
 }
 
-// returnTime is how long a DEL may wait for the driver of a NIC, and more.
+// returnTime is longer than any DEL waits for the driver of a NIC.
 const returnTime = time.Minute
 
-// returning reports whether a DEL may still return the NIC of a pod whose netns is gone.
+// returning reports whether a DEL may still be busy returning the NIC of a pod whose netns is gone.
 func (a *Attachment) returning(now time.Time) bool {
 	return a.Phase == "returning" && !a.Updated.IsZero() && now.Sub(a.Updated) < returnTime
 }
@@ -117,7 +117,7 @@ func (a *Attachment) Object() string {
 	return "pod " + a.Pod
 }
 
-// holds returns what the attachment has, for a person.
+// holds returns a text for people about what the attachment has: its NIC and its addresses.
 func (a *Attachment) holds() string {
 	var all []string
 	if a.NIC != "" {

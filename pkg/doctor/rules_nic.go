@@ -13,17 +13,17 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-CARRIER", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each NIC with a rail has a carrier.",
-		Consequence: "The pod that gets the NIC waits for its link, or starts without this rail, and collective operations stop or fall back to TCP.",
-		Cure:        "Check the cable, the transceiver and the switch port; if the NIC is set down on purpose, remove its rail from the node file.",
+		Consequence: "A pod that gets the NIC either waits for the link or starts without this rail. Collective operations stop or fall back to TCP.",
+		Cure:        "Check the cable, the transceiver and the switch port. If the NIC is not meant to be used, remove its rail from the node file.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				up, known := Read(r, n.label()+" adminUp", n.AdminUp)
 				if !known || !up || n.Moving {
-					return // without an administrator's "up" there is no carrier to judge, and ADD waits for it
+					return // a NIC that is set down has no carrier to judge; ADD sets the NIC up and waits for the carrier
 				}
 				r.judged()
 				if n.heldInKnownPod(f) {
-					return // in its pod
+					return // POD-DOWN judges it
 				}
 				if carrier, ok := Read(r, n.label()+" carrier", n.Carrier); ok && !carrier {
 					r.Find(n.Object(), "it is up and has no carrier")
@@ -34,8 +34,8 @@ var nicRules = []Rule{
 	{
 		ID: "NIC-DOWN", Scope: NodeScope, Severity: Fail,
 		Expects:     "A NIC with child interfaces of pods is set up.",
-		Consequence: "Macvlans have no carrier, and IPoIB children are down: the pods' rails carry no packets.",
-		Cure:        "Set the NIC up, and find out who set it down.",
+		Consequence: "Macvlans on the NIC have no carrier, and IPoIB children are down. So the pods' rails carry no packets.",
+		Cure:        "Set the NIC up, and find the person or the program that set it down.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if n.Children == 0 {
@@ -55,7 +55,7 @@ var nicRules = []Rule{
 		ID: "NIC-PCIE", Scope: NodeScope, Severity: Warn,
 		Expects:     "The link of each rail's NIC to its slot has the highest speed and width that both ends support.",
 		Consequence: "The slot limits the bandwidth of the rail, and the slowest rail limits the bandwidth of every collective operation.",
-		Cure:        "Reseat the NIC, check the slot's settings in the firmware setup (bifurcation, generation) and the kernel's log for AER errors; a cold reset often retrains the link.",
+		Cure:        "Reseat the NIC. Check the slot's settings in the firmware setup (bifurcation, generation), and search the kernel's log for AER errors. Often a cold reset retrains the link.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if n.PCI == "" {
@@ -63,66 +63,66 @@ var nicRules = []Rule{
 				}
 				p, ok := Read(r, n.label()+" pcie", n.PCIe)
 				if !ok || p.GTs <= 0 || p.Width <= 0 {
-					return // the slot does not say
+					return // the slot does not report its speed
 				}
 				r.judged()
 				if p.GTs < p.MaxGTs || p.Width < p.MaxWidth {
-					r.Find(n.Object(), "%g GT/s × %d lanes of %g GT/s × %d: about %.0f of %.0f Gb/s", p.GTs, p.Width, p.MaxGTs, p.MaxWidth, p.gbps(), (&PCIe{GTs: p.MaxGTs, Width: p.MaxWidth}).gbps())
+					r.Find(n.Object(), "its link has %g GT/s × %d lanes, but supports %g GT/s × %d lanes: about %.0f of %.0f Gb/s", p.GTs, p.Width, p.MaxGTs, p.MaxWidth, p.gbps(), (&PCIe{GTs: p.MaxGTs, Width: p.MaxWidth}).gbps())
 				}
 			})
 		},
 	},
 	{
 		ID: "NIC-SPEED", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails' NICs of one model have the same speed.",
+		Expects:     "All rails' NICs of the same model have the same speed.",
 		Consequence: "The slowest rail sets the speed of every collective operation.",
-		Cure:        "Compare the port's and the switch's speed settings with those of the other rails (ethtool NIC).",
+		Cure:        "Compare the speed settings of the NIC's port (ethtool NIC) and of its switch port with the settings of the other rails.",
 		Check: func(f *Facts, r *Report) {
 			differ(f, r, "mbps", func(n *NIC) Fact[int64] { return n.Mbps }, func(v int64) string { return fmt.Sprintf("%g Gb/s", float64(v)/1000) })
 		},
 	},
 	{
 		ID: "NIC-FIRMWARE", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails' NICs of one model have the same firmware.",
+		Expects:     "All rails' NICs of the same model have the same firmware.",
 		Consequence: "Rails behave differently under congestion, and errors are hard to compare.",
-		Cure:        "Install the same firmware on all of them (flint, mlxfwmanager).",
+		Cure:        "Install the same firmware on all NICs of the model (flint, mlxfwmanager).",
 		Check: func(f *Facts, r *Report) {
 			differ(f, r, "firmware", func(n *NIC) Fact[string] { return n.Firmware }, func(v string) string { return "firmware " + v })
 		},
 	},
 	{
 		ID: "NIC-MTU", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails' NICs of one model have the same MTU.",
-		Consequence: "RoCE uses the smaller packets of two rails, or large packets are dropped without a message; 30 to 50 % of the bandwidth is lost.",
-		Cure:        "Set the same MTU on all rails, on the switch ports and in the networks (9000 for RoCE, or what the fabric carries).",
+		Expects:     "All rails' NICs of the same model have the same MTU.",
+		Consequence: "Between two rails with different MTUs, RoCE uses the smaller packets, or large packets are dropped without a message. 30 to 50 % of the bandwidth is lost.",
+		Cure:        "Set the same MTU on all rails, on the switch ports and in the networks. For RoCE use 9000, or the largest MTU that the fabric carries.",
 		Check: func(f *Facts, r *Report) {
 			differ(f, r, "mtu", func(n *NIC) Fact[int] { return n.MTU }, func(v int) string { return fmt.Sprintf("MTU %d", v) })
 		},
 	},
 	{
 		ID: "NIC-PFC", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails' NICs of one model have priority flow control (PFC) on the same priorities.",
-		Consequence: "Under load, the fabric drops packets on one rail and pauses them on the others, and collective operations wait for that rail.",
-		Cure:        "Configure all rails alike (dcb pfc or mlnx_qos), usually PFC on priority 3, and the switch ports like the NICs.",
+		Expects:     "All rails' NICs of the same model have priority flow control (PFC) on the same priorities.",
+		Consequence: "Under load, the fabric drops packets on the rail that differs, but pauses packets on the other rails. Collective operations wait for the rail that drops packets.",
+		Cure:        "Configure PFC in the same way on all rails (dcb pfc or mlnx_qos), usually on priority 3. Configure the switch ports like the NICs.",
 		Check: func(f *Facts, r *Report) {
 			differ(f, r, "dcb", func(n *NIC) Fact[DCB] { return n.DCB }, DCB.text)
 		},
 	},
 	{
 		ID: "NIC-ECN", Scope: NodeScope, Severity: Warn,
-		Expects:     "All rails' NICs of one model have ECN (DCQCN) on the same priorities, and on all priorities with PFC. Only the driver of MLNX_OFED and DOCA shows this.",
-		Consequence: "The NIC does not notify senders of congestion, or does not slow down. Then only PFC's pauses limit the traffic, and they also stop the traffic of others in the fabric.",
-		Cure:        "Write 1 to /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY and to roce_rp/enable/PRIORITY on every rail, also at boot. If the fabric uses only PFC by design, ignore this rule.",
+		Expects:     "All rails' NICs of the same model have ECN (DCQCN) on the same priorities. Each priority that has PFC also has ECN. Only the driver of MLNX_OFED and DOCA shows these settings.",
+		Consequence: "The NIC does not notify senders of congestion, or does not slow down when it is notified. Then only PFC's pauses limit the traffic. These pauses also stop other traffic in the fabric.",
+		Cure:        "Write 1 to /sys/class/net/INTERFACE/ecn/roce_np/enable/PRIORITY and to /sys/class/net/INTERFACE/ecn/roce_rp/enable/PRIORITY on every rail, now and at each boot. If your fabric uses PFC without ECN by design, ignore this rule (--ignore NIC-ECN).",
 		Check:       checkECN,
 	},
 	{
 		ID: "NIC-FLAP", Scope: NodeScope, Severity: Warn, Slow: true,
-		Expects:     "No rail loses its carrier three times in 12 hours.",
-		Consequence: "NCCL waits for the retries of the NIC and ends with a timeout: jobs fail without any other error.",
+		Expects:     "No rail loses its carrier three or more times in 12 hours.",
+		Consequence: "NCCL waits while the NIC retries, and then ends with a timeout. Jobs fail without any other error.",
 		Cure:        "Clean or replace the cable and the transceiver, and look at the switch port's error counters.",
 		Check: func(f *Facts, r *Report) {
 			if f.NICs != nil && f.NICs.List.OK() && !slices.ContainsFunc(f.NICs.List.Value, func(n NIC) bool { return n.Flaps.asked() }) {
-				return // these are no facts of rail-agent, which alone remembers losses
+				return // these facts are not from rail-agent, and only rail-agent remembers losses of the carrier
 			}
 			eachRail(f, r, func(n *NIC) {
 				r.judged()
@@ -135,30 +135,30 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-BER", Scope: NodeScope, Severity: Warn, Slow: true,
-		Expects:     "No counter of symbol errors or frame errors of a rail's NIC rises.",
-		Consequence: "Frames are lost on the cable and sent again: the rail is slow, or flaps.",
-		Cure:        "Clean or replace the cable and the transceiver; check that both ends use the same error correction (FEC).",
+		Expects:     "On each rail's NIC, the counters of symbol errors and frame errors do not rise.",
+		Consequence: "Frames are lost on the cable and are sent again. The rail is slow, or its link goes down and up.",
+		Cure:        "Clean or replace the cable and the transceiver. Check that both ends use the same error correction (FEC).",
 		Check:       func(f *Facts, r *Report) { rising(f, r, cableCounters, 0) },
 	},
 	{
 		ID: "NIC-LOSS", Scope: NodeScope, Severity: Warn, Slow: true,
-		Expects:     "RoCE on the rails loses at most one packet a second.",
-		Consequence: "Packets are dropped by a switch or the NIC and sent again: the bandwidth collapses under load, and connections end when retries are used up.",
-		Cure:        "Enable PFC and ECN for RoCE's priority on the NIC and on every switch, set both to trust DSCP, and check that NCCL_IB_TC or the network's roceTos selects that priority.",
+		Expects:     "On each rail, RoCE loses at most one packet per second.",
+		Consequence: "A switch or the NIC drops packets, and the sender sends them again. Under load the bandwidth collapses, and connections end when their retries are used up.",
+		Cure:        "Enable PFC and ECN for RoCE's priority on the NIC and on every switch. Set the NIC and the switches to trust DSCP. Check that NCCL_IB_TC or the network's roceTos selects this priority.",
 		Check:       func(f *Facts, r *Report) { rising(f, r, lossCounters, 1) },
 	},
 	{
 		ID: "NIC-REQERR", Scope: NodeScope, Severity: Warn, Slow: true,
-		Expects:     "No counter of invalid requests or oversized frames of a rail's NIC rises.",
-		Consequence: "A program or a setting is wrong: peers use different MTUs, wrong keys or memory that is not registered, and their connections end.",
-		Cure:        "Compare the MTU of both ends and of the switches; look at the logs of the programs that use the NIC.",
+		Expects:     "On each rail's NIC, the counters of invalid requests and oversized frames do not rise.",
+		Consequence: "A program or a setting is wrong, and connections end. For example, two peers use different MTUs, or a program uses a wrong key or memory that is not registered.",
+		Cure:        "Compare the MTU of both ends and of the switches. Look at the logs of the programs that use the NIC.",
 		Check:       func(f *Facts, r *Report) { rising(f, r, mistakeCounters, 0) },
 	},
 	{
 		ID: "NIC-DRIVER", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each rail's NIC has a driver.",
-		Consequence: "The NIC has neither a network interface nor an RDMA device, and no pod can get it.",
-		Cure:        "Load the driver, or bind the NIC to it (/sys/bus/pci/drivers_probe); the kernel's log has the reason why no driver is bound.",
+		Consequence: "The NIC has neither a network interface nor an RDMA device, so no pod can get it.",
+		Cure:        "Load the driver, or bind the NIC to the driver (/sys/bus/pci/drivers_probe). The kernel's log says why no driver is bound.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if n.PCI == "" {
@@ -176,9 +176,9 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-NETDEV", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each Ethernet NIC with a rail has a network interface: on the host, or in the pod that holds it.",
-		Consequence: "No pod can get the NIC: another plugin or a person has moved its interface to another network namespace, or the driver did not make one.",
-		Cure:        "Find the interface (lsns -t net; nsenter … ip link), and end the pod that has it; the kernel returns the interface when the namespace ends. Or reload the driver.",
+		Expects:     "Each Ethernet NIC with a rail has a network interface, either on the host or in the pod that holds the NIC.",
+		Consequence: "No pod can get the NIC. Either another plugin or a person has moved the interface to another network namespace, or the driver did not make an interface.",
+		Cure:        "Find the network namespace with the interface (lsns -t net; nsenter … ip link), and delete the pod of that namespace. The kernel returns the interface when the namespace ends. If the interface is in no namespace, reload the driver.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				if n.Driver == "" || n.LinkType == "infiniband" || slices.Contains(userspaceDrivers, n.Driver) {
@@ -190,23 +190,23 @@ var nicRules = []Rule{
 				}
 				ports, ok := Read(r, n.label()+" ports", n.Ports)
 				if ok && !slices.ContainsFunc(ports, func(p Port) bool { return p.LinkLayer == InfiniBand }) { // InfiniBand needs no interface
-					r.Find(n.Object(), "it has the driver %s and no network interface on the host, and no attachment has it", n.Driver)
+					r.Find(n.Object(), "it has the driver %s and no network interface on the host, and no attachment has the NIC", n.Driver)
 				}
 			})
 		},
 	},
 	{
 		ID: "NIC-NAME", Scope: NodeScope, Severity: Warn,
-		Expects:     "No rail's NIC has a name from a pod (net1), or a name that the kernel chose when the NIC returned without rail-cni (dev7).",
-		Consequence: "Networks and device plugins that name the NIC do not find it, and pods wait for it.",
-		Cure:        "Give the NIC its former name again. You find this name in the NIC's alternative names, in udev, or in the node's network configuration.",
+		Expects:     "No rail's NIC on the host has the name of a pod's interface (net1) or a name that the kernel chose when the NIC returned without rail-cni (dev7).",
+		Consequence: "Networks and device plugins that name the NIC do not find it, and pods wait for the NIC.",
+		Cure:        "Give the NIC its former name again. You find the former name among the NIC's alternative names, in the rules of udev, or in the node's network configuration.",
 		Check:       checkNames,
 	},
 	{
 		ID: "NIC-NUMA", Scope: NodeScope, Severity: Warn,
-		Expects:     "The firmware reports the NUMA node of all rails' NICs, or of none.",
-		Consequence: "The NIC counts as far from every GPU and every CPU: NCCL and the topology manager choose badly.",
-		Cure:        "Look for the NUMA settings in the firmware setup (NPS, sub-NUMA clustering), or update the firmware.",
+		Expects:     "The firmware reports the NUMA node either of all rails' NICs or of none.",
+		Consequence: "A NIC without a NUMA node counts as far from every GPU and every CPU, so NCCL and the topology manager choose badly.",
+		Cure:        "Check the NUMA settings in the firmware setup (NPS, sub-NUMA clustering), or update the firmware.",
 		Check: func(f *Facts, r *Report) {
 			var with int
 			var without []*NIC
@@ -220,27 +220,27 @@ var nicRules = []Rule{
 				}
 			})
 			if with > 0 {
-				r.judged() // they are compared
+				r.judged() // the NICs are compared
 			}
 			for _, n := range without {
 				if with > 0 {
-					r.Find(n.Object(), "it has no NUMA node, and %d other NICs have one", with)
+					r.Find(n.Object(), "it has no NUMA node, but %d other NICs have one", with)
 				}
 			}
 		},
 	},
 	{
 		ID: "NIC-DISTANCE", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each GPU has a rail's NIC on its own NUMA node, if the node has at least as many rails as GPUs.",
-		Consequence: "The GPU reaches the network only through the link between NUMA nodes (on most machines the link between the sockets): about two thirds of the bandwidth.",
-		Cure:        "Compare the slots with the vendor's plan of the machine (railctl topology shows it); a NIC may be in the wrong slot, or its rail missing in the node file.",
+		Expects:     "If the node has at least as many rails as GPUs, each GPU has a rail's NIC on its own NUMA node.",
+		Consequence: "The GPU reaches the network only through the link between NUMA nodes, which is the link between the sockets on most machines. This leaves about two thirds of the bandwidth.",
+		Cure:        "Compare the slots of the NICs (railctl topology) with the vendor's plan of the machine. A NIC may be in the wrong slot, or the node file may lack its rail.",
 		Check:       checkDistances,
 	},
 	{
 		ID: "NIC-VFS", Scope: NodeScope, Severity: Warn,
 		Expects:     "No pod holds a physical function that has virtual functions.",
-		Consequence: "The virtual functions lose their link whenever the pod's interface goes down, and the pod can configure virtual functions of other pods.",
-		Cure:        "Lend virtual functions, or remove them (sriov_numvfs) before the NIC is lent; remove \"vfs\" from \"allow\" in the network.",
+		Consequence: "The virtual functions lose their link whenever the pod's interface goes down. The pod can also configure the virtual functions that other pods have.",
+		Cure:        "Lend the virtual functions instead of the physical function. Or remove the virtual functions (sriov_numvfs) before the NIC is lent. Then remove \"vfs\" from \"allow\" in the network.",
 		Check: func(f *Facts, r *Report) {
 			eachRail(f, r, func(n *NIC) {
 				vfs, _ := Read(r, n.label()+" vfs", n.VFs)
@@ -256,9 +256,9 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-SWITCHDEV", Scope: NodeScope, Severity: Warn,
-		Expects:     "No rail's NIC has its embedded switch in mode switchdev, unless the NIC is in a shared pool or has child interfaces of pods.",
-		Consequence: "The kernel does not move such a NIC into a pod: each ADD of host-device fails.",
-		Cure:        "Lend its virtual functions or subfunctions. If nothing uses its representors (Open vSwitch, for example), set the mode to legacy: devlink dev eswitch set pci/ADDRESS mode legacy.",
+		Expects:     "The embedded switch of a rail's NIC is not in mode switchdev. NICs in a shared pool, and NICs with child interfaces of pods, are not checked.",
+		Consequence: "The kernel does not move a NIC in mode switchdev into a pod, so each ADD of host-device fails.",
+		Cure:        "Lend the NIC's virtual functions or subfunctions instead. If no program (for example Open vSwitch) uses the NIC's representors, set the mode to legacy: devlink dev eswitch set pci/ADDRESS mode legacy.",
 		Check: func(f *Facts, r *Report) {
 			shared := inSharedPools(f, r)
 			eachRail(f, r, func(n *NIC) {
@@ -271,22 +271,22 @@ var nicRules = []Rule{
 	},
 	{
 		ID: "NIC-PROTECTED", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each rail's NIC can be lent, unless it is in a shared pool or has child interfaces of pods.",
+		Expects:     "Each rail's NIC can be lent. NICs in a shared pool, and NICs with child interfaces of pods, are not checked.",
 		Consequence: "A pod that asks for the rail does not start.",
-		Cure:        "Stop the program or use that the guardrail names (see docs/guide/host-device.md), or remove the NIC from the rails of the node file.",
+		Cure:        "Stop whatever the evidence says is using the NIC, as docs/guide/host-device.md describes for each guardrail. Or remove the NIC from the rails of the node file.",
 		Check:       checkProtected,
 	},
 	{
 		ID: "RAIL-DUP", Scope: NodeScope, Severity: Fail,
 		Expects:     "No two NICs have the same rail.",
-		Consequence: "A network with this rail finds two NICs and takes neither.",
-		Cure:        "Correct \"rails\" in the node file; railctl rails discover proposes a list.",
+		Consequence: "A network that names this rail finds two NICs, and its ADD fails.",
+		Cure:        "Correct \"rails\" in the node file. railctl rails discover proposes a list of rails.",
 		Check: func(f *Facts, r *Report) {
 			byRail := railsOf(f, r)
 			for _, rail := range slices.Sorted(maps.Keys(byRail)) {
 				r.judged()
 				if nics := byRail[rail]; len(nics) > 1 {
-					r.Find(fmt.Sprintf("rail %d", rail), "it is %s", strings.Join(nics, " and ")).OnRail(rail)
+					r.Find(fmt.Sprintf("rail %d", rail), "these NICs have it: %s", strings.Join(nics, " and ")).OnRail(rail)
 				}
 			}
 		},
@@ -294,22 +294,22 @@ var nicRules = []Rule{
 	{
 		ID: "RAIL-GAP", Scope: NodeScope, Severity: Warn,
 		Expects:     "The numbers of the node's rails have no gap.",
-		Consequence: "A NIC of the node is missing, so that pods here lack its rail, or the rails have other numbers than on other nodes.",
-		Cure:        "Compare the NICs with \"rails\" in the node file (railctl rails discover); look for a NIC that the PCI bus has lost (lspci).",
+		Consequence: "Either a NIC of the node is missing, and pods on this node lack its rail. Or the rails have other numbers than on other nodes.",
+		Cure:        "Compare the node's NICs with \"rails\" in the node file (railctl rails discover). Check whether the PCI bus has lost a NIC (lspci).",
 		Check: func(f *Facts, r *Report) {
 			rails := slices.Sorted(maps.Keys(railsOf(f, r)))
 			for i := 1; i < len(rails); i++ {
 				r.judged()
 				if rails[i]-rails[i-1] > 1 {
-					r.Find(fmt.Sprintf("rail %d", rails[i-1]+1), "the node has rail %d and rail %d, and none between them", rails[i-1], rails[i]).OnRail(rails[i-1] + 1)
+					r.Find(fmt.Sprintf("rail %d", rails[i-1]+1), "the node has rail %d and rail %d, but no rail between them", rails[i-1], rails[i]).OnRail(rails[i-1] + 1)
 				}
 			}
 		},
 	},
 }
 
-// foreignName matches names that interfaces have in pods, and those that the kernel gives to
-// an interface whose name is taken when its network namespace ends.
+// foreignName matches the names that interfaces have in pods. It also matches the names that the
+// kernel gives to an interface if its network namespace ends and its name is taken on the host.
 var foreignName = regexp.MustCompile(`^(net|dev)[0-9]+$`)
 
 func checkNames(f *Facts, r *Report) {
@@ -317,7 +317,7 @@ func checkNames(f *Facts, r *Report) {
 	var strange []*NIC
 	eachRail(f, r, func(n *NIC) {
 		if n.Holder != "" {
-			return // its name is that on the host before
+			return // while a pod holds it, its name is the name that it had on the host
 		}
 		all++
 		r.judged()
@@ -326,14 +326,15 @@ func checkNames(f *Facts, r *Report) {
 		}
 	})
 	if 2*len(strange) > all && all > 1 {
-		return // an administrator named them so
+		return // more than half of the NICs have such names, so an administrator chose them
 	}
 	for _, n := range strange {
 		r.Find(n.Object(), "its name is %s, and its alternative names are %s", n.Name, cmp.Or(strings.Join(n.AltNames, ", "), "none"))
 	}
 }
 
-// userspaceDrivers are drivers that hand a NIC to a program, without a network interface.
+// userspaceDrivers are drivers that give a NIC to a program. With these drivers the NIC has no
+// network interface.
 var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 
 // railsOf returns the names of the NICs of each rail.
@@ -347,8 +348,8 @@ func railsOf(f *Facts, r *Report) map[int][]string {
 	return byRail
 }
 
-// The counters of ports and devices whose growth has a likely cause. The names are those in
-// /sys/class/infiniband/DEVICE/ports/N/{counters,hw_counters}, of ethtool -S, and in
+// These are counters of ports and devices, grouped by the likely cause of their growth. The names
+// are from /sys/class/infiniband/DEVICE/ports/N/{counters,hw_counters}, from ethtool -S, and from
 // /sys/class/net/NAME/statistics.
 var (
 	cableCounters = []string{
@@ -368,7 +369,8 @@ var (
 // WantedCounters returns the names of the counters that rules read from [NIC.Rising].
 func WantedCounters() []string { return slices.Concat(cableCounters, lossCounters, mistakeCounters) }
 
-// rising reports the NICs of which one of the counters grew by more than perSecond.
+// rising reports each NIC on which at least one of the counters grew by more than perSecond per
+// second.
 func rising(f *Facts, r *Report, counters []string, perSecond float64) {
 	eachRail(f, r, func(n *NIC) {
 		grown, ok := Read(r, n.label()+" rising", n.Rising)
@@ -391,7 +393,7 @@ func rising(f *Facts, r *Report, counters []string, perSecond float64) {
 // distances are the kinds of paths between a NIC and a GPU, the shortest first.
 var distances = []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
 
-// rank returns the place of a distance, behind all for one that is unknown.
+// rank returns the place of a distance in [distances]. An unknown distance comes after all others.
 func rank(distance string) int {
 	if i := slices.Index(distances, distance); i >= 0 {
 		return i
@@ -428,11 +430,12 @@ func checkDistances(f *Facts, r *Report) {
 	}
 }
 
-// switchdev reports whether the NIC is known to be a physical function with its embedded
-// switch in mode switchdev.
+// switchdev reports whether the NIC is known to be a physical function whose embedded switch is in
+// mode switchdev.
 func (n *NIC) switchdev() bool { return n.Kind == "pf" && n.VFs.Value.Mode == "switchdev" }
 
-// inSharedPools returns the names of the NICs in shared pools, which are not lent.
+// inSharedPools returns the names and PCI addresses of the NICs in shared pools. NICs in shared
+// pools are not lent.
 func inSharedPools(f *Facts, r *Report) map[string]bool {
 	shared := map[string]bool{}
 	if f.Kubelet != nil {
@@ -454,7 +457,7 @@ func checkProtected(f *Facts, r *Report) {
 	shared := inSharedPools(f, r)
 	eachNIC(f, r, func(n *NIC) {
 		told := slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, n.label()) })
-		told = told || n.switchdev() // NIC-SWITCHDEV says so
+		told = told || n.switchdev() // NIC-SWITCHDEV reports it
 		if n.Rail == nil {
 			return
 		}
@@ -465,9 +468,9 @@ func checkProtected(f *Facts, r *Report) {
 	})
 }
 
-// differ reports the NICs of rails whose value is not that of most NICs of the same model and link type.
-// NICs with a number of a rail, and those that pods hold without one, are not compared with
-// each other: they are of different networks. Empty values are not compared.
+// differ reports each NIC for pods that has another value than most NICs of the same model and link type. NICs with a
+// rail are not compared with NICs without a rail, because the two kinds belong to different networks. Empty values are
+// not compared.
 func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T], text func(T) string) {
 	type group struct {
 		count map[T]int
@@ -492,7 +495,7 @@ func differ[T comparable](f *Facts, r *Report, name string, of func(*NIC) Fact[T
 	for _, key := range slices.Sorted(maps.Keys(groups)) {
 		g := groups[key]
 		if len(g.nics) > 1 {
-			r.judged() // they are compared
+			r.judged() // the NICs are compared
 		}
 		if len(g.count) < 2 {
 			continue
@@ -523,7 +526,7 @@ func checkECN(f *Facts, r *Report) {
 	tells := f.NICs == nil || !f.NICs.List.OK()
 	eachRail(f, r, func(n *NIC) { tells = tells || n.ECN.Value.Known || n.ECN.Error != "" })
 	if !tells {
-		return // no driver tells
+		return // no NIC's driver shows ECN
 	}
 	differ(f, r, "ecn", func(n *NIC) Fact[ECN] { return n.ECN }, ECN.text)
 	eachRail(f, r, func(n *NIC) {
@@ -546,14 +549,13 @@ func (e ECN) text() string {
 	return fmt.Sprintf("ECN on priorities %s (np) and %s (rp)", cmp.Or(e.NP, "none"), cmp.Or(e.RP, "none"))
 }
 
-// model returns the driver of the NIC and the device ID of its model, as far as they are
-// known.
+// model returns the NIC's driver and the device ID of its model, as far as these are known.
 func (n *NIC) model() string {
 	return strings.TrimSpace(cmp.Or(n.Driver, "no driver") + " " + n.Device)
 }
 
-// gbps returns the bandwidth of the link in gigabits per second, after its line code
-// (8b/10b up to 5 GT/s, 128b/130b above) and without the overhead of its packets.
+// gbps returns the bandwidth of the link in gigabits per second. It takes the line code into
+// account (8b/10b up to 5 GT/s, 128b/130b above 5 GT/s), but not the overhead of packets.
 func (p *PCIe) gbps() float64 {
 	if p.GTs <= 5 {
 		return p.GTs * float64(p.Width) * 8 / 10

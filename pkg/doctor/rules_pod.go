@@ -14,9 +14,9 @@ import (
 var podRules = []Rule{
 	{
 		ID: "POD-MEMLOCK", Scope: PodScope, Severity: Fail,
-		Expects:     "Each container with RDMA devices may lock memory without limit (8 GiB at least), or has the capability IPC_LOCK.",
-		Consequence: "ibv_reg_mr fails (cannot allocate memory): NCCL ends, or falls back to TCP.",
-		Cure:        "Let rail-agent set the limit by NRI (publish.memlock in the node file), set LimitMEMLOCK=infinity in the container runtime's unit, or add the capability IPC_LOCK to the container.",
+		Expects:     "Each container with RDMA devices may lock unlimited memory, or at least 8 GiB. Otherwise it has the capability IPC_LOCK.",
+		Consequence: "Programs cannot register memory (ibv_reg_mr: cannot allocate memory), so NCCL ends or falls back to TCP.",
+		Cure:        "Do one of these: let rail-agent set the limit by NRI (publish.memlock in the node file), set LimitMEMLOCK=infinity in the systemd unit of the container runtime, or add the capability IPC_LOCK to the container.",
 		Check: func(f *Facts, r *Report) {
 			eachRDMAContainer(f, r, func(p *Pod, c *Container) {
 				r.judged()
@@ -28,9 +28,9 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-CAPS", Scope: PodScope, Severity: Fail,
-		Expects:     "A container that relies on the capability IPC_LOCK runs as root.",
-		Consequence: "The capability has no effect for another user: ibv_reg_mr fails (cannot allocate memory).",
-		Cure:        "Let rail-agent set the limit of locked memory by NRI (publish.memlock in the node file), or set LimitMEMLOCK=infinity in the container runtime's unit; both work for every user.",
+		Expects:     "A container that needs the capability IPC_LOCK to lock memory runs as root.",
+		Consequence: "The capability has no effect if another user runs the container. Programs cannot register memory (ibv_reg_mr: cannot allocate memory).",
+		Cure:        "Let rail-agent set the limit of locked memory by NRI (publish.memlock in the node file), or set LimitMEMLOCK=infinity in the systemd unit of the container runtime. Each of these works for every user.",
 		Check: func(f *Facts, r *Report) {
 			eachRDMAContainer(f, r, func(p *Pod, c *Container) {
 				if !c.inert() {
@@ -45,30 +45,30 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-NODEV", Scope: PodScope, Severity: Fail,
-		Expects:     "If a pod has RDMA devices, and its containers are meant for RDMA (they have variables of NCCL, UCX or NVSHMEM, or the capability IPC_LOCK), at least one container has the char devices, including rdma_cm.",
-		Consequence: "Programs in the pod find no RDMA device, and NCCL falls back to TCP.",
-		Cure:        "Request the devices as a resource (docs/guide/devices.md), or let rail-agent give them by NRI (publish.devices in the node file).",
+		Expects:     "If a pod has RDMA devices and its containers are meant for RDMA, at least one container has the char devices, including rdma_cm. Containers are meant for RDMA if one of them has variables of NCCL, UCX or NVSHMEM, or the capability IPC_LOCK.",
+		Consequence: "Programs in the pod find no RDMA device, so NCCL falls back to TCP.",
+		Cure:        "Request the devices as a resource (docs/guide/devices.md). Or let rail-agent give the devices to the containers by NRI (publish.devices in the node file).",
 		Check:       checkNoDevices,
 	},
 	{
 		ID: "POD-CHARDEV", Scope: PodScope, Severity: Warn,
-		Expects:     "In shared RDMA mode no container has the char device of a NIC that another pod holds.",
+		Expects:     "In shared RDMA mode, no container has the char device of a NIC that another pod holds.",
 		Consequence: "The container can use the other pod's NIC, its addresses and its bandwidth.",
-		Cure:        "Offer the NICs by a pool with the mode perRail or exclusive instead of shared, or use exclusive RDMA mode.",
+		Cure:        "Offer the NICs in a pool with the mode perRail or exclusive instead of shared. Or set the node's RDMA mode to exclusive.",
 		Check:       checkForeignDevices,
 	},
 	{
 		ID: "IB-UMAD-IN-POD", Scope: PodScope, Severity: Warn,
-		Expects:     "A container has umad of an InfiniBand port only if a pool of the node file with that NIC has umad: true, and never has issm.",
-		Consequence: "A program in the container can take down ports of other nodes with one packet each. With issm it can become the fabric's subnet manager.",
-		Cure:        "Restart the pod: it may be older than the pool's setting. Remove privileged, or the mount of the node's /dev/infiniband, from the container. If the pod must manage the fabric, set umad: true in its pool.",
+		Expects:     "A container has the device umad of an InfiniBand port only if a pool in the node file contains the port's NIC and has umad: true. No container has the device issm.",
+		Consequence: "With umad, a program in the container can take down ports of other nodes, and needs only one packet for each port. With issm, it can become the fabric's subnet manager.",
+		Cure:        "If the pod is older than the setting in the pool, restart the pod. If the container is privileged or mounts the node's /dev/infiniband, remove that. If the pod must manage the fabric, set umad: true in its pool.",
 		Check:       checkManagement,
 	},
 	{
 		ID: "POD-HCA", Scope: PodScope, Severity: Warn,
-		Expects:     "NCCL_IB_HCA names devices that the pod sees, and begins with \"=\" if the name of one device is a prefix of another's.",
-		Consequence: "NCCL treats each name as a prefix: mlx5_1 also matches mlx5_10, which may belong to another pod. If a name matches no device, NCCL uses TCP.",
-		Cure:        "Write NCCL_IB_HCA==mlx5_1,…, or leave it out: rail-agent publishes the right value.",
+		Expects:     "NCCL_IB_HCA names only devices that the pod sees. If the name of one device is the beginning of another device's name, NCCL_IB_HCA begins with \"=\".",
+		Consequence: "Without \"=\", NCCL treats each name as a prefix: mlx5_1 also matches mlx5_10, which may belong to another pod. If the names match no device, NCCL uses TCP.",
+		Cure:        "Write NCCL_IB_HCA==mlx5_1,… (with two equal signs). Or remove the variable: rail-agent publishes the right value.",
 		Check: func(f *Facts, r *Report) {
 			eachContainer(f, r, func(p *Pod, c *Container) {
 				devices, ok := Read(r, p.Object()+" devices", p.Devices)
@@ -83,36 +83,36 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-GIDIDX", Scope: PodScope, Severity: Fail,
-		Expects:     "A GID index in the environment (NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, NVSHMEM_IB_GID_INDEX) is, on each rail, the index of a RoCE v2 GID of the pod's address.",
-		Consequence: "The program uses a GID of another pod, or none: connections fail (NCCL: unhandled system error).",
-		Cure:        "Leave the variable out: rail-agent publishes what NCCL and UCX need. Without rail-agent, on a port that other pods use too (macvlan), set NCCL_IB_ADDR_RANGE to the pod's own address, or set the variable to the index of the pod's own GID.",
+		Expects:     "If the environment of a container has a GID index (NCCL_IB_GID_INDEX, UCX_IB_GID_INDEX, NVSHMEM_IB_GID_INDEX), the entry at this index is a RoCE v2 GID of the pod's address on each rail.",
+		Consequence: "The program uses the GID of another pod, or finds no GID. Connections fail (NCCL: unhandled system error).",
+		Cure:        "Remove the variable: rail-agent publishes what NCCL and UCX need. If rail-agent does not run and other pods use the same port (macvlan), set NCCL_IB_ADDR_RANGE to the pod's own address, or set the variable to the index of the pod's own GID.",
 		Check:       checkGIDIndex,
 	},
 	{
 		ID: "POD-GIDFIRST", Scope: PodScope, Severity: Warn,
-		Expects:     "The first RoCE v2 GID of each rail's port belongs to the pod, or the environment has NCCL_IB_ADDR_RANGE or NCCL_IB_GID_INDEX.",
-		Consequence: "NCCL, UCX and perftest take the first GID of the port, which belongs to another pod or to the host: connections fail (modify QP from INIT to RTR: No such device).",
-		Cure:        "Let rail-agent set the variables by NRI. If a pod has several rails whose GIDs have different indexes, rail-agent cannot set them: give such pods whole NICs or VFs with host-device.",
+		Expects:     "The first RoCE v2 GID of each rail's port belongs to the pod. Otherwise the environment has NCCL_IB_ADDR_RANGE or NCCL_IB_GID_INDEX.",
+		Consequence: "NCCL, UCX and perftest use the first GID of the port, but this GID belongs to another pod or to the host. Connections fail (modify QP from INIT to RTR: No such device).",
+		Cure:        "Let rail-agent set the variables by NRI. This does not work if a pod has several rails whose GIDs have different indexes, because one value must fit all rails. Give such pods whole NICs or VFs with host-device.",
 		Check:       checkFirstGID,
 	},
 	{
 		ID: "POD-PKEY", Scope: PodScope, Severity: Warn,
-		Expects:     "No container on InfiniBand sets NCCL_IB_PKEY itself, except to 0.",
-		Consequence: "The index of a partition differs between nodes and changes with a port's history. On another node NCCL uses another partition, or none, and connections fail.",
-		Cure:        "Remove the variable. rail-agent sets it by NRI if all rails have the same index and it is not 0. If the indexes differ, no value is right: give all ports the same partitions, in the same order.",
+		Expects:     "No container with an InfiniBand rail sets NCCL_IB_PKEY itself, except to 0.",
+		Consequence: "The index of a partition can differ from node to node, and it can change when a port's partitions change. With the same index, NCCL on another node uses another partition or no partition, and connections fail.",
+		Cure:        "Remove the variable. If the partition has the same index on all rails of the pod, and this index is not 0, rail-agent sets the variable by NRI. If the indexes differ, no value is right: give all ports the same partitions in the same order.",
 		Check:       checkPKeyIndex,
 	},
 	{
 		ID: "POD-SOCKET", Scope: PodScope, Severity: Warn,
 		Expects:     "NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME do not name a rail.",
-		Consequence: "The connections that start a job use a rail, which may not reach the addresses of other rails or nodes: the job hangs at its start.",
-		Cure:        "Name the interface of the pod network: NCCL_SOCKET_IFNAME==eth0.",
+		Consequence: "The connections that start a job use a rail. The rail may not reach the addresses of other rails or nodes, so the job hangs at its start.",
+		Cure:        "Name the interface of the pod network instead: NCCL_SOCKET_IFNAME==eth0.",
 		Check:       checkSocketInterface,
 	},
 	{
 		ID: "POD-RAILS", Scope: PodScope, Severity: Warn,
-		Expects:     "A pod has as many rails as GPUs, or all rails of the node if the node has fewer.",
-		Consequence: "Several GPUs share a rail, and the bandwidth between nodes is lower by that factor.",
+		Expects:     "A pod has as many rails as GPUs. If the node has fewer rails than the pod has GPUs, the pod has all rails of the node.",
+		Consequence: "Several GPUs share a rail, so each of them gets only a part of the rail's bandwidth to other nodes.",
 		Cure:        "Request one NIC for each GPU, and name the networks of all rails in the pod's annotation.",
 		Check: func(f *Facts, r *Report) {
 			rails := 0
@@ -131,23 +131,23 @@ var podRules = []Rule{
 				}
 				r.judged()
 				if len(nics) < want {
-					r.Find(p.Object(), "it has %d GPUs and %d rails; the node has %d", len(gpus), len(nics), rails)
+					r.Find(p.Object(), "it has %d GPUs and %d rails; the node has %d rails", len(gpus), len(nics), rails)
 				}
 			})
 		},
 	},
 	{
 		ID: "POD-DIST", Scope: PodScope, Severity: Warn,
-		Expects:     "No GPU of a pod reaches its rails through the CPU (NODE, SYS) while a NIC on the GPU's own PCIe switch is free.",
-		Consequence: "Traffic of the GPU takes a longer path: 30 to 60 % of the bandwidth is lost.",
-		Cure:        "Use a pool with the mode perRail or exclusive, whose NICs rail-agent chooses by their distance to the GPUs, or name the networks of the rails nearest to the pod's GPUs.",
+		Expects:     "No GPU of a pod reaches the pod's rails only through the CPU (NODE, SYS) while a NIC on the GPU's own PCIe switch is free.",
+		Consequence: "The traffic of the GPU takes a longer path, which costs 30 to 60 % of the bandwidth.",
+		Cure:        "Use a pool with the mode perRail or exclusive: from such a pool, rail-agent chooses NICs by their distance to the GPUs. Or name the networks of the rails that are nearest to the pod's GPUs.",
 		Check:       checkPodDistance,
 	},
 	{
 		ID: "POD-DOWN", Scope: PodScope, Severity: Fail,
 		Expects:     "Each rail of a pod is up and has a carrier.",
-		Consequence: "The pod runs without this rail; collective operations stop or fall back to TCP.",
-		Cure:        "Set the interface up if a program in the pod has set it down; else check the cable, the transceiver and the switch port.",
+		Consequence: "The pod runs without this rail. Collective operations stop or fall back to TCP.",
+		Cure:        "If a program in the pod has set the interface down, set it up again. Otherwise check the cable, the transceiver and the switch port.",
 		Check: func(f *Facts, r *Report) {
 			eachPod(f, r, func(p *Pod) {
 				p.eachRail(r, func(i *Interface) {
@@ -165,8 +165,8 @@ var podRules = []Rule{
 	{
 		ID: "POD-PORT", Scope: PodScope, Severity: Fail,
 		Expects:     "If a rail of a pod has a carrier, its RDMA port is active.",
-		Consequence: "NCCL leaves the rail out without a message.",
-		Cure:        "Look at the kernel's log for the driver's reason; restart the pod.",
+		Consequence: "NCCL does not use the rail, and prints no message about it.",
+		Cure:        "Search the kernel's log for the driver's reason. Then restart the pod.",
 		Check: func(f *Facts, r *Report) {
 			eachPod(f, r, func(p *Pod) {
 				p.eachPort(r, func(i *Interface, port *Port) {
@@ -175,7 +175,7 @@ var podRules = []Rule{
 					}
 					r.judged()
 					if port.State != "ACTIVE" {
-						r.Find(p.Object(), "port %d of %s is %s, and %s has a carrier", port.Port, port.Device, port.State, i.Name)
+						r.Find(p.Object(), "port %d of %s is %s, although %s has a carrier", port.Port, port.Device, port.State, i.Name)
 					}
 				})
 			})
@@ -183,16 +183,16 @@ var podRules = []Rule{
 	},
 	{
 		ID: "POD-MTU", Scope: PodScope, Severity: Warn,
-		Expects:     "All rails of a pod have the same MTU, and it is the MTU of their NICs.",
-		Consequence: "Large packets may be dropped, and a job hangs while small messages pass. Or RDMA uses the smaller packets: 30 to 50 % of the bandwidth is lost on that rail, and the slowest rail decides.",
-		Cure:        "Remove \"mtu\" from the network, or set the NIC's own MTU to the same value. If neither has set it, a program in the pod has: create the pod again.",
+		Expects:     "All rails of a pod have the same MTU. Each rail has the MTU of its NIC.",
+		Consequence: "Large packets may be dropped, so that small messages pass but jobs hang. Or RDMA uses smaller packets on this rail and loses 30 to 50 % of the bandwidth. The slowest rail limits the bandwidth of every collective operation.",
+		Cure:        "Remove \"mtu\" from the network, or set the NIC's MTU to the same value. If the network has no \"mtu\", a program in the pod has changed the MTU: create the pod again.",
 		Check:       checkPodMTU,
 	},
 	{
 		ID: "POD-GIDV2", Scope: PodScope, Severity: Fail,
-		Expects:     "Each address of a pod's rail with RoCE has a GID of the type RoCE v2.",
-		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
-		Cure:        "Check whether the GID table is full (NIC-GIDFULL) or another pod has the address; then restart the pod.",
+		Expects:     "Each address on a RoCE rail of a pod has a GID of the type RoCE v2.",
+		Consequence: "Programs cannot use RDMA from this address. Or they choose another GID, which their peers do not reach.",
+		Cure:        "Check whether the GID table is full (NIC-GIDFULL), and whether another pod has the same address. Then restart the pod.",
 		Check: func(f *Facts, r *Report) {
 			eachPod(f, r, func(p *Pod) {
 				tables := map[string][][]GID{}
@@ -220,16 +220,16 @@ var podRules = []Rule{
 	},
 	{
 		ID: "RAIL-ARPFLUX", Scope: PodScope, Severity: Warn,
-		Expects:     "A pod with several rails in one subnet answers ARP only on the rail that has the address (arp_ignore 1), and does not filter reverse paths strictly (rp_filter 1).",
-		Consequence: "Neighbors send to the wrong rail: two rails share one link, and some connections fail.",
-		Cure:        "Add \"arp\": \"own\" and \"routing\": {\"mode\": \"source\"} to the networks, or give each rail a subnet.",
+		Expects:     "If a pod has several rails in one subnet, it answers an ARP request only on the rail that has the requested address (arp_ignore is not 0), and its reverse path filter is not strict (rp_filter is not 1).",
+		Consequence: "Neighbors send packets to the wrong rail. Then two rails share one link, and some connections fail.",
+		Cure:        "Add \"arp\": \"own\" and \"routing\": {\"mode\": \"source\"} to the networks, or give each rail its own subnet.",
 		Check:       checkARPFlux,
 	},
 	{
 		ID: "K8S-DEVINFO", Scope: PodScope, Severity: Warn, API: true,
-		Expects:     "The annotation network-status of a pod has the same interfaces, addresses and devices as the ledger.",
+		Expects:     "The annotation network-status of a pod lists the same interfaces, addresses and devices as the ledger.",
 		Consequence: "Programs that read the annotation use a wrong address or RDMA device.",
-		Cure:        "Restart the pod. If it happens again, check whether another plugin or a controller changes the annotation or the interface.",
+		Cure:        "Restart the pod. If the annotation is wrong again, check whether another plugin or a controller changes the annotation or the interface.",
 		Check:       checkNetworkStatus,
 	},
 }
@@ -237,11 +237,12 @@ var podRules = []Rule{
 // capIPCLock is the bit of CAP_IPC_LOCK (linux/capability.h).
 const capIPCLock = 1 << 14
 
-// mayLock reports whether the limit of locked memory does not apply.
+// mayLock reports whether the container has the capability IPC_LOCK, so that the limit of locked
+// memory does not apply.
 func (c *Container) mayLock() bool { return c.Capabilities&capIPCLock != 0 }
 
-// inert reports whether IPC_LOCK was given and has no effect: another user than root loses
-// it when a program starts.
+// inert reports whether the container was given the capability IPC_LOCK but cannot use it: a user
+// other than root loses the capability when a program starts.
 func (c *Container) inert() bool {
 	return c.UID != 0 && c.Permitted&capIPCLock != 0 && !c.mayLock()
 }
@@ -251,8 +252,8 @@ func (c *Container) rdma() bool {
 	return slices.ContainsFunc(c.CharDevices, func(d string) bool { return strings.Contains(d, "uverbs") })
 }
 
-// anyPod reports whether the node has pods that hold a NIC. Without the attachments that is not
-// known, which it notes.
+// anyPod reports whether the node has pods that hold a NIC. If there are none, and the attachments
+// could not be read, anyPod notes that in r.
 func anyPod(f *Facts, r *Report) bool {
 	if f.Ledger != nil && len(f.Pods) == 0 && !f.Ledger.Attachments.OK() {
 		Read(r, "attachments", f.Ledger.Attachments)
@@ -285,8 +286,8 @@ func eachRDMAContainer(f *Facts, r *Report, do func(*Pod, *Container)) {
 	})
 }
 
-// eachRail calls do for each interface that is a NIC of the host or lies on one, and reports
-// whether the interfaces are known.
+// eachRail calls do for each interface of the pod that is a NIC of the host or lies on a NIC of the
+// host. It reports whether the pod's interfaces are known.
 func (p *Pod) eachRail(r *Report, do func(*Interface)) bool {
 	list, ok := Read(r, p.Object()+" interfaces", p.Interfaces)
 	for i := range list {
@@ -322,7 +323,7 @@ func checkNoDevices(f *Facts, r *Report) {
 			return
 		}
 		if !slices.ContainsFunc(containers, func(c Container) bool { return c.rdma() }) {
-			// Others may use the interface for TCP alone.
+			// A pod without these signs may use the interface only for TCP.
 			if !slices.ContainsFunc(containers, func(c Container) bool { return len(c.Env) > 0 || c.Permitted&capIPCLock != 0 }) {
 				return
 			}
@@ -344,9 +345,9 @@ func checkNoDevices(f *Facts, r *Report) {
 }
 
 const (
-	// ncclPKey is NCCL's variable with the index of a partition, for all devices.
+	// ncclPKey is NCCL's variable for the index of a partition. Its value applies to all devices.
 	ncclPKey = "NCCL_IB_PKEY"
-	// setByAgent has the names of the variables that rail-agent has set.
+	// setByAgent is the variable that lists the names of the variables that rail-agent has set.
 	setByAgent = "RAIL_CNI_ENV"
 )
 
@@ -379,8 +380,8 @@ func checkPKeyIndex(f *Facts, r *Report) {
 	})
 }
 
-// checkManagement finds containers with issm of an InfiniBand NIC, or with umad of one that is in no
-// pool with UMAD.
+// checkManagement reports containers that have the device issm of an InfiniBand NIC. It also
+// reports containers that have umad of an InfiniBand NIC that is in no pool with UMAD.
 func checkManagement(f *Facts, r *Report) {
 	if !anyPod(f, r) {
 		return
@@ -414,7 +415,7 @@ func checkManagement(f *Facts, r *Report) {
 				continue
 			}
 			if strings.Contains(d, "issm") || known && !granted[n.Name] && !granted[n.PCI] {
-				r.Find(p.Object(), "container %s has %s, of the InfiniBand port of %s", c.Name, d, n.label()).Part(d)
+				r.Find(p.Object(), "container %s has %s, which belongs to the InfiniBand port of %s", c.Name, d, n.label()).Part(d)
 			}
 		}
 	})
@@ -441,14 +442,15 @@ func checkForeignDevices(f *Facts, r *Report) {
 			}
 			r.judged()
 			if n.Holder != p.Namespace+"/"+p.Name {
-				r.Find(p.Object(), "container %s has %s, of %s, which %s holds", c.Name, d, n.label(), n.Holder).Part(d)
+				r.Find(p.Object(), "container %s has %s, which belongs to %s, and %s holds that NIC", c.Name, d, n.label(), n.Holder).Part(d)
 			}
 		}
 	})
 }
 
-// wrongHCA returns why the value of NCCL_IB_HCA does not name devices exactly, "" if it does.
-// Its form is [^][=]name[:port],… (NCCL, parseStringList in src/misc/utils.cc).
+// wrongHCA returns the reason why the value of NCCL_IB_HCA does not name devices exactly. It
+// returns "" if the value does. The form of the value is [^][=]name[:port],… (NCCL, parseStringList
+// in src/misc/utils.cc).
 func wrongHCA(value string, devices []Port) string {
 	list, exclude := strings.CutPrefix(value, "^")
 	list, exact := strings.CutPrefix(list, "=")
@@ -478,7 +480,7 @@ func wrongHCA(value string, devices []Port) string {
 	return ""
 }
 
-// indexVariables are variables with the index of a GID, for all devices.
+// indexVariables are the variables for the index of a GID. Their values apply to all devices.
 var indexVariables = []string{"NCCL_IB_GID_INDEX", "UCX_IB_GID_INDEX", "NVSHMEM_IB_GID_INDEX"}
 
 func checkGIDIndex(f *Facts, r *Report) {
@@ -509,7 +511,7 @@ func checkFirstGID(f *Facts, r *Report) {
 			return
 		}
 		if index, err := strconv.Atoi(c.Env["NCCL_IB_GID_INDEX"]); err == nil && index >= 0 {
-			return // POD-GIDIDX judges it
+			return // POD-GIDIDX judges the index
 		}
 		ipv6 := c.Env["NCCL_IB_ADDR_FAMILY"] == "AF_INET6"
 		p.eachPort(r, func(i *Interface, port *Port) {
@@ -524,13 +526,14 @@ func checkFirstGID(f *Facts, r *Report) {
 			if first < 0 || wrongIndex(gids[first].Index, gids, i.Addresses) == "" {
 				return
 			}
-			r.Find(p.Object(), "container %s takes GID index %d of %s by default, the GID of %s; its interface %s has %s",
+			r.Find(p.Object(), "programs in container %s use GID index %d of %s by default, which is the GID of %s, but the interface %s has %s",
 				c.Name, gids[first].Index, port.Device, gids[first].address(), i.Name, strings.Join(i.Addresses, ", ")).Part(port.Device)
 		})
 	})
 }
 
-// wrongIndex returns why the entry is not a RoCE v2 GID of one of the addresses, "" if it is.
+// wrongIndex returns the reason why the entry at index is not a RoCE v2 GID of one of the
+// addresses. It returns "" if the entry is.
 func wrongIndex(index int, gids []GID, addresses []string) string {
 	i := slices.IndexFunc(gids, func(g GID) bool { return g.Index == index })
 	switch {
@@ -544,7 +547,7 @@ func wrongIndex(index int, gids []GID, addresses []string) string {
 		return err == nil && a.Addr().Unmap() == gids[i].address()
 	})
 	if !own {
-		return "that GID is of " + gids[i].address().String() + ", which is not an address of the interface"
+		return "that GID belongs to " + gids[i].address().String() + ", which is not an address of the interface"
 	}
 	return ""
 }
@@ -572,7 +575,7 @@ func checkSocketInterface(f *Facts, r *Report) {
 }
 
 func checkPodDistance(f *Facts, r *Report) {
-	free := map[string]*NIC{} // the nearest of each GPU
+	free := map[string]*NIC{} // for each GPU, the nearest NIC that is free
 	all := map[string]*NIC{}
 	eachNIC(f, r, func(n *NIC) {
 		all[n.Name] = n
@@ -600,7 +603,7 @@ func checkPodDistance(f *Facts, r *Report) {
 			}
 			r.judged()
 			if n != nil && own >= rank("NODE") && rank(n.Distances[gpu]) <= rank("PXB") {
-				r.Find(p.Object(), "GPU %s is %s from the pod's nearest rail, and %s from %s, which is free", gpu, distances[own], n.Distances[gpu], n.label()).Part(gpu)
+				r.Find(p.Object(), "the distance of GPU %s is %s to the pod's nearest rail, but %s to %s, which is free", gpu, distances[own], n.Distances[gpu], n.label()).Part(gpu)
 			}
 		}
 	})
@@ -615,7 +618,7 @@ func checkPodMTU(f *Facts, r *Report) {
 			r.judged()
 			if mtu, ok := mtus[i.NIC]; ok {
 				if nic, ok := Read(r, i.NIC+" mtu", mtu); ok && i.MTU < nic {
-					r.Find(p.Object(), "the MTU of %s is %d, and that of %s is %d", i.Name, i.MTU, i.NIC, nic)
+					r.Find(p.Object(), "the MTU of %s is %d, but the MTU of %s is %d", i.Name, i.MTU, i.NIC, nic)
 					return
 				}
 			}
@@ -623,7 +626,7 @@ func checkPodMTU(f *Facts, r *Report) {
 			case first == nil:
 				first = i
 			case i.MTU != first.MTU:
-				r.Find(p.Object(), "the MTU of %s is %d, and that of %s is %d", i.Name, i.MTU, first.Name, first.MTU)
+				r.Find(p.Object(), "the MTU of %s is %d, but the MTU of %s is %d", i.Name, i.MTU, first.Name, first.MTU)
 			}
 		})
 	})
@@ -693,12 +696,12 @@ func checkNetworkStatus(f *Facts, r *Report) {
 		}
 		for _, a := range held[p.Namespace+"/"+p.Name] {
 			if a.UID != p.UID {
-				continue // of a pod of the same name, before or after this one
+				continue // the attachment belongs to another pod that had or has the same name
 			}
 			r.judged()
 			i := slices.IndexFunc(list, func(s networkStatus) bool { return s.Interface == a.IfName })
 			if i < 0 {
-				r.Find(p.Object(), "the annotation has no interface %s, which the ledger has", a.IfName)
+				r.Find(p.Object(), "the annotation does not list the interface %s, which is in the ledger", a.IfName)
 			} else if why := a.differs(&list[i]); why != "" {
 				r.Find(p.Object(), "%s", why)
 			}
@@ -706,20 +709,21 @@ func checkNetworkStatus(f *Facts, r *Report) {
 	})
 }
 
-// differs returns how an entry of the annotation differs from the attachment, "" if it does
-// not.
+// differs returns how an entry of the annotation differs from the attachment. It returns "" if they
+// do not differ.
 func (a *Attachment) differs(s *networkStatus) string {
 	own, theirs := bareAddresses(a.Addresses), bareAddresses(s.IPs)
 	switch pci := s.DeviceInfo.PCI.Address; {
-	case len(own) > 0 && !slices.Equal(own, theirs): // the ledger does not have those that the NIC had
-		return "the annotation has " + a.IfName + " with " + strings.Join(theirs, ", ") + ", the ledger with " + strings.Join(own, ", ")
+	case len(own) > 0 && !slices.Equal(own, theirs): // the ledger does not list addresses that the NIC had before
+		return "the annotation has " + a.IfName + " with " + strings.Join(theirs, ", ") + ", but the ledger has it with " + strings.Join(own, ", ")
 	case pci != "" && a.PCI != "" && pci != a.PCI:
-		return "the annotation has " + a.IfName + " with the device " + pci + ", the ledger with " + a.PCI
+		return "the annotation has " + a.IfName + " with the device " + pci + ", but the ledger has it with " + a.PCI
 	}
 	return ""
 }
 
-// bareAddresses returns addresses without prefix lengths, each in its usual form, sorted.
+// bareAddresses returns the addresses in sorted order, each in its usual form and without a prefix
+// length.
 func bareAddresses(texts []string) []string {
 	var all []string
 	for _, text := range texts {

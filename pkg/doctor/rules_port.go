@@ -14,29 +14,29 @@ var portRules = []Rule{
 	{
 		ID: "NIC-PORT", Scope: NodeScope, Severity: Fail,
 		Expects:     "If a rail's NIC is up and has a carrier, its RDMA port is active.",
-		Consequence: "Programs leave the port out without a message: NCCL runs without this rail.",
-		Cure:        "Look at the kernel's log for the driver's reason; set the NIC down and up, or reload its RDMA driver.",
+		Consequence: "Programs do not use the port, and print no message about it. NCCL runs without this rail.",
+		Cure:        "Search the kernel's log for the driver's reason. Set the NIC down and up, or reload its RDMA driver.",
 		Check: func(f *Facts, r *Report) {
 			eachPort(f, r, func(n *NIC, p *Port) {
 				if n.heldInKnownPod(f) || p.LinkLayer == InfiniBand && (p.State == "INIT" || p.State == "ARMED") {
 					r.judged()
-					return // POD-PORT looks at it, or IB-SM has the reason
+					return // POD-PORT judges the port, or IB-SM reports the reason
 				}
 				if !stateOf(r, p.Device+" state", p.State) || !n.up(r) {
 					return
 				}
 				r.judged()
 				if p.State != "ACTIVE" {
-					r.Find(n.Object(), "port %d of %s is %s, and the NIC has a carrier", p.Port, p.Device, p.State)
+					r.Find(n.Object(), "port %d of %s is %s, although the NIC has a carrier", p.Port, p.Device, p.State)
 				}
 			})
 		},
 	},
 	{
 		ID: "NIC-PHYS", Scope: NodeScope, Severity: Fail,
-		Expects:     "The physical link of each rail's RDMA port is up while the NIC has a carrier.",
-		Consequence: "The driver's two views of the link differ, and RDMA may not work on this rail.",
-		Cure:        "Set the NIC down and up; if that does not help, reset it or update its firmware.",
+		Expects:     "If a rail's NIC has a carrier, the physical link of its RDMA port is up.",
+		Consequence: "The driver reports two different states of the same link. RDMA may not work on this rail.",
+		Cure:        "Set the NIC down and up. If the states still differ, reset the NIC or update its firmware.",
 		Check: func(f *Facts, r *Report) {
 			eachPort(f, r, func(n *NIC, p *Port) {
 				if !stateOf(r, p.Device+" physState", p.PhysState) || !n.up(r) {
@@ -44,16 +44,16 @@ var portRules = []Rule{
 				}
 				r.judged()
 				if p.PhysState != "LinkUp" {
-					r.Find(n.Object(), "the physical state of port %d of %s is %s, and the NIC has a carrier", p.Port, p.Device, p.PhysState)
+					r.Find(n.Object(), "the physical state of port %d of %s is %s, although the NIC has a carrier", p.Port, p.Device, p.PhysState)
 				}
 			})
 		},
 	},
 	{
 		ID: "NIC-ACTIVEMTU", Scope: NodeScope, Severity: Warn,
-		Expects:     "A RoCE rail of 100 Gb/s or more has an MTU of 4192 bytes or more, so that RDMA packets carry 4096 bytes.",
-		Consequence: "RDMA sends small packets: up to 30 to 50 % of the bandwidth is lost.",
-		Cure:        "Set the MTU of the NIC, of the networks on it and of the switches to 9000, or to what the fabric carries.",
+		Expects:     "A RoCE rail with 100 Gb/s or more has an MTU of at least 4192 bytes, so that RDMA packets carry 4096 bytes.",
+		Consequence: "RDMA sends small packets, which costs up to 30 to 50 % of the bandwidth.",
+		Cure:        "Set the MTU of the NIC, of the networks on the NIC and of the switches to 9000, or to the largest MTU that the fabric carries.",
 		Check: func(f *Facts, r *Report) {
 			const fast, largest = 100_000, 4096
 			eachPort(f, r, func(n *NIC, p *Port) {
@@ -73,16 +73,16 @@ var portRules = []Rule{
 		ID: "NIC-GIDV2", Scope: NodeScope, Severity: Fail,
 		Expects:     "If a rail's Ethernet NIC is up, each of its addresses has a GID of the type RoCE v2.",
 		Consequence: "Programs cannot use RDMA from this address, or choose another GID that peers do not reach.",
-		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs again. If an IPv4 address has a peer, configure the address without it: the kernel makes the GID of the peer instead. If there is no RoCE v2 GID at all, look at the driver's parameter enable_roce (devlink dev param show).",
+		Cure:        "Set the NIC down and up, so that the kernel makes its GIDs again. If an IPv4 address has a peer, the kernel makes the GID from the peer's address: configure the address without a peer. If the port has no RoCE v2 GID at all, check the driver's parameter enable_roce (devlink dev param show).",
 		Check:       checkGIDs,
 	},
 	{
 		ID: "NIC-GIDFULL", Scope: NodeScope, Severity: Warn,
-		Expects:     "At least a tenth of the GID table of each rail's port, and at least 8 entries, are free.",
-		Consequence: "A macvlan gets an address, but no GID: the pod starts, but has no RDMA.",
-		Cure:        "Put fewer pods on the NIC, or spread them over more NICs. Every link on top of the NIC takes entries, also in a pod without RDMA and in exclusive mode. Without IPv6 it takes half as many.",
+		Expects:     "In the GID table of each rail's port, at least a tenth of the entries are free, and at least 8 entries are free.",
+		Consequence: "When the table is full, a new macvlan gets an address but no GID. The pod starts, but has no RDMA.",
+		Cure:        "Put fewer pods on the NIC, or spread the pods over more NICs. Every link on top of the NIC takes entries, even in exclusive mode, and even if its pod does not use RDMA. A link without IPv6 takes half as many entries.",
 		Check: func(f *Facts, r *Report) {
-			const small = 16 // a table of a device that makes no GIDs of addresses (iWARP)
+			const small = 16 // a device with a smaller table does not make GIDs from addresses (iWARP)
 			eachPort(f, r, func(n *NIC, p *Port) {
 				gids, ok := Read(r, n.label()+" gids", p.GIDs)
 				if !ok || p.TableSize < small {
@@ -90,7 +90,7 @@ var portRules = []Rule{
 				}
 				r.judged()
 				if free := p.TableSize - len(gids); free < max(8, p.TableSize/10) {
-					r.Find(n.Object(), "of the %d entries of the GID table of port %d of %s, %d are free", p.TableSize, p.Port, p.Device, max(free, 0))
+					r.Find(n.Object(), "the GID table of port %d of %s has %d entries, of which %d are free", p.Port, p.Device, p.TableSize, max(free, 0))
 				}
 			})
 		},
@@ -98,19 +98,19 @@ var portRules = []Rule{
 	{
 		ID: "IB-SM", Scope: NodeScope, Severity: Fail,
 		Expects:     "A subnet manager has configured the InfiniBand port of each rail, and the interface has joined its multicast group.",
-		Consequence: "The port stays in the state INIT, or the interface has no carrier: programs cannot use it.",
-		Cure:        "Start the subnet manager (opensm, the switch's, UFM) and check that the port is in its fabric. An active port does not prove that a subnet manager runs; sminfo shows whether one does.",
+		Consequence: "Programs cannot use the rail, because the port stays in the state INIT or the interface has no carrier.",
+		Cure:        "Start the subnet manager (opensm, UFM, or the subnet manager of the switch), and check that the port is in its fabric. An active port does not prove that a subnet manager runs. Run sminfo to see whether one runs.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				r.judged()
 				sm, ok := Read(r, p.Device+" smLID", p.SMLID)
 				switch {
 				case p.PhysState == "LinkUp" && (p.State == "INIT" || p.State == "ARMED"):
-					r.Find(n.Object(), "port %d of %s has a link and waits for a subnet manager (state %s)", p.Port, p.Device, p.State)
+					r.Find(n.Object(), "port %d of %s has a link, but waits for a subnet manager (state %s)", p.Port, p.Device, p.State)
 				case ok && sm == 0 && p.State == "ACTIVE":
 					r.Find(n.Object(), "port %d of %s knows no subnet manager", p.Port, p.Device)
 				case p.State == "ACTIVE" && n.LinkType == "infiniband" && n.withoutCarrier(r):
-					r.Find(n.Object(), "port %d of %s is active, and %s is up without a carrier: it waits for its multicast group", p.Port, p.Device, n.Name)
+					r.Find(n.Object(), "port %d of %s is active, but %s is up without a carrier: the interface waits for its multicast group", p.Port, p.Device, n.Name)
 				}
 			})
 		},
@@ -118,7 +118,7 @@ var portRules = []Rule{
 	{
 		ID: "IB-LID", Scope: NodeScope, Severity: Fail,
 		Expects:     "Each active InfiniBand port has a local identifier (LID).",
-		Consequence: "No packet of the fabric reaches the port.",
+		Consequence: "No packet in the fabric reaches the port.",
 		Cure:        "Restart the subnet manager, or set the port down and up.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
@@ -135,9 +135,9 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-GUID-ZERO", Scope: NodeScope, Severity: Fail,
-		Expects:     "Each InfiniBand port has a GUID that is neither all zeros (as on a new virtual function) nor all ones.",
-		Consequence: "A subnet manager ignores a port with the GUID 0: it stays in INIT. It treats all ports whose GUID is all ones as the same port. host-device and ib-sriov refuse both GUIDs, unless ib-sriov has a GUID for the pod.",
-		Cure:        "Set both GUIDs of the virtual function through its PF (ip link set PF vf N node_guid GUID, and port_guid), then rebind its driver. sriov-network-operator does this when it creates the functions. If all pods on them get GUIDs by ib-sriov, ignore the rule.",
+		Expects:     "The GUID of each InfiniBand port is neither all zeros (as on a new virtual function) nor all ones.",
+		Consequence: "A subnet manager ignores a port whose GUID is all zeros, so the port stays in the state INIT. It treats all ports whose GUID is all ones as the same port. host-device refuses a NIC with such a GUID. ib-sriov also refuses it, except if ib-sriov has a GUID for the pod.",
+		Cure:        "Set both GUIDs of the virtual function through its PF (ip link set PF vf N node_guid GUID, and the same command with port_guid). Then rebind the function's driver. sriov-network-operator does this when it creates virtual functions. If ib-sriov sets the GUIDs of all pods that use these functions, ignore this rule (--ignore IB-GUID-ZERO).",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				gids, ok := Read(r, p.Device+" gids", p.GIDs)
@@ -154,9 +154,9 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-SM-LENT", Scope: NodeScope, Severity: Warn,
-		Expects:     "No subnet manager runs on the port of a NIC that a network may lend.",
-		Consequence: "In exclusive RDMA mode ADD refuses the NIC, unless the network allows subnet-manager. In shared mode a pod gets the interface, and can set the link down.",
-		Cure:        "Run the subnet manager elsewhere (the switch, UFM, a node without rails), or exclude the NIC from lending with the key nics of the node file.",
+		Expects:     "No subnet manager runs on the port of a NIC that may be lent to pods.",
+		Consequence: "In exclusive RDMA mode, ADD refuses the NIC if the network does not have subnet-manager in \"allow\". In shared mode, a pod gets the interface and can set the link down.",
+		Cure:        "Run the subnet manager elsewhere, for example on the switch, in UFM or on a node without rails. Or forbid lending this NIC with the key nics of the node file.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				manager, ok := Read(r, p.Device+" isSM", p.IsSM)
@@ -172,9 +172,9 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-ORPHAN-CHILD", Scope: NodeScope, Severity: Warn,
-		Expects:     "No child of an InfiniBand interface (ip link add … type ipoib) is left on the host by a pod that has ended.",
-		Consequence: "The child keeps a queue pair, and host-device refuses the NIC (children). ipoib-cni leaves one for each pod that was killed.",
-		Cure:        "If no service of the node made it, delete it: ip link del NAME.",
+		Expects:     "No pod that has ended has left a child of an InfiniBand interface (ip link add … type ipoib) on the host.",
+		Consequence: "The child occupies a queue pair, and host-device refuses the NIC (guardrail children). ipoib-cni leaves a child behind for each pod that was killed.",
+		Cure:        "If no service of the node uses the child, delete it: ip link del NAME.",
 		Check: func(f *Facts, r *Report) {
 			if f.NICs == nil {
 				return
@@ -186,7 +186,7 @@ var portRules = []Rule{
 					continue
 				}
 				r.judged()
-				if !o.AdminUp && !o.Attachment { // the kernel sets down what it brings back from a network namespace
+				if !o.AdminUp && !o.Attachment { // the kernel sets an interface down when it moves the interface back from a network namespace
 					r.Find("interface "+o.Name, "it is a child of an InfiniBand interface, it is down, and no attachment has it")
 				}
 			}
@@ -194,9 +194,9 @@ var portRules = []Rule{
 	},
 	{
 		ID: "IB-PKEY", Scope: NodeScope, Severity: Warn,
-		Expects:     "Each InfiniBand port is a full member of a partition, and is a full member of the partition at index 0 of its table.",
-		Consequence: "Limited members reach full members only, and not each other: nodes of a job have no connection. Programs that name no partition, such as NCCL (without NCCL_IB_PKEY) and perftest, use index 0.",
-		Cure:        "Make the port a full member in the subnet manager's partitions (=full in partitions.conf; for the default partition Default=0x7fff: ALL=full), or name the index of the partition to the programs.",
+		Expects:     "Each InfiniBand port is a full member of the partition at index 0 of its table of partition keys.",
+		Consequence: "Limited members of a partition reach only full members, not other limited members. So the nodes of a job cannot connect to each other. Programs that do not name a partition use index 0: for example perftest, and NCCL without NCCL_IB_PKEY.",
+		Cure:        "Make the port a full member of the partition in the subnet manager's configuration (=full in partitions.conf; for the default partition Default=0x7fff: ALL=full). Or tell the programs the index of a partition of which the port is a full member.",
 		Check: func(f *Facts, r *Report) {
 			eachInfiniBandPort(f, r, func(n *NIC, p *Port) {
 				keys, ok := Read(r, p.Device+" pkeys", p.PKeys)
@@ -214,24 +214,24 @@ var portRules = []Rule{
 				all := strings.Join(table, " ")
 				switch {
 				case !slices.ContainsFunc(keys, func(k PKey) bool { return fullMember(k.Key) }):
-					r.Find(n.Object(), "the partition keys of port %d of %s are %s, and none makes it a full member", p.Port, p.Device, all)
+					r.Find(n.Object(), "the partition keys of port %d of %s are %s, and none of them makes the port a full member", p.Port, p.Device, all)
 				case first == "empty":
-					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is empty (%s); programs that name no partition use it", p.Port, p.Device, all)
+					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is empty (all: %s); programs that do not name a partition use index 0", p.Port, p.Device, all)
 				case !fullMember(first):
-					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is %s, a limited member (all: %s); programs that name no partition use it", p.Port, p.Device, first, all)
+					r.Find(n.Object(), "index 0 of the partition keys of port %d of %s is %s, which makes the port a limited member (all: %s); programs that do not name a partition use index 0", p.Port, p.Device, first, all)
 				}
 			})
 		},
 	},
 }
 
-// The interface identifiers of GIDs whose port has no GUID.
+// These are the interface identifiers in the GIDs of a port that has no valid GUID.
 const (
 	noGUID   = "0000:0000:0000:0000"
 	allGUIDs = "ffff:ffff:ffff:ffff"
 )
 
-// withoutCarrier reports whether the NIC is known to be up without a carrier.
+// withoutCarrier reports whether the NIC is known to be up but to have no carrier.
 func (n *NIC) withoutCarrier(r *Report) bool {
 	admin, _ := Read(r, n.label()+" adminUp", n.AdminUp)
 	carrier, known := Read(r, n.label()+" carrier", n.Carrier)
@@ -246,7 +246,8 @@ func eachInfiniBandPort(f *Facts, r *Report, do func(*NIC, *Port)) {
 	})
 }
 
-// stateOf reports whether a state of a port was read.
+// stateOf reports whether the state of a port was read. If it was not, stateOf notes in r that the
+// fact name is missing.
 func stateOf(r *Report, name, state string) bool {
 	if state != "" && state != "?" {
 		return true
@@ -255,14 +256,15 @@ func stateOf(r *Report, name, state string) bool {
 	return false
 }
 
-// fullMember reports whether the highest bit of a partition key is set (InfiniBand
-// specification, 10.9.1.1).
+// fullMember reports whether a partition key makes its port a full member: the highest bit of the
+// key is set (InfiniBand specification, 10.9.1.1).
 func fullMember(key string) bool {
 	n, err := strconv.ParseUint(strings.TrimPrefix(key, "0x"), 16, 16)
 	return err == nil && n&0x8000 != 0
 }
 
-// partitionOf returns the partition of a key in sysfs, without the bit of full membership; 0 if it is no key.
+// partitionOf returns the partition of a key from sysfs: the key without the bit of full membership. It returns 0 if
+// the text is not a key.
 func partitionOf(key string) netconf.PKey {
 	n, err := strconv.ParseUint(strings.TrimPrefix(key, "0x"), 16, 16)
 	if err != nil {
@@ -274,14 +276,16 @@ func partitionOf(key string) netconf.PKey {
 // isRoCEv2 reports whether the entry has the type RoCE v2.
 func (g *GID) isRoCEv2() bool { return strings.Contains(strings.ToLower(g.Type), "v2") }
 
-// address returns the address that the GID is made of, invalid if its value is none.
+// address returns the address that the GID is made from. The result is invalid if the GID's value
+// cannot be parsed as an address.
 func (g *GID) address() netip.Addr {
 	a, _ := netip.ParseAddr(g.Value)
 	return a.Unmap()
 }
 
-// withoutGID returns those of the addresses of which no table has a GID of RoCE v2. Addresses
-// may have prefix lengths. Link-local ones are left out: some drivers make GIDs of others.
+// withoutGID returns the addresses for which no table has a RoCE v2 GID. Addresses may have prefix
+// lengths. Link-local addresses are not judged, because some drivers make GIDs for other link-local
+// addresses than the interface has.
 func withoutGID(addresses []string, tables ...[]GID) (missing []string) {
 	has := map[netip.Addr]bool{}
 	for _, gids := range tables {
@@ -300,7 +304,7 @@ func withoutGID(addresses []string, tables ...[]GID) (missing []string) {
 	return missing
 }
 
-// checkGIDs looks at the NICs on the host: POD-GIDV2 looks at those in pods.
+// checkGIDs judges the NICs on the host. POD-GIDV2 judges the NICs in pods.
 func checkGIDs(f *Facts, r *Report) {
 	eachRail(f, r, func(n *NIC) {
 		ports, ok := Read(r, n.label()+" ports", n.Ports)

@@ -94,7 +94,7 @@ func TestMistakesInNetworksAreFound(t *testing.T) {
 		{"keepAddress and ipam", `{"type": "host-device", "keepAddress": true, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24"}}`, "CNI-NAD", "remove one of the two keys"},
 		{"key of ipam", `{"type": "macvlan", "ipam": {"type": "whereabouts", "range": "10.0.0.0/24", "exlude": []}}`, "CNI-KEY", `"ipam.exlude" is unknown: did you mean "exclude"?`},
 		{"key in a list", `{"cniVersion": "1.0.0", "plugins": [{"type": "host-device", "devise": "a"}]}`, "CNI-KEY", `"devise" is unknown: did you mean "device"?`},
-		{"list with an old version", `{"cniVersion": "0.2.0", "plugins": [{"type": "macvlan"}]}`, "CNI-VERSION", "it is a list of plugins"},
+		{"list with an old version", `{"cniVersion": "0.2.0", "plugins": [{"type": "macvlan"}]}`, "CNI-VERSION", "the network has a list of plugins"},
 		{"second interface", `{"cniVersion": "1.0.0", "plugins": [{"type": "macvlan"}, {"type": "host-device", "device": "a"}]}`, "CNI-CHAIN", "host-device makes the interface, but comes after macvlan"},
 		{"rdma alone", `{"cniVersion": "1.0.0", "type": "rdma"}`, "CNI-CHAIN", "first plugin"},
 		{"no selector", `{"cniVersion": "1.0.0", "type": "host-device"}`, "CNI-NIC", "selects no NIC"},
@@ -253,7 +253,7 @@ func TestMacvlanOnAnInterfaceThatIsNoNIC(t *testing.T) {
 	if got := evidence(t, f, "CNI-NIC"); got != "NAD default/c: no NIC is called bond1" {
 		t.Errorf("CNI-NIC: %q", got)
 	}
-	if got := evidence(t, f, "CNI-MTU"); got != "NAD default/a: its mtu is 9000, and that of bond0.5 is 1500" {
+	if got := evidence(t, f, "CNI-MTU"); got != "NAD default/a: its mtu is 9000, but the MTU of bond0.5 is 1500" {
 		t.Errorf("CNI-MTU: %q", got)
 	}
 	away(&f.NICs.Others)
@@ -771,7 +771,7 @@ func TestRDMADriverIsNeededByNICsWithoutRDMADevices(t *testing.T) {
 		if _, got := found(t, f, "HOST-RDMADRIVER"); got != c.want {
 			t.Errorf("%s: %s", c.name, got)
 		}
-		if got := evidence(t, f, "HOST-RDMADRIVER"); c.want == Status(Fail) && !strings.Contains(got, "mlx5_ib is not loaded, which makes the RDMA devices of ens4np0") {
+		if got := evidence(t, f, "HOST-RDMADRIVER"); c.want == Status(Fail) && !strings.Contains(got, "mlx5_ib, which makes the RDMA devices of ens4np0, is not loaded") {
 			t.Errorf("%s: %s", c.name, got)
 		}
 	}

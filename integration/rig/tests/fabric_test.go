@@ -431,7 +431,7 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 	n.setKnob(0, "pkeys", "0xffff 0x8001")
 	network(`"pkey": "0x8001"`, map[string]string{})
 	// Without "mtu" in partitions.conf the group's packets have 2048 bytes.
-	network(`"mtu": 4092`, map[string]string{"IB-MTU": "NAD default/fabric: its mtu is 4092, and that of " + ib + " is 2044"})
+	network(`"mtu": 4092`, map[string]string{"IB-MTU": "NAD default/fabric: its mtu is 4092, but the MTU of " + ib + " is 2044"})
 
 	n.IP("link", "set", ib, "down") // without a LID it would have no carrier
 	lid := n.number(0, "lid")

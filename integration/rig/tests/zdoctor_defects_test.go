@@ -108,7 +108,7 @@ var defects = []defect{
 			return func() { s.set(freeRail, "port_state", "auto") }
 		},
 		want: map[string]string{
-			"NIC-PORT": "NIC ens16np0: port 1 of mlx5_5 is DOWN, and the NIC has a carrier",
+			"NIC-PORT": "NIC ens16np0: port 1 of mlx5_5 is DOWN, although the NIC has a carrier",
 			"NIC-PHYS": "mlx5_5", // the driver reports both
 		},
 	},
@@ -118,7 +118,7 @@ var defects = []defect{
 			s.set(1, "port_state", "INIT")
 			return func() { s.set(1, "port_state", "auto") }
 		},
-		want: map[string]string{"POD-PORT": "pod default/trainer: port 1 of mlx5_1 is INIT, and net2 has a carrier"},
+		want: map[string]string{"POD-PORT": "pod default/trainer: port 1 of mlx5_1 is INIT, although net2 has a carrier"},
 	},
 	{
 		name: "GID table is full",
@@ -134,7 +134,7 @@ var defects = []defect{
 				s.awaitGIDs(otherRail, func(n int) bool { return n < 10 })
 			}
 		},
-		want: map[string]string{"NIC-GIDFULL": "NIC ens17np0: of the 32 entries of the GID table of port 1 of mlx5_6, 4 are free"},
+		want: map[string]string{"NIC-GIDFULL": "NIC ens17np0: the GID table of port 1 of mlx5_6 has 32 entries, of which 4 are free"},
 	},
 	{
 		name: "NIC takes no GID for an address",
@@ -341,7 +341,7 @@ var defects = []defect{
 			s.MustRun(c)
 			return func() { s.MustRun(c.With("DEL")); p.Delete(); s.carrier(nicName(freeRail)) }
 		},
-		want: map[string]string{"POD-CHARDEV": "has /dev/infiniband/uverbs5, of ens16np0, which default/other holds"},
+		want: map[string]string{"POD-CHARDEV": "has /dev/infiniband/uverbs5, which belongs to ens16np0, and default/other holds that NIC"},
 	},
 	{
 		name: "NetworkManager configures a rail",
@@ -469,7 +469,7 @@ var exclusiveDefects = []defect{
 			return func() { s.set(1, "port_state", "auto") }
 		},
 		want: map[string]string{
-			"POD-PORT": "pod default/trainer: port 1 of mlx5_1 is DOWN, and net2 has a carrier",
+			"POD-PORT": "pod default/trainer: port 1 of mlx5_1 is DOWN, although net2 has a carrier",
 			"NIC-PHYS": "NIC ens12np0: the physical state of port 1 of mlx5_1 is Disabled", // the driver reports both
 		},
 	},

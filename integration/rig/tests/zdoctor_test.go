@@ -345,7 +345,7 @@ func (s *railNode) betweenNodes() {
 	found, missing := cluster(first, same)
 	s.compare(found, missing, nil)
 	found, missing = cluster(first, exchanged)
-	s.compare(found, missing, map[string]string{"RAIL-SWAP": "node b: rail 5 is in 10.6.0.0/24, which is the subnet of rail 6"})
+	s.compare(found, missing, map[string]string{"RAIL-SWAP": "node b: rail 5 has the subnet 10.6.0.0/24, which is the subnet of rail 6"})
 
 	// A pod's address, also on the NIC below its macvlan.
 	s.IP("addr", "add", "172.31.40.1/24", "dev", nicName(macvlanRail))
