@@ -1,16 +1,16 @@
-// Package doctor judges a node, its pods, its cluster and its configurations by rules over
+// Package doctor judges a node, its pods, its cluster and its configurations. It applies rules to
 // facts.
 //
-// Facts are read once, by pkg/doctor/collect, and are a JSON document: "railctl doctor
-// collect" prints it, and "railctl doctor --facts" judges it on another machine. So the
-// facts of a support case can become a test. Each fact has its source; a fact that could not
-// be read has the error.
+// The package pkg/doctor/collect reads the facts once. The facts form a JSON document: "railctl
+// doctor collect" prints the document, and "railctl doctor --facts" judges it on any machine. So
+// the facts of a support case can be used in a test. Each fact names its source. A fact that could
+// not be read has the error instead of a value.
 //
-// A rule is data: an ID, texts of the expectation, the consequence and the cure, and a pure
-// function that reports findings. It reads facts only by [Read], which notes the facts that
-// are missing. A rule without findings is ok only if it had all its facts, else its status is
-// unknown. A rule that read no fact at all has nothing to judge and is skipped.
+// A rule is data: an ID, texts for the expectation, the consequence and the cure, and a pure
+// function that reports findings. The function reads facts only with [Read], which notes the facts
+// that are missing. If a rule has no findings, its status is ok only if it had all its facts. If a
+// fact is missing, its status is unknown. A rule that had no object to judge is skipped.
 //
-// The package uses neither the kernel nor Kubernetes. [Judge] does not fail or panic on any
-// document that [ReadFacts] accepts: the result of a rule that panics names the panic.
+// The package calls neither the kernel nor Kubernetes. [Judge] does not fail or panic on any
+// document that [ReadFacts] accepts. If a rule panics, its result describes the panic.
 package doctor

@@ -10,32 +10,35 @@ import (
 	"time"
 )
 
-// Schema is the schema of the facts of a node. Fields are added to it, none changes.
+// Schema is the schema of a document of facts. New versions may add fields, but they never change a
+// field.
 const Schema = "rail-cni.io/facts/v1"
 
-// The bounds of a document of facts, in bytes. A node with a hundred pods has less than 1 MB.
+// These are the maximum sizes of a document of facts, in bytes. A node with a hundred pods has less
+// than 1 MB of facts.
 const (
 	maxFacts   = 64 << 20 // of a node
 	maxCluster = 512 << 20
 )
 
-// Fact is a value that was read, or the reason why it could not be. The zero Fact was never
-// read.
+// Fact is either a value that was read, or the reason why the value could not be read. The zero
+// Fact means that nobody tried to read the value.
 type Fact[T any] struct {
 	Value  T      `json:"value"`
 	Source string `json:"source,omitempty"` // the file, netlink request or API object
 	Error  string `json:"error,omitempty"`  // why Value was not read; empty if it was
 }
 
-// Known returns the fact of a value that was read from source.
+// Known returns the fact that value was read from source.
 func Known[T any](value T, source string) Fact[T] { return Fact[T]{Value: value, Source: source} }
 
-// Failed returns the fact of a value that could not be read from source. err must not be nil.
+// Failed returns the fact that a value could not be read from source because of err. err must not
+// be nil.
 func Failed[T any](source string, err error) Fact[T] {
 	return Fact[T]{Source: source, Error: err.Error()}
 }
 
-// From returns Known or Failed, as err says.
+// From returns [Known] if err is nil, and [Failed] otherwise.
 func From[T any](value T, source string, err error) Fact[T] {
 	if err != nil {
 		return Failed[T](source, err)
@@ -46,8 +49,9 @@ func From[T any](value T, source string, err error) Fact[T] {
 // OK reports whether the value was read.
 func (f Fact[T]) OK() bool { return f.Source != "" && f.Error == "" }
 
-// asked reports whether a collector tried to read the value. If none did, as when files are
-// judged without a cluster, the rule has nothing to judge.
+// asked reports whether a collector tried to read the value. If no collector did, the rule has
+// nothing to judge. For example, when files are judged without a cluster, nobody reads facts about
+// nodes.
 func (f Fact[T]) asked() bool { return f.Source != "" || f.Error != "" }
 
 // why returns why the value is missing.
@@ -61,11 +65,11 @@ func (f Fact[T]) why() string {
 	return notCollected
 }
 
-// notCollected is why a fact is missing that no collector tried to read.
+// notCollected is the reason of a missing fact that no collector tried to read.
 const notCollected = "not collected"
 
-// Read returns the value of a fact, and whether it was read. A missing one is noted in the
-// report under its name, so that the rule's status is unknown rather than ok.
+// Read returns the value of the fact f, and whether the value was read. If it was not, Read notes
+// in r that the fact name is missing. So the rule's status is unknown and not ok.
 func Read[T any](r *Report, name string, f Fact[T]) (value T, ok bool) {
 	if !f.OK() {
 		r.missing = append(r.missing, missing{fmt.Sprintf("%s (%s)", name, f.why()), cmp.Or(f.Error, notCollected)})
@@ -74,9 +78,10 @@ func Read[T any](r *Report, name string, f Fact[T]) (value T, ok bool) {
 	return f.Value, true
 }
 
-// ReadFacts reads a document of facts. It refuses one of another schema, one without facts, by
-// which each rule would be skipped, and one that is larger than 64 MiB, that of a cluster
-// 512 MiB. The document may come from a stranger.
+// ReadFacts reads a document of facts, which may come from a stranger. It returns an error if the
+// document has another schema. It also returns an error if the document has no facts, because then
+// every rule would be skipped. The maximum size is 512 MiB for a cluster and 64 MiB for any other
+// document.
 func ReadFacts(from io.Reader) (*Facts, error) {
 	text, err := io.ReadAll(io.LimitReader(from, maxCluster+1))
 	if err != nil {
@@ -105,7 +110,7 @@ func ReadFacts(from io.Reader) (*Facts, error) {
 	return f, nil
 }
 
-// position adds the line of a syntax error.
+// position returns err with the number of the line, if err is a syntax error in text.
 func position(err error, text []byte) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) && syntax.Offset <= int64(len(text)) {
@@ -114,14 +119,13 @@ func position(err error, text []byte) error {
 	return err
 }
 
-// Facts are the facts of a node. The facts of a cluster, and those of configuration
-// files, have only some of the fields; rules are skipped if their facts were not
-// requested.
+// Facts are the facts of a node. The facts of a cluster, and the facts of configuration files, have
+// only some of the fields. A rule is skipped if nobody tried to read its facts.
 type Facts struct {
 	Schema  string    `json:"schema"`
 	Taken   time.Time `json:"taken"`
-	Node    string    `json:"node,omitempty"` // its name in the cluster, else its host name
-	Version string    `json:"version"`        // of the program that collected them
+	Node    string    `json:"node,omitempty"` // the node's name in the cluster; without a cluster, its host name
+	Version string    `json:"version"`        // of the program that collected the facts
 
 	Host    *Host    `json:"host,omitempty"`
 	NICs    *NICs    `json:"nics,omitempty"`
@@ -130,7 +134,7 @@ type Facts struct {
 	Kubelet *Kubelet `json:"kubelet,omitempty"`
 	Agent   *Agent   `json:"agent,omitempty"`
 	Configs *Configs `json:"configs,omitempty"`
-	Pods    []Pod    `json:"pods,omitempty"` // those that hold a NIC
-	// Cluster has what is known of the cluster as a whole, nil on a node alone.
+	Pods    []Pod    `json:"pods,omitempty"` // the pods that hold a NIC
+	// Cluster has the facts of the cluster as a whole. It is nil in the facts of one node.
 	Cluster *Cluster `json:"cluster,omitempty"`
 }

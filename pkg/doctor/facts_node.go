@@ -5,38 +5,40 @@ import "time"
 // Host are the facts of the machine.
 type Host struct {
 	Kernel     Fact[string] `json:"kernel"`     // "6.1.0-18-amd64"
-	CmdLine    Fact[string] `json:"cmdline"`    // of the kernel
-	Hypervisor Fact[bool]   `json:"hypervisor"` // it is a virtual machine
+	CmdLine    Fact[string] `json:"cmdline"`    // the kernel's command line
+	Hypervisor Fact[bool]   `json:"hypervisor"` // true if the machine is virtual
 	RDMAMode   Fact[string] `json:"rdmaMode"`   // "exclusive" or "shared"
-	// Modules are the loaded modules of the kernel, and those that it has built in and that
-	// have a directory in /sys/module.
+	// Modules are the names of the kernel's modules: loaded modules and built-in modules.
 	Modules Fact[[]string] `json:"modules"`
-	// MOFED is the version of the vendor's driver package, empty with the kernel's own driver.
+	// MOFED is the version of the vendor's driver package. It is empty if the kernel's own driver
+	// is in use.
 	MOFED Fact[string] `json:"mofed"`
-	// DMABuf reports whether the kernel can register memory of a GPU by dma-buf. It is read only
-	// if the module nvidia is loaded.
+	// DMABuf is true if the kernel can register the memory of a GPU with dma-buf. The fact is read
+	// only if the module nvidia is loaded.
 	DMABuf Fact[bool] `json:"dmabuf"`
-	// NVIDIAOpen reports whether the loaded module nvidia is the open one, which exports memory of
-	// GPUs by dma-buf (its license in modinfo is "Dual MIT/GPL"). It is false without the module.
+	// NVIDIAOpen is true if the loaded module nvidia is the open one (its license in modinfo is
+	// "Dual MIT/GPL"). Only the open module exports the memory of GPUs with dma-buf. Without the
+	// module nvidia, NVIDIAOpen is false.
 	NVIDIAOpen Fact[bool] `json:"nvidiaOpen"`
-	// Origins are the sources of the files of the loaded RDMA modules, by the
-	// module's name: [OriginKernel] below /lib/modules/VERSION/kernel, or built in, else
-	// [OriginPackage].
+	// Origins has the source of each loaded RDMA module, by the module's name. The source is
+	// [OriginKernel] if the module was built with the kernel, and [OriginPackage] otherwise.
 	Origins Fact[map[string]string] `json:"origins"`
-	// CharDevices are the paths below /dev/infiniband, Uverbs the names that the kernel has
-	// in /sys/class/infiniband_verbs.
+	// CharDevices are the paths of the files below /dev/infiniband. Uverbs are the names in the
+	// kernel's directory /sys/class/infiniband_verbs.
 	CharDevices Fact[[]string] `json:"charDevices"`
 	Uverbs      Fact[[]string] `json:"uverbs"`
-	// Memlock are the limits of daemons whose children inherit them: containerd, the kubelet,
-	// dockerd, crio; those that run.
+	// Memlock has the limits of locked memory of the daemons that run: containerd, the kubelet,
+	// dockerd and crio. The children of a daemon inherit its limits.
 	Memlock Fact[[]Memlock] `json:"memlock"`
-	// LimitsConf are the memlock lines of /etc/security/limits.conf and limits.d.
+	// LimitsConf are the lines about memlock in /etc/security/limits.conf and limits.d.
 	LimitsConf Fact[[]string] `json:"limitsConf"`
 	// Swaps are the active swap areas.
 	Swaps Fact[[]string] `json:"swaps"`
-	// Sysctls are values of /proc/sys, by their path without that: "net/ipv4/conf/all/rp_filter".
+	// Sysctls are values of files in /proc/sys. The key is the path below /proc/sys, for example
+	// "net/ipv4/conf/all/rp_filter".
 	Sysctls Fact[map[string]string] `json:"sysctls"`
-	// KernelLog has the lines of the last day's kernel log that report a fault of a NIC.
+	// KernelLog has the lines of the kernel's log that report a fault of a NIC and are at most one
+	// day old.
 	KernelLog Fact[[]string] `json:"kernelLog"`
 }
 
@@ -46,7 +48,7 @@ const (
 	OriginPackage = "package"
 )
 
-// Unlimited is a limit without a bound.
+// Unlimited is the value of a limit that allows any amount.
 const Unlimited int64 = -1
 
 // Memlock is a process with its limits of locked memory, in bytes or [Unlimited].
@@ -60,27 +62,30 @@ type Memlock struct {
 // NICs are the facts of the node's NICs and GPUs.
 type NICs struct {
 	List Fact[[]NIC] `json:"list"`
-	// Others are the interfaces of the host that are no NICs: bonds, VLANs, bridges, veths.
+	// Others are the interfaces of the host that are not NICs: bonds, VLANs, bridges, veths.
 	Others Fact[[]HostInterface] `json:"others"`
 	GPUs   Fact[[]GPU]           `json:"gpus"`
-	// Problems has the problems with the node file's rails and pools: a selector that matches no
-	// NIC, for example.
+	// Problems has the problems with the rails and pools of the node file, for example a selector
+	// that matches no NIC.
 	Problems Fact[[]string] `json:"problems"`
-	// Fabric is the key "fabric" of the node file, empty without it.
+	// Fabric is the value of the key "fabric" in the node file. It is empty if the node file has no
+	// such key.
 	Fabric Fact[string] `json:"fabric"`
 }
 
 // ipoibKind is the [HostInterface.Kind] of a child of an InfiniBand interface.
 const ipoibKind = "ipoib"
 
-// HostInterface is an interface of the host that is no NIC. Child interfaces can lie on it.
+// HostInterface is an interface of the host that is not a NIC. Child interfaces of pods can lie on
+// such an interface.
 type HostInterface struct {
 	Name     string   `json:"name"`
 	AltNames []string `json:"altNames,omitempty"`
 	MTU      int      `json:"mtu"`
 	Kind     string   `json:"kind,omitempty"` // "bond", "vlan", "ipoib" (a child), …
 	AdminUp  bool     `json:"adminUp,omitempty"`
-	// Attachment is set if an attachment has the interface, which is on its way to a pod, or back.
+	// Attachment is true if an attachment has the interface. The interface is then moving to a pod
+	// or back to the host.
 	Attachment bool `json:"attachment,omitempty"`
 }
 
@@ -91,27 +96,30 @@ type GPU struct {
 	NUMA   *int   `json:"numa,omitempty"`
 }
 
-// NIC is a NIC of the node, lent or not.
+// NIC is a NIC of the node. It may be lent to a pod.
 type NIC struct {
 	Name      string   `json:"name"` // on the host
 	AltNames  []string `json:"altNames,omitempty"`
 	PCI       string   `json:"pci,omitempty"`
 	Kind      string   `json:"kind,omitempty"`   // "pf", "vf" or "sf"
-	Vendor    string   `json:"vendor,omitempty"` // of its PCI device, four hexadecimal digits, as Device
+	Vendor    string   `json:"vendor,omitempty"` // of the PCI device, four hexadecimal digits; Device has the same form
 	Device    string   `json:"device,omitempty"`
 	Driver    string   `json:"driver,omitempty"`
 	Rail      *int     `json:"rail,omitempty"`
 	NUMA      *int     `json:"numa,omitempty"`
 	LinkType  string   `json:"linkType,omitempty"` // "ether" or "infiniband"
 	Protected string   `json:"protected,omitempty"`
-	Uplink    bool     `json:"uplink,omitempty"` // a default route of the host leaves by it, or by a link on it
-	// Holder is the pod that has it, "namespace/name", or its container; empty for none.
+	Uplink    bool     `json:"uplink,omitempty"` // true if a default route of the host leaves by the NIC, or by a link on the NIC
+	// Holder is the pod that holds the NIC, as "namespace/name", or the pod's container if the pod
+	// is not known. It is empty if no pod holds the NIC.
 	Holder   string `json:"holder,omitempty"`
 	Children int    `json:"children,omitempty"`
-	Moving   bool   `json:"moving,omitempty"` // it is just lent or returned
-	// CharDevices are those of its RDMA devices: "/dev/infiniband/uverbs3".
+	Moving   bool   `json:"moving,omitempty"` // true while the NIC is being lent or returned
+	// CharDevices are the paths of the char devices of the NIC's RDMA devices, for example
+	// "/dev/infiniband/uverbs3".
 	CharDevices []string `json:"charDevices,omitempty"`
-	// Distances are those to the node's GPUs, by the GPU's PCI address: PIX, PXB, PHB, NODE, SYS.
+	// Distances has the distance to each GPU of the node, by the GPU's PCI address: PIX, PXB, PHB,
+	// NODE or SYS.
 	Distances map[string]string `json:"distances,omitempty"`
 
 	AdminUp  Fact[bool]   `json:"adminUp"`
@@ -119,55 +127,59 @@ type NIC struct {
 	Mbps     Fact[int64]  `json:"mbps"` // 0 without a carrier
 	MTU      Fact[int]    `json:"mtu"`
 	Firmware Fact[string] `json:"firmware"`
-	DCB      Fact[DCB]    `json:"dcb"` // zero without support by its driver
-	ECN      Fact[ECN]    `json:"ecn"` // zero if its driver has no files of it
+	DCB      Fact[DCB]    `json:"dcb"` // the zero value if the driver does not support it
+	ECN      Fact[ECN]    `json:"ecn"` // the zero value if the driver does not show it
 	PCIe     Fact[PCIe]   `json:"pcie"`
-	// CarrierDown is the number of losses of the carrier since the driver made the NIC. Each move
-	// of the NIC counts, too.
+	// CarrierDown is the number of times that the NIC has lost its carrier since the driver made
+	// the NIC. Each move of the NIC to another network namespace also counts.
 	CarrierDown Fact[uint64] `json:"carrierDown"`
-	// Flaps are the losses of the carrier that neither a move nor an administrator caused:
-	// from rail-agent's memory. Only the agent's own facts have it.
+	// Flaps are the losses of the carrier that were not caused by a move of the NIC or by an
+	// administrator. They come from rail-agent's memory, so only facts that rail-agent reads have
+	// them.
 	Flaps Fact[Flaps] `json:"flaps"`
-	// Addresses are those of the netdev, with prefix lengths, of a lent NIC in its pod.
+	// Addresses are the addresses of the NIC's interface, with prefix lengths. For a lent NIC they
+	// are the addresses of its interface in the pod.
 	Addresses Fact[[]string] `json:"addresses"`
 	// Rising are the error counters that grew while facts were collected.
 	Rising Fact[Rising] `json:"rising"`
-	// IOMMU is the type of its group: "identity", "DMA", "DMA-FQ"; empty without an IOMMU.
+	// IOMMU is the type of the NIC's IOMMU group: "identity", "DMA" or "DMA-FQ". It is empty
+	// without an IOMMU.
 	IOMMU Fact[string] `json:"iommu"`
-	// Redirecting are the PCI bridges above it whose access control sends traffic between
-	// devices through the root complex (ACS request redirect).
+	// Redirecting are the PCI bridges above the NIC that send traffic between devices through the
+	// root complex (ACS request redirect).
 	Redirecting Fact[[]string] `json:"redirecting"`
-	// ManagedBy is the network manager that configures it: "NetworkManager",
-	// "systemd-networkd"; empty for none.
+	// ManagedBy is the network manager that configures the NIC: "NetworkManager" or
+	// "systemd-networkd". It is empty if none does.
 	ManagedBy Fact[string] `json:"managedBy"`
-	Ports     Fact[[]Port] `json:"ports"` // of its RDMA devices
+	Ports     Fact[[]Port] `json:"ports"` // of the NIC's RDMA devices
 	VFs       Fact[VFs]    `json:"vfs"`
-	// Functions are the settings of a physical function's virtual ones. It is not set if it has none, and not in
-	// facts that rail-agent reads for itself, because some firmware needs milliseconds to answer for each of them.
+	// Functions are the settings of the virtual functions of a physical function. The fact is not set if the NIC has no
+	// virtual functions. rail-agent does not read it for its own rules, because some firmware needs milliseconds for
+	// each virtual function.
 	Functions Fact[[]Function] `json:"functions,omitzero"`
 }
 
 // DCB is the data center bridging of a NIC.
 type DCB struct {
-	Supported bool   `json:"supported"`     // by its driver
+	Supported bool   `json:"supported"`     // true if the driver supports it
 	PFC       string `json:"pfc,omitempty"` // the priorities with priority flow control: "3", "3,4"
 }
 
-// ECN is the congestion control of RoCE by explicit congestion notification (DCQCN), as the
-// driver of MLNX_OFED and DOCA shows it: /sys/class/net/<interface>/ecn/roce_{np,rp}/enable/<priority>.
-// The kernel's own driver has no such files.
+// ECN is the congestion control of RoCE with explicit congestion notification (DCQCN). The driver of MLNX_OFED and DOCA
+// shows it in /sys/class/net/<interface>/ecn/roce_{np,rp}/enable/<priority>. The kernel's own driver has no such files.
 type ECN struct {
-	Known bool `json:"known,omitempty"` // the files are there
-	// NP and RP are priorities: "3", "0,3". For those of NP the NIC notifies senders of packets
-	// that a switch marked, for those of RP it slows down when it is notified.
+	Known bool `json:"known,omitempty"` // true if the driver has the files
+	// NP and RP are lists of priorities, for example "3" or "0,3". If a switch has marked a packet
+	// with a priority in NP, the NIC notifies the sender. If the NIC itself is notified, it slows
+	// down traffic with a priority in RP.
 	NP string `json:"np,omitempty"`
 	RP string `json:"rp,omitempty"`
 }
 
-// Flaps are losses of a carrier.
+// Flaps counts losses of a carrier.
 type Flaps struct {
 	Count   int     `json:"count"`
-	Seconds float64 `json:"seconds"` // of the observation
+	Seconds float64 `json:"seconds"` // the time of the observation
 }
 
 // PCIe is the link of a device to its slot.
@@ -178,10 +190,10 @@ type PCIe struct {
 	MaxWidth int     `json:"maxWidth"`
 }
 
-// Rising are counters that grew.
+// Rising has the counters that grew between two reads.
 type Rising struct {
-	Seconds  float64           `json:"seconds"`
-	Counters map[string]uint64 `json:"counters"` // the increase, by name
+	Seconds  float64           `json:"seconds"`  // between the two reads
+	Counters map[string]uint64 `json:"counters"` // the increase of each counter, by name
 }
 
 // VFs are the virtual functions of a physical function.
@@ -190,7 +202,7 @@ type VFs struct {
 	Mode  string `json:"mode,omitempty"` // of the embedded switch: "legacy" or "switchdev"
 }
 
-// Function has settings of a virtual function, which its physical function keeps.
+// Function has the settings of a virtual function. The physical function keeps these settings.
 type Function struct {
 	Number int    `json:"number"`
 	PCI    string `json:"pci,omitempty"`
@@ -198,7 +210,7 @@ type Function struct {
 	// SpoofCheck and Trust are nil if the driver does not report them.
 	SpoofCheck *bool `json:"spoofCheck,omitempty"`
 	Trust      *bool `json:"trust,omitempty"`
-	Held       bool  `json:"held,omitempty"` // a record has it
+	Held       bool  `json:"held,omitempty"` // true if a record in the ledger has the function
 }
 
 // Port is a port of an RDMA device.
@@ -208,12 +220,13 @@ type Port struct {
 	State     string      `json:"state"`     // "ACTIVE"
 	PhysState string      `json:"physState"` // "LinkUp"
 	LinkLayer string      `json:"linkLayer"` // "Ethernet" or "InfiniBand"
-	ActiveMTU int         `json:"activeMTU"` // of RDMA packets, as it follows from the interface's MTU (iboe_get_mtu)
-	TableSize int         `json:"tableSize"` // of the GID table
+	ActiveMTU int         `json:"activeMTU"` // of RDMA packets; the kernel computes it from the interface's MTU (iboe_get_mtu)
+	TableSize int         `json:"tableSize"` // the number of entries of the GID table
 	GIDs      Fact[[]GID] `json:"gids"`      // the entries that are in use
-	// LID and SMLID are an InfiniBand port's own local identifier and its subnet manager's, 0
-	// for none. IsSM: a subnet manager runs on the port. PKeys are the entries of its table of
-	// partition keys that are in use, by index. Rules do not read them for RoCE ports.
+	// LID is the local identifier of an InfiniBand port, and SMLID is the local identifier of its
+	// subnet manager. A value of 0 means that there is none. IsSM is true if a subnet manager runs
+	// on the port. PKeys are the used entries of the port's table of partition keys, by index.
+	// Rules do not read these four facts for RoCE ports.
 	LID   Fact[uint32] `json:"lid"`
 	SMLID Fact[uint32] `json:"smLID"`
 	IsSM  Fact[bool]   `json:"isSM"`
@@ -234,16 +247,17 @@ type GID struct {
 	Netdev string `json:"netdev,omitempty"`
 }
 
-// Ledger are the facts of the plugins' records on the node.
+// Ledger has the facts about the plugins' records on the node.
 type Ledger struct {
 	Dir         string             `json:"dir"`
 	Attachments Fact[[]Attachment] `json:"attachments"`
-	Unreadable  Fact[[]string]     `json:"unreadable"` // records, with the reasons
-	// Changed are the NICs that were returned with other settings than they had.
+	Unreadable  Fact[[]string]     `json:"unreadable"` // the records that cannot be read, each with the reason
+	// Changed are the NICs that were returned with other settings than they had before they were
+	// lent.
 	Changed Fact[[]string] `json:"changed"`
 }
 
-// Attachment is a record, with what became of it.
+// Attachment is a record of the ledger, with the present state of its pod and its interface.
 type Attachment struct {
 	Pod         string    `json:"pod,omitempty"` // namespace/name
 	UID         string    `json:"uid,omitempty"` // of the pod
@@ -255,22 +269,22 @@ type Attachment struct {
 	PCI         string    `json:"pci,omitempty"`
 	Rail        *int      `json:"rail,omitempty"`
 	Phase       string    `json:"phase"`
-	Alive       bool      `json:"alive"` // its netns exists
-	InPod       bool      `json:"inPod"` // its interface is there
+	Alive       bool      `json:"alive"` // true if the pod's netns exists
+	InPod       bool      `json:"inPod"` // true if the interface is in the pod's netns
 	Addresses   []string  `json:"addresses,omitempty"`
-	RDMA        []string  `json:"rdma,omitempty"` // the devices that were lent
+	RDMA        []string  `json:"rdma,omitempty"` // the RDMA devices that were lent
 	Created     time.Time `json:"created"`
 	Updated     time.Time `json:"updated"` // when its phase began
 }
 
-// CNI are the facts of the node's CNI directories.
+// CNI has the facts about the node's CNI directories.
 type CNI struct {
-	// Binaries are the plugins of rail-cni's names in the CNI directory.
+	// Binaries are the files in the CNI directory that have the name of a rail-cni plugin.
 	Binaries Fact[[]Binary] `json:"binaries"`
-	// Primary is the path of the configuration that the runtime uses: the first by name;
-	// empty if there is none.
+	// Primary is the path of the configuration that the runtime uses, which is the first by name.
+	// It is empty if there is none.
 	Primary Fact[string] `json:"primary"`
-	// Multus is the version of Multus, empty if the node has none.
+	// Multus is the version of Multus. It is empty if the node has no Multus.
 	Multus Fact[string] `json:"multus"`
 }
 
@@ -278,21 +292,23 @@ type CNI struct {
 type Binary struct {
 	Path      string `json:"path"`
 	SHA256    string `json:"sha256"`              // empty if there is no file
-	Installed string `json:"installed,omitempty"` // the sum that the agent installed, empty if it did not
-	Version   string `json:"version,omitempty"`   // of ours, empty if it could not be asked
-	RailCNI   bool   `json:"ours"`                // it is a program of rail-cni
+	Installed string `json:"installed,omitempty"` // the sum of the file that rail-agent installed here, empty if it installed none
+	Version   string `json:"version,omitempty"`   // of a rail-cni plugin; empty if the plugin could not be asked
+	RailCNI   bool   `json:"ours"`                // true if the file is a program of rail-cni
 }
 
-// Kubelet are the facts of device plugins and resources.
+// Kubelet has the facts about device plugins and resources.
 type Kubelet struct {
-	// Allocatable are the numbers of allocatable RDMA NICs, by the resource's name.
+	// Allocatable has the number of allocatable devices of each resource that stands for RDMA NICs,
+	// by the resource's name.
 	Allocatable Fact[map[string]int64] `json:"allocatable"`
-	// Capacity has what Allocatable has, with the devices that are not healthy.
+	// Capacity is like Allocatable, but also counts the devices that are not healthy.
 	Capacity Fact[map[string]int64] `json:"capacity"`
 	Pools    Fact[[]Pool]           `json:"pools"` // of the node file
-	// Foreign has the signs that a device plugin of another project serves RDMA NICs.
+	// Foreign has the signs that a device plugin of another project serves RDMA NICs. Each sign is
+	// a text for people.
 	Foreign Fact[[]string] `json:"foreign"`
-	// Labels are the node's labels of Node Feature Discovery.
+	// Labels are the labels that Node Feature Discovery has put on the node.
 	Labels Fact[map[string]string] `json:"labels"`
 }
 
@@ -301,26 +317,27 @@ type Pool struct {
 	Resource string   `json:"resource"`
 	Kind     string   `json:"kind"` // "shared", "exclusive", "perRail"
 	NICs     []string `json:"nics"`
-	Count    int64    `json:"count"`          // of devices that it should offer
-	UMAD     bool     `json:"umad,omitempty"` // it hands out management devices of InfiniBand ports
+	Count    int64    `json:"count"`          // the number of devices that the pool should offer
+	UMAD     bool     `json:"umad,omitempty"` // true if the pool also gives pods the management devices of InfiniBand ports
 }
 
-// Agent are the facts of rail-agent on the node.
+// Agent has the facts about rail-agent on the node.
 type Agent struct {
 	Running Fact[bool]   `json:"running"`
 	Version Fact[string] `json:"version"`
-	NRI     Fact[bool]   `json:"nri"` // it is connected to the runtime
-	// Memlock reports whether NRI lets containers of pods with a NIC lock memory without limit.
+	NRI     Fact[bool]   `json:"nri"` // true if rail-agent is connected to the runtime by NRI
+	// Memlock is true if rail-agent sets, by NRI, an unlimited memory lock for the containers of
+	// pods that have a NIC.
 	Memlock Fact[bool] `json:"memlock"`
-	// NotReturned is the number of attachments of dead pods that it could not end.
+	// NotReturned is the number of attachments of dead pods that rail-agent could not end.
 	NotReturned Fact[int] `json:"notReturned"`
-	// Kubeconfig is that of the plugin whereabouts, without a path if the agent does not
-	// maintain it.
+	// Kubeconfig is the kubeconfig of the plugin whereabouts. Its path is empty if rail-agent does
+	// not maintain the file.
 	Kubeconfig Fact[Kubeconfig] `json:"kubeconfig"`
 }
 
-// Kubeconfig is the kubeconfig by which the plugin whereabouts reaches the API server.
+// Kubeconfig is the kubeconfig that the plugin whereabouts uses to reach the API server.
 type Kubeconfig struct {
 	Path    string `json:"path,omitempty"`
-	Refused string `json:"refused,omitempty"` // why no plugin reaches the server by it
+	Refused string `json:"refused,omitempty"` // the reason why the API server does not accept the kubeconfig
 }

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// WriteLine writes one line about the results, for programs that keep only the beginning of an
-// output, as node-problem-detector does with the message of a condition. The rules that decide the
-// exit code ([ExitCode], not strict) come first: those that fail, each with the evidence of its
-// first finding.
+// WriteLine writes one line about the results. It is for programs that keep only the beginning of
+// an output: node-problem-detector does this with the message of a condition. The line lists the
+// rules that fail, because they decide the exit code (see [ExitCode] without strict). Each failed
+// rule has the evidence of its first finding. If no rule fails, the line has the number of rules
+// with each status.
 func WriteLine(w io.Writer, results []Result) error {
 	var failed []string
 	for i := range results {

@@ -14,46 +14,48 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// network is the configuration of a NAD, as its plugins read it.
+// network is the configuration of a NAD in the form in which the plugins read it.
 type network struct {
 	config  *Config
 	version string
-	list    bool // it has a list of plugins
+	list    bool // the configuration has a list of plugins
 	plugins []plugin
-	err     error // the configuration is not JSON of that form
+	err     error // set if the configuration is not JSON of the right form
 }
 
 // plugin is one plugin of a network.
 type plugin struct {
-	name string // its type
-	kind string // the plugin of rail-cni with this name, "" for others
-	raw  []byte // its configuration, with the list's name and version
+	name string // the type in the configuration
+	kind string // the rail-cni plugin that the type names, "" for a plugin of another project
+	raw  []byte // the plugin's configuration, with the name and the version of the list
 
 	hostDevice *netconf.HostDevice // also of sriov and ib-sriov
 	macvlan    *netconf.Macvlan
 	ipoib      *netconf.IPoIB
-	common     *netconf.Common // of one of these, or what can be read of another plugin's
+	common     *netconf.Common // of the plugin above; for a plugin of another project, the keys that can be read
 
-	err       error // its parser's
-	railErr   error // of the addresses of some rail
+	err       error // from the plugin's own parser
+	railErr   error // from the addresses of the first rail whose addresses are invalid
 	addresses []pool
-	ipamErr   error // whereabouts' parser's
+	ipamErr   error // from the parser of whereabouts
 }
 
-// pool is what whereabouts reads of a network, for one rail if that matters.
+// pool is the configuration that whereabouts reads from a network. If the addresses differ by rail,
+// a pool is for one rail.
 type pool struct {
 	rail *int
 	conf *netconf.Whereabouts
 }
 
-// kinds are the plugins of rail-cni that stand in "plugins" or alone.
-var kinds = []string{"host-device", "ib-sriov", "sriov", "macvlan", "ipoib", "rdma"} // a name before those that it ends with
+// kinds are the names of the rail-cni plugins that a network can have as a type.
+var kinds = []string{"host-device", "ib-sriov", "sriov", "macvlan", "ipoib", "rdma"} // a name stands before the names with which it ends: ib-sriov before sriov
 
-// whereabouts is the type of our IPAM plugin, perhaps behind a prefix.
+// whereabouts is the type of rail-cni's IPAM plugin. A type in a network may have a prefix before
+// it.
 const whereabouts = "whereabouts"
 
-// kindOf returns the plugin that a type names, also with a prefix of an installation
-// ("rail-host-device").
+// kindOf returns the rail-cni plugin that a type names, or "" if it names none. The type may have
+// the prefix of an installation, for example "rail-host-device".
 func kindOf(name string) string {
 	for _, kind := range kinds {
 		if name == kind || strings.HasSuffix(name, "-"+kind) {
@@ -63,8 +65,8 @@ func kindOf(name string) string {
 	return ""
 }
 
-// eachNetwork calls do for each NAD. A NAD without a text has its configuration in a file of
-// the node, and is left out.
+// eachNetwork calls do for each NAD that has a configuration. A NAD without one is left out,
+// because its configuration is in a file on the node.
 func eachNetwork(f *Facts, r *Report, do func(*network)) {
 	var rails []int
 	var prefixes map[int]*nodefile.Prefix
@@ -86,7 +88,7 @@ func eachNetwork(f *Facts, r *Report, do func(*network)) {
 	}
 }
 
-// eachConfig calls do for each configuration of the kind. Without one there is nothing to
+// eachConfig calls do for each configuration of the kind. If there is none, the rule has nothing to
 // judge.
 func eachConfig(f *Facts, r *Report, kind ConfigKind, do func(*Config)) {
 	if f.Configs == nil {
@@ -107,7 +109,7 @@ func eachConfig(f *Facts, r *Report, kind ConfigKind, do func(*Config)) {
 	}
 }
 
-// Object names the configuration in findings.
+// Object returns the object of findings about the configuration.
 func (c *Config) Object() string {
 	if c.Kind == NADConfig {
 		return "NAD " + c.Name
@@ -151,10 +153,10 @@ func parseNetwork(c *Config) *network {
 			n.err = fmt.Errorf("plugins[%d] is null", i)
 			return n
 		}
-		// As libcni does (libcni/api.go, buildOneConfig).
+		// libcni does the same (libcni/api.go, buildOneConfig).
 		object["name"], _ = json.Marshal(keys.Name)
 		object["cniVersion"], _ = json.Marshal(keys.CNIVersion)
-		text, _ := json.Marshal(object) // of values that were just decoded
+		text, _ := json.Marshal(object) // no error: the values were just decoded
 		n.plugins = append(n.plugins, plugin{raw: text})
 	}
 	for i := range n.plugins {
@@ -172,8 +174,8 @@ func parseNetwork(c *Config) *network {
 	return n
 }
 
-// withoutFlatFile returns the configuration without the file that whereabouts would read:
-// rules are functions of the facts.
+// withoutFlatFile returns the configuration without the key that names the flat file. Otherwise the
+// parser of whereabouts would read that file, but rules must depend only on the facts.
 func withoutFlatFile(raw []byte) []byte {
 	const key = "configuration_path"
 	if !strings.Contains(strings.ToLower(string(raw)), key) {
@@ -194,7 +196,7 @@ func withoutFlatFile(raw []byte) []byte {
 	return text
 }
 
-// parse reads the configuration by the plugin's own parser, and its addresses by that of
+// parse parses the configuration with the plugin's own parser, and its addresses with the parser of
 // whereabouts.
 func (p *plugin) parse(rails []int, prefixes map[int]*nodefile.Prefix) {
 	switch p.kind {
@@ -234,7 +236,7 @@ func (p *plugin) parse(rails []int, prefixes map[int]*nodefile.Prefix) {
 		return
 	}
 	if p.byPrefix() && prefixes == nil {
-		return // the node file, which has the ranges, is not at hand
+		return // the ranges are in the node file, which is not known here
 	}
 	node := 0
 	for _, rail := range p.common.PossibleRails(rails) {
@@ -253,7 +255,7 @@ func (p *plugin) parse(rails []int, prefixes map[int]*nodefile.Prefix) {
 	}
 }
 
-// ipamType returns the type of its IPAM plugin, "" for none.
+// ipamType returns the type of the network's IPAM plugin, or "" if it has none.
 func (p *plugin) ipamType() string {
 	if p.common == nil {
 		return ""
@@ -261,8 +263,8 @@ func (p *plugin) ipamType() string {
 	return p.common.IPAM.Type
 }
 
-// NotJudged returns sentences about the parts of networks that no rule can judge: plugins of
-// other projects, which rail-cni does not know.
+// NotJudged returns sentences about the parts of networks that no rule can judge. These parts are
+// the plugins of other projects, which rail-cni does not know.
 func NotJudged(f *Facts) []string {
 	r := &Report{parsed: &parsed{}}
 	plugins, ipams := map[string]int{}, map[string]int{}
@@ -297,7 +299,7 @@ func NotJudged(f *Facts) []string {
 	return all
 }
 
-// byPrefix reports whether the addresses are from the prefixes of the node.
+// byPrefix reports whether the addresses come from the prefixes in the node file.
 func (p *plugin) byPrefix() bool {
 	var conf struct {
 		IPAM struct {
@@ -307,7 +309,8 @@ func (p *plugin) byPrefix() bool {
 	return json.Unmarshal(p.raw, &conf) == nil && conf.IPAM.Prefix == "node"
 }
 
-// addPool reads the addresses, and reports whether whereabouts would.
+// addPool parses the addresses and adds a pool. It reports whether whereabouts accepts the
+// addresses.
 func (p *plugin) addPool(rail *int, raw []byte) bool {
 	conf, err := netconf.ParseWhereabouts(raw, "", nil)
 	if err != nil {
@@ -318,7 +321,8 @@ func (p *plugin) addPool(rail *int, raw []byte) bool {
 	return true
 }
 
-// ranges returns the ranges of the pool as whereabouts has them, without regard to gateways.
+// ranges returns the ranges of the pool in the form in which whereabouts uses them. Gateways are
+// not excluded from the ranges.
 func (p *pool) ranges() (all []*ipam.Range, err error) {
 	for _, c := range p.conf.Ranges {
 		one, err := ipam.NewRange(ipam.RangeSpec{
@@ -332,16 +336,16 @@ func (p *pool) ranges() (all []*ipam.Range, err error) {
 	return all, nil
 }
 
-// defaultRails is the number of rails that configurations are judged with if no node is at
-// hand.
+// defaultRails is the number of rails for which configurations are judged if the facts contain no
+// rails.
 const defaultRails = 8
 
-// maxRails bounds the rails that a network is expanded for, each of which is compared with
-// the others. The facts may be of a stranger.
+// maxRails limits the number of rails for which a network is expanded. Each rail is compared with
+// all others, and the facts may come from a stranger.
 const maxRails = 32
 
-// railsForConfigs returns the rails that networks can have, and the prefixes of the node file
-// by rail, nil without a node file.
+// railsForConfigs returns the rails that networks can have. It also returns the prefixes of the
+// node file by rail, or nil if there is no node file.
 func railsForConfigs(f *Facts) (rails []int, prefixes map[int]*nodefile.Prefix) {
 	set := map[int]bool{}
 	for _, n := range knownNICs(f) {
@@ -381,7 +385,8 @@ func railsForConfigs(f *Facts) (rails []int, prefixes map[int]*nodefile.Prefix) 
 	return rails[:min(len(rails), maxRails)], prefixes
 }
 
-// knownNICs returns the NICs of this node, or else of all nodes of the cluster.
+// knownNICs returns the NICs of the node. If f has no NICs itself, it returns the NICs of all nodes
+// of the cluster.
 func knownNICs(f *Facts) []*NIC {
 	var all []*NIC
 	add := func(n *Facts) {
@@ -398,9 +403,9 @@ func knownNICs(f *Facts) []*NIC {
 	return all
 }
 
-// mastersForConfigs returns what macvlans can lie on, and host-device can lend, by each of its
-// names: the NICs, and the other interfaces of the host (bonds, VLANs). It reports whether there
-// are any.
+// mastersForConfigs returns the interfaces that a network can name, by each of their names: the
+// NICs, and the other interfaces of the host (bonds, VLANs). A macvlan can lie on such an
+// interface, and host-device can lend it. ok reports whether there are any.
 func mastersForConfigs(f *Facts, r *Report) (byName map[string][]*NIC, ok bool) {
 	if byName, ok = nicsForConfigs(f, r); !ok && f.NICs != nil && !f.NICs.List.OK() {
 		return nil, false
@@ -425,8 +430,8 @@ func mastersForConfigs(f *Facts, r *Report) (byName map[string][]*NIC, ok bool) 
 	return byName, len(byName) > 0
 }
 
-// nicsForConfigs returns the NICs that configurations can name, by each of their names, and
-// reports whether there are any. A missing fact is noted.
+// nicsForConfigs returns the NICs that configurations can name, by each of their names. ok reports
+// whether there are any. A missing fact is noted in r.
 func nicsForConfigs(f *Facts, r *Report) (byName map[string][]*NIC, ok bool) {
 	if f.NICs != nil {
 		if _, ok := Read(r, "nics", f.NICs.List); !ok {
@@ -447,10 +452,10 @@ func nicsForConfigs(f *Facts, r *Report) (byName map[string][]*NIC, ok bool) {
 	return byName, len(byName) > 0
 }
 
-// span is the addresses from the first to the last of a range.
+// span is a range of addresses, from the first address to the last.
 type span struct {
 	iprange.Range
 	prefix netip.Prefix
-	space  string // the address space: only ranges in one are compared
+	space  string // the address space; only ranges in the same space are compared
 	owner  string
 }

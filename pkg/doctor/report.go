@@ -10,7 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// ResultSchema is the schema of results as JSON. Fields are added to it, none changes.
+// ResultSchema is the schema of results in JSON. New versions may add fields, but they never change
+// a field.
 const ResultSchema = "rail-cni.io/doctor/v1"
 
 // Document is the output of "railctl doctor -o json".
@@ -18,14 +19,14 @@ type Document struct {
 	Schema  string         `json:"schema"`
 	Taken   time.Time      `json:"taken"` // when the facts were read
 	Node    string         `json:"node,omitempty"`
-	Version string         `json:"version"` // of the program that read them
-	Status  Status         `json:"status"`  // of the whole: [Worst]
-	Counts  map[Status]int `json:"counts"`  // of results, by status
+	Version string         `json:"version"` // of the program that read the facts
+	Status  Status         `json:"status"`  // the worst status of all results, from [Worst]
+	Counts  map[Status]int `json:"counts"`  // the number of results with each status
 	Notes   []string       `json:"notes,omitempty"`
 	Results []Result       `json:"results"` // in the order of rules
 }
 
-// NewDocument returns the document of the results over facts.
+// NewDocument returns a document with the results, and with data from the facts that were judged.
 func NewDocument(f *Facts, results []Result) *Document {
 	d := &Document{Schema: ResultSchema, Taken: f.Taken, Node: clean(f.Node), Version: clean(f.Version), Status: Worst(results), Counts: count(results), Notes: Notes(f), Results: results}
 	if d.Results == nil {
@@ -42,17 +43,17 @@ func (d *Document) WriteJSON(w io.Writer) error {
 	return e.Encode(d)
 }
 
-// The exit codes, which are those of node-problem-detector's custom plugins.
+// These are the exit codes. They are the same as for the custom plugins of node-problem-detector.
 const (
 	ExitOK      = 0
 	ExitProblem = 1
 	ExitUnknown = 2
 )
 
-// ExitCode returns the exit code of a program that has these results. A rule that fails makes it [ExitProblem].
-// Warnings and missing facts do not: a node that works, and a run by an ordinary user, are not problems. If no rule
-// could be judged at all it is [ExitUnknown]. With strict, warnings are problems, and one missing fact makes it
-// ExitUnknown.
+// ExitCode returns the exit code of a program that has these results. It is [ExitProblem] if a rule failed. Warnings do
+// not change the exit code, because the node works. Missing facts do not change it either, because a run by an ordinary
+// user always has some. If no rule could be judged at all, the exit code is [ExitUnknown]. If strict is true, the exit
+// code is also ExitProblem if a rule warned, and ExitUnknown if a fact is missing and no rule failed or warned.
 func ExitCode(results []Result, strict bool) int {
 	n := count(results)
 	judged := n[OK] + n[Status(Warn)] + n[Status(Fail)]
@@ -73,10 +74,10 @@ func count(results []Result) map[Status]int {
 	return n
 }
 
-// TextOptions are those of [WriteText].
+// TextOptions are the options of [WriteText].
 type TextOptions struct {
-	Verbose bool // each rule that is ok or skipped has a line, and no finding is left out
-	Color   bool // the statuses are in color, by ANSI sequences
+	Verbose bool // list each rule that is ok or skipped, and all findings
+	Color   bool // show statuses in color, with ANSI sequences
 	// Notes are the first lines.
 	Notes []string
 }
@@ -86,12 +87,12 @@ const (
 	textWidth  = 100 // columns
 	textIndent = 2   // columns of a rule's texts
 	bullet     = "* "
-	maxShown   = 10 // findings of a rule, unless Verbose
+	maxShown   = 10 // the number of findings shown for each rule, if Verbose is false
 )
 
-// WriteText writes a report for people: problems first, the worst ones before the others, then
-// the rules that could not be judged, and a summary as the last line. Results of one rule from
-// several nodes are one entry.
+// WriteText writes a report for people. Failed rules come first, then rules that warn, then the
+// rules that could not be judged. The last line is a summary. Results of the same rule on several
+// nodes are one entry.
 func WriteText(w io.Writer, results []Result, o TextOptions) error {
 	t := &text{TextOptions: o, nodes: nodesOf(results)}
 	for _, note := range o.Notes {
@@ -116,14 +117,15 @@ func WriteText(w io.Writer, results []Result, o TextOptions) error {
 	return err
 }
 
-// text is a report that grows.
+// text is the report that WriteText builds.
 type text struct {
 	TextOptions
 	strings.Builder
-	nodes []string // whose results they are
+	nodes []string // the nodes that the results are about
 }
 
-// nodesOf returns the nodes of the results, in their order. Those of a cluster have none.
+// nodesOf returns the names of the nodes that the results are about, in the order of the results. A
+// result of a cluster rule names no node.
 func nodesOf(results []Result) []string {
 	var nodes []string
 	seen := map[string]bool{}
@@ -136,7 +138,7 @@ func nodesOf(results []Result) []string {
 	return nodes
 }
 
-// ByRule returns the results that have the status, grouped by rule.
+// ByRule returns the results that have the status, in one group for each rule.
 func ByRule(results []Result, status Status) (groups [][]*Result) {
 	at := map[string]int{}
 	for i := range results {
@@ -155,14 +157,14 @@ func ByRule(results []Result, status Status) (groups [][]*Result) {
 	return groups
 }
 
-// Alike is a finding that is the same on several nodes.
+// Alike is a finding together with all nodes that have it.
 type Alike struct {
 	Finding
-	Nodes []string // none if the results have no node
+	Nodes []string // empty if the results name no node
 }
 
-// GroupFindings returns the findings of results, in their order. Findings that differ
-// only in their node are merged.
+// GroupFindings returns the findings of the results, in the order of the results. Findings that
+// differ only in their node are merged into one.
 func GroupFindings(results []*Result) (all []Alike) {
 	type key struct{ object, evidence, fix string }
 	at := map[key]int{}
@@ -229,12 +231,13 @@ func (t *text) problem(group []*Result) {
 		if i > 0 {
 			label = strings.Repeat(" ", len(label))
 		}
-		t.WriteString(strings.Repeat(" ", textIndent) + label + fix + "\n") // a command stays in one line
+		t.WriteString(strings.Repeat(" ", textIndent) + label + fix + "\n") // a command is never split into several lines
 	}
 	t.WriteString("\n")
 }
 
-// on returns the prefix of what is about some of several nodes.
+// on returns the prefix of a line that is about only some of the nodes. It returns "" if the report
+// is about one node.
 func (t *text) on(nodes ...string) string {
 	const few = 3
 	switch more := len(nodes) - few; {
@@ -246,7 +249,7 @@ func (t *text) on(nodes ...string) string {
 	return strings.Join(nodes, ", ") + ": "
 }
 
-// wrapped writes a text behind a label, in lines that are not too wide.
+// wrapped writes a label and then the text s, in lines of at most textWidth columns.
 func (t *text) wrapped(label, s string) {
 	indent := strings.Repeat(" ", textIndent)
 	column := textIndent + len(label)
@@ -269,7 +272,8 @@ func (t *text) wrapped(label, s string) {
 	t.WriteString("\n")
 }
 
-// lines writes a line for each rule with the status.
+// lines writes one line for each rule that has the status. The function what returns the text after
+// the rule's ID.
 func (t *text) lines(results []Result, status Status, what func([]*Result) string) {
 	groups := ByRule(results, status)
 	if len(groups) == 0 {
@@ -286,8 +290,9 @@ func (t *text) lines(results []Result, status Status, what func([]*Result) strin
 	t.WriteString("\n")
 }
 
-// unknown writes each reason why facts are missing, with the rules that lack them: one missing
-// right or one process that does not answer is one thing to repair, however many rules need it.
+// unknown writes each reason why facts are missing, and the rules that lack these facts. It groups
+// by reason because one missing right, or one process that does not answer, is one thing to repair,
+// even if many rules need the facts.
 func (t *text) unknown(results []Result) {
 	type group struct {
 		rules, facts []string
@@ -333,8 +338,8 @@ func (t *text) unknown(results []Result) {
 	t.WriteString("\n")
 }
 
-// reasonOf returns why the fact with this index in Missing could not be read. A result that was
-// read from a document has the facts only.
+// reasonOf returns the reason why the fact Missing[i] could not be read. A result that was read
+// from a document has no separate reasons, so reasonOf returns the whole text of Missing[i].
 func (r *Result) reasonOf(i int) string {
 	if i < len(r.reasons) {
 		return r.reasons[i]
@@ -375,7 +380,7 @@ func (t *text) summary(results []Result) {
 	fmt.Fprintf(t, "%s%s: %s\n", plural(len(ids), "rule"), where, strings.Join(parts, ", "))
 }
 
-// plural returns a number with the noun.
+// plural returns the number n and the noun, with an "s" after the noun if n is not 1.
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

@@ -23,7 +23,7 @@ const (
 	ConfigScope  Scope = "config"
 )
 
-// Scopes are all scopes, in the order of reports.
+// Scopes lists all scopes in the order in which reports show them.
 var Scopes = []Scope{NodeScope, PodScope, ClusterScope, ConfigScope}
 
 // Severity is the status of a rule with findings.
@@ -31,54 +31,56 @@ type Severity string
 
 // The severities.
 const (
-	Warn Severity = "warn" // it works, but slower or less safely
+	Warn Severity = "warn" // something works, but slower or less safely
 	Fail Severity = "fail" // something does not work, or will not
 )
 
 // Status is the outcome of a rule.
 type Status string
 
-// The statuses in addition to those of a [Severity].
+// A status is one of these, or one of the severities ([Warn], [Fail]).
 const (
 	OK      Status = "ok"
 	Unknown Status = "unknown" // a fact is missing
 	Skipped Status = "skipped" // there is nothing to check, or --ignore names the rule
 )
 
-// Statuses are all statuses, the worst first.
+// Statuses lists all statuses, the worst status first.
 var Statuses = []Status{Status(Fail), Status(Warn), Unknown, Skipped, OK}
 
-// Rule is a rule as data. Its texts are for users: they end up in reports and in the
-// reference.
+// Rule is a rule as data. Its texts are for users, who read them in reports and in the reference of
+// the rules.
 type Rule struct {
-	// ID is upper case with hyphens, GROUP-WORD. It never changes, because users name it in
-	// --ignore and in alerts.
+	// ID has upper-case words with hyphens: GROUP-WORD. An ID never changes, because users name it
+	// in --ignore and in alerts.
 	ID       string
 	Scope    Scope
 	Severity Severity
-	// Expects is a sentence about how things should be.
+	// Expects is a sentence that describes the healthy state.
 	Expects string
-	// Consequence describes the effect of a finding, and Cure how to end the problem.
+	// Consequence describes what happens because of the problem. Cure describes how to solve the
+	// problem.
 	Consequence, Cure string
-	// Slow rules need facts that take long to read: rail-agent judges them every five
-	// minutes rather than every minute.
+	// Slow is true if the rule needs facts that take long to read. rail-agent judges slow rules
+	// every five minutes, and the other rules every minute.
 	Slow bool
-	// API: the rule needs facts of the API server, which rail-agent may not read. So the agent
-	// does not judge it.
+	// API is true if the rule needs facts from the API server. rail-agent may not read these facts,
+	// so it does not judge the rule.
 	API bool
-	// Check reports findings. It is a pure function of the facts.
+	// Check reports findings to r. It is a pure function of the facts f.
 	Check func(f *Facts, r *Report)
 }
 
 // Finding is one thing that a rule found.
 type Finding struct {
-	Object   string `json:"object"`        // what it is about: "NIC ens1", "pod default/a"; empty for the node
-	Evidence string `json:"evidence"`      // the facts, with their values
-	Fix      string `json:"fix,omitempty"` // a command that does the cure, if there is one
-	// Rail is set if the finding is about a rail of the node, and Object does not name its NIC.
+	Object   string `json:"object"`        // what the finding is about: "NIC ens1", "pod default/a"; empty for the node
+	Evidence string `json:"evidence"`      // the facts that show the problem, with their values
+	Fix      string `json:"fix,omitempty"` // a command that solves the problem, if there is one
+	// Rail is set if the finding is about a rail of the node and Object does not name the rail's
+	// NIC.
 	Rail *int `json:"rail,omitempty"`
-	// Part distinguishes findings about one object, and stays the same while the evidence
-	// changes: "net2" of a pod, the file of a record.
+	// Part distinguishes findings about the same object: for example "net2" for an interface of a
+	// pod, or the file of a record. It stays the same while the evidence changes.
 	Part string `json:"-"`
 }
 
@@ -86,51 +88,53 @@ type Finding struct {
 type Result struct {
 	ID          string    `json:"id"`
 	Scope       Scope     `json:"scope"`
-	Node        string    `json:"node,omitempty"` // whose facts they were
+	Node        string    `json:"node,omitempty"` // the node whose facts were judged
 	Status      Status    `json:"status"`
 	Expects     string    `json:"expects"`
 	Findings    []Finding `json:"findings,omitempty"`
-	Missing     []string  `json:"missing,omitempty"` // facts that could not be read, and why
+	Missing     []string  `json:"missing,omitempty"` // the facts that could not be read, each with the reason
 	Consequence string    `json:"consequence,omitempty"`
 	Cure        string    `json:"cure,omitempty"`
 
-	reasons []string // why each of Missing could not be read
+	reasons []string // for each element of Missing, the reason alone
 }
 
-// Report takes what the check of one rule finds.
+// Report collects the findings of one rule.
 type Report struct {
-	objects  int // that the rule has judged
+	objects  int // the number of objects that the rule has judged
 	findings []Finding
 	missing  []missing
-	parts    []string // of the object that is judged now
+	parts    []string // the parts of the object that the rule judges now
 	parsed   *parsed
 }
 
 // missing is a fact that could not be read.
 type missing struct {
-	text   string // its name, source and error
-	reason string // the error alone, which several facts can have
+	text   string // the fact's name, source and error
+	reason string // the error alone; several facts can have the same error
 }
 
-// parsed has what several rules make of the same facts.
+// parsed has results that are computed once from the facts and used by several rules.
 type parsed struct {
 	networks []*network
 	forPods  map[*NIC]bool // the NICs of eachRail, nil before the first rule that needs them
 }
 
-// judged notes that the rule has judged one more object. A rule that has judged none is skipped,
-// never ok: facts that name no object are no proof of health.
+// judged notes that the rule has judged one more object. A rule that has judged no object is
+// skipped and never ok, because facts that name no object do not prove that anything is healthy.
 func (r *Report) judged() { r.objects++ }
 
-// lacks notes a fact that could not be read.
+// lacks notes that the fact name could not be read, with the reason why.
 func (r *Report) lacks(name, why string) {
 	r.missing = append(r.missing, missing{fmt.Sprintf("%s (%s)", name, why), why})
 }
 
-// maxFindings bounds the findings of one rule: the facts may be of an attacker.
+// maxFindings limits the number of findings of one rule, because the facts may come from an
+// attacker.
 const maxFindings = 1000
 
-// Find reports a finding about an object. The evidence names facts and their values.
+// Find adds a finding about the object. The evidence is a format with its arguments. It names facts
+// and their values.
 func (r *Report) Find(object, evidence string, args ...any) *Found {
 	if len(r.findings) < maxFindings {
 		r.findings = append(r.findings, Finding{Object: clean(object), Evidence: clean(fmt.Sprintf(evidence, args...)), Part: clean(strings.Join(r.parts, " "))})
@@ -139,7 +143,8 @@ func (r *Report) Find(object, evidence string, args ...any) *Found {
 	return &Found{&Finding{}}
 }
 
-// within calls do, whose findings are about a part of their object: a pod's interface.
+// within calls do. All findings that do reports are about this part of their object, for example
+// about an interface of a pod.
 func (r *Report) within(part string, do func()) {
 	r.parts = append(r.parts, part)
 	defer func() { r.parts = r.parts[:len(r.parts)-1] }()
@@ -149,24 +154,24 @@ func (r *Report) within(part string, do func()) {
 // Found is a finding that was reported.
 type Found struct{ f *Finding }
 
-// Part sets the part of its object that the finding is about, if a rule may have findings about
-// several.
+// Part sets the part of the object that the finding is about. A rule needs Part if it can have
+// findings about several parts of one object.
 func (f *Found) Part(part string) *Found {
 	f.f.Part = clean(strings.TrimSpace(f.f.Part + " " + part))
 	return f
 }
 
-// OnRail sets the rail that the finding is about, if it is not that of the NIC in Object.
+// OnRail sets the rail that the finding is about. It is not needed if Object names the rail's NIC.
 func (f *Found) OnRail(rail int) *Found {
 	f.f.Rail = &rail
 	return f
 }
 
-// Fix adds a command that does the cure.
+// Fix adds a command that solves the problem.
 func (f *Found) Fix(command string, args ...any) { f.f.Fix = clean(fmt.Sprintf(command, args...)) }
 
-// clean returns text without characters that cannot be printed, which a name in a facts file
-// or of a pod may have, and of a bounded length.
+// clean returns text with "?" in place of each character that cannot be printed, and cut to a
+// maximum length. Names in a file of facts, or chosen by a pod, may have such characters.
 func clean(text string) string {
 	const maxText = 1000
 	if len(text) > maxText {
@@ -180,7 +185,8 @@ func clean(text string) string {
 	}, strings.ToValidUTF8(text, "?"))
 }
 
-// Judge returns the results of the rules over facts, in the order of the rules.
+// Judge judges the facts by the rules. It returns one result for each rule, in the order of the
+// rules.
 func Judge(rules []Rule, f *Facts) []Result {
 	results := make([]Result, 0, len(rules))
 	once := &parsed{}
@@ -224,8 +230,9 @@ var (
 	release  = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9a-z.]+)?$`)
 )
 
-// linked returns a text in which pages of this project have their addresses, those of the version
-// if it is a release: a node has no copy of them.
+// linked returns text with a web address in place of each file name of a page of this project,
+// because a node has no copy of the pages. If version is a release, the addresses lead to the pages
+// of that release.
 func linked(text, version string) string {
 	ref := "main"
 	if release.MatchString(version) {
@@ -234,7 +241,7 @@ func linked(text, version string) string {
 	return pageName.ReplaceAllString(text, "https://github.com/rail-cni/rail-cni/blob/"+ref+"/$0")
 }
 
-// firstFrames returns the frames of a stack that name this package.
+// firstFrames returns the first three frames of a stack trace that name this package.
 func firstFrames(stack []byte) string {
 	var frames []string
 	for line := range strings.Lines(string(stack)) {
@@ -254,8 +261,8 @@ func Skip(results []Result, ids []string) {
 	}
 }
 
-// Worst returns the status of the whole: fail if a rule failed, else warn, else unknown,
-// else ok.
+// Worst returns the worst status of all results: fail if a rule failed, otherwise warn if a rule
+// warned, otherwise unknown if a rule is unknown, and otherwise ok.
 func Worst(results []Result) Status {
 	for _, s := range Statuses[:3] {
 		if slices.ContainsFunc(results, func(r Result) bool { return r.Status == s }) {

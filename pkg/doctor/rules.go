@@ -10,23 +10,23 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// Rules returns all rules, in the order of reports. Their IDs are unique.
+// Rules returns all rules in the order in which reports show them. Their IDs are unique.
 func Rules() []Rule {
 	return slices.Concat(hostRules, nicRules, portRules, functionRules, ledgerRules, cniRules, kubeletRules, agentRules, podRules, configRules, clusterRules)
 }
 
-// Select returns the rules of the scopes, or of all if there is none.
+// Select returns the rules that have one of the scopes. Without scopes it returns all rules.
 func Select(rules []Rule, scopes ...Scope) []Rule {
 	return slices.DeleteFunc(slices.Clone(rules), func(r Rule) bool { return len(scopes) > 0 && !slices.Contains(scopes, r.Scope) })
 }
 
-// The vendors of PCI devices that rules know.
+// These are the PCI vendor IDs that rules know.
 const (
 	vendorMellanox = "15b3"
 	vendorNVIDIA   = "10de"
 )
 
-// InfiniBand is the link layer of ports that are not RoCE's.
+// InfiniBand is the link layer of InfiniBand ports. RoCE ports have the link layer "Ethernet".
 const InfiniBand = "InfiniBand"
 
 // eachNIC calls do for each NIC of the node.
@@ -40,7 +40,7 @@ func eachNIC(f *Facts, r *Report, do func(*NIC)) {
 	}
 }
 
-// eachRail calls do for each NIC for pods.
+// eachRail calls do for each NIC that pods may hold (see nicsForPods).
 func eachRail(f *Facts, r *Report, do func(*NIC)) {
 	eachNIC(f, r, func(n *NIC) {
 		if r.nicsForPods(f)[n] {
@@ -49,10 +49,11 @@ func eachRail(f *Facts, r *Report, do func(*NIC)) {
 	})
 }
 
-// nicsForPods returns the NICs that pods may hold; the others are the node's own business. They
-// are those that have a rail, or are lent, or have a macvlan. Where the node file has no rails
-// they are also those that networks and device pools name, and if these name none, all RDMA
-// functions except uplinks: a node is not healthy because nobody has written a node file.
+// nicsForPods returns true for each NIC that pods may hold. Rules do not judge the other NICs of
+// the node. Pods may hold a NIC that has a rail, that is lent, or that has a child interface. If no
+// NIC of the node has a rail, pods may also hold the NICs that networks and device pools name. If
+// these name no NIC either, pods may hold all NICs with RDMA except uplinks. Without this guess, a
+// node without a node file would always count as healthy.
 func (r *Report) nicsForPods(f *Facts) map[*NIC]bool {
 	if r.parsed.forPods != nil {
 		return r.parsed.forPods
@@ -70,7 +71,7 @@ func (r *Report) nicsForPods(f *Facts) map[*NIC]bool {
 	return forPods
 }
 
-// nics returns the NICs of the node, none if they could not be read.
+// nics returns the NICs of the node. It returns none if they could not be read.
 func (f *Facts) nics() []*NIC {
 	var all []*NIC
 	if f.NICs != nil && f.NICs.List.OK() {
@@ -81,8 +82,8 @@ func (f *Facts) nics() []*NIC {
 	return all
 }
 
-// withoutRails reports whether it is known that no NIC of the node has a rail. Of a damaged node
-// file it is not known.
+// withoutRails reports whether it is known that no NIC of the node has a rail. This is not known if
+// the node file is damaged.
 func (f *Facts) withoutRails() bool {
 	damaged := false
 	eachConfig(f, &Report{}, NodeFile, func(c *Config) {
@@ -95,7 +96,7 @@ func (f *Facts) withoutRails() bool {
 // named returns the NICs of the node that its networks and device pools name.
 func (r *Report) named(f *Facts) map[*NIC]bool {
 	names := map[string]bool{}
-	quiet := &Report{parsed: r.parsed} // what is missing concerns the rules that need it
+	quiet := &Report{parsed: r.parsed} // missing facts are noted by the rules that need them, not here
 	eachPlugin(f, quiet, func(_ *network, p *plugin) { names[p.selected()] = true })
 	if f.Kubelet != nil {
 		for _, p := range f.Kubelet.Pools.Value {
@@ -114,26 +115,26 @@ func (r *Report) named(f *Facts) map[*NIC]bool {
 	return found
 }
 
-// isRDMA reports whether the NIC has an RDMA device, or should have one: it is NVIDIA's, or its
-// devices could not be read.
+// isRDMA reports whether the NIC has, should have or may have an RDMA device. A NIC of NVIDIA
+// should have one. A NIC whose RDMA devices could not be read may have one.
 func (n *NIC) isRDMA() bool {
-	return len(n.CharDevices) > 0 || len(n.Ports.Value) > 0 || n.Ports.Error != "" || n.isMellanox() && n.Kind != "" // a representor has none
+	return len(n.CharDevices) > 0 || len(n.Ports.Value) > 0 || n.Ports.Error != "" || n.isMellanox() && n.Kind != "" // a NIC without a kind is a representor, which has no RDMA device
 }
 
-// isUplink reports whether a default route of the host leaves by the NIC. Facts of versions
-// before the field have only the guardrail's reason.
+// isUplink reports whether a default route of the host leaves by the NIC. Facts from versions
+// before the field Uplink have only the reason of the guardrail, in Protected.
 func (n *NIC) isUplink() bool {
 	return n.Uplink || strings.Contains(n.Protected, "a default route of the host")
 }
 
-// The sentences of [Notes].
+// These are the sentences that [Notes] returns.
 const (
 	noteNoRDMA  = "there is no RDMA device on this machine, so rules about rails have nothing to check"
 	noteNoRails = "no rails are known, because the node file has none; checked: %s (to name the rails: railctl rails discover)"
 )
 
-// Notes returns sentences about what the rules could look at, for the head of a report. There
-// are none about a node with rails.
+// Notes returns sentences for the beginning of a report. They say what the rules could check on
+// nodes without rails. For a node with rails there is no sentence.
 func Notes(f *Facts) []string {
 	if f.Cluster == nil {
 		if note := f.note(); note != "" {
@@ -159,7 +160,7 @@ func Notes(f *Facts) []string {
 	return notes
 }
 
-// note returns the sentence about a node, "" for none.
+// note returns the sentence about one node. It returns "" if the node has rails.
 func (f *Facts) note() string {
 	if !f.withoutRails() {
 		return ""
@@ -184,7 +185,7 @@ func (f *Facts) note() string {
 	}
 }
 
-// eachPort calls do for each port of the RDMA devices of rails' NICs.
+// eachPort calls do for each port of the RDMA devices of each NIC that pods may hold.
 func eachPort(f *Facts, r *Report, do func(*NIC, *Port)) {
 	eachRail(f, r, func(n *NIC) {
 		ports, _ := Read(r, n.label()+" ports", n.Ports)
@@ -194,34 +195,34 @@ func eachPort(f *Facts, r *Report, do func(*NIC, *Port)) {
 	})
 }
 
-// name returns what distinguishes the ports of one NIC.
+// name returns a name that distinguishes the port from the NIC's other ports.
 func (p *Port) name() string { return fmt.Sprintf("%s/%d", p.Device, p.Port) }
 
-// label returns what findings call the NIC.
+// label returns the name of the NIC in findings.
 func (n *NIC) label() string { return cmp.Or(n.Name, n.PCI, "without a name") }
 
-// Object names the NIC in findings.
+// Object returns the object of findings about the NIC.
 func (n *NIC) Object() string { return "NIC " + n.label() }
 
 // In reports whether a finding is about the NIC.
 func (n *NIC) In(f *Finding) bool { return f.Object == clean(n.Object()) }
 
-// up reports whether the NIC is known to be up with a carrier. Facts that are missing are
-// noted.
+// up reports whether the NIC is known to be up and to have a carrier. It notes missing facts in r.
 func (n *NIC) up(r *Report) bool {
 	admin, _ := Read(r, n.label()+" adminUp", n.AdminUp)
 	carrier, _ := Read(r, n.label()+" carrier", n.Carrier)
 	return admin && carrier
 }
 
-// heldInKnownPod reports whether rules of pods judge the NIC: a pod holds it whose interfaces are known.
+// heldInKnownPod reports whether a pod whose interfaces are known holds the NIC. The rules about pods judge such a NIC.
 func (n *NIC) heldInKnownPod(f *Facts) bool {
 	return n.Holder != "" && slices.ContainsFunc(f.Pods, func(p Pod) bool {
 		return p.Namespace+"/"+p.Name == n.Holder && p.Interfaces.OK()
 	})
 }
 
-// nicIn returns the NIC that a line of the kernel's log names, "" for none.
+// nicIn returns the name of the NIC that a line of the kernel's log names. It returns "" if the
+// line names no NIC.
 func (f *Facts) nicIn(line string) string {
 	if f.NICs != nil {
 		for i := range f.NICs.List.Value {

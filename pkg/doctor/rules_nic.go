@@ -309,7 +309,7 @@ var nicRules = []Rule{
 }
 
 // foreignName matches the names that interfaces have in pods. It also matches the names that the
-// kernel gives to an interface if its network namespace ends and its name is taken on the host.
+// kernel chooses for an interface if its network namespace ends and its name is taken on the host.
 var foreignName = regexp.MustCompile(`^(net|dev)[0-9]+$`)
 
 func checkNames(f *Facts, r *Report) {

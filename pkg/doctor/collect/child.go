@@ -21,27 +21,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// childMemory bounds the process that reads, in bytes of data in addition to those of the runtime at the
-// start. The race detector needs more.
+// childMemory is the memory that the reading process may use, in bytes of data in addition to what Go's runtime has at
+// the start. The race detector needs more.
 var childMemory uint64 = 64 << 20
 
-// The other bounds of a process that reads.
+// These are the other limits of a reading process.
 const (
-	childTarget    = 40 << 20 // of the garbage collector
-	maxChildAnswer = 16 << 20 // bytes of its answer
-	maxErrOutput   = 4 << 10  // bytes of what it says when it fails
+	childTarget    = 40 << 20 // the memory limit for Go's garbage collector
+	maxChildAnswer = 16 << 20 // the maximum size of its answer, in bytes
+	maxErrOutput   = 4 << 10  // the maximum size of its error output, in bytes
 	childReserve   = 500 * time.Millisecond
-	childEnd       = 2 * time.Second // after its answer, or after SIGKILL
-	maxStuck       = 2               // processes that cannot be killed
+	childEnd       = 2 * time.Second // how long it may take to end after its answer or after SIGKILL
+	maxStuck       = 2               // the maximum number of processes that cannot be killed
 )
 
-// Reader reads the facts of the node, each time in a process of its own, which has no file of
-// this one, bounded memory and bounded time. So a pod whose files or links make reading hang or
-// grow costs facts, and not this process: a thread that the kernel does not let go would keep
-// it, with all its files, from ending. The zero value needs Command. Its methods are safe for
-// concurrent use.
+// Reader reads the facts of the node, each time in a separate process. That process has none of the
+// caller's files, limited memory and limited time. So if a pod's files or links make reading hang
+// or need much memory, only facts are lost. In the caller's own process, a thread that hangs in the
+// kernel would keep the process and all its files from ending. Before use, Command must be set. The
+// methods are safe for concurrent use.
 type Reader struct {
-	// Command is the program with its arguments that calls [ReadFor].
+	// Command is the program, with its arguments, that calls [ReadFor].
 	Command []string
 
 	mu    sync.Mutex
@@ -52,30 +52,32 @@ type Reader struct {
 type stuck struct {
 	pid   int
 	since time.Time
-	hangs map[string]time.Time // the sources that it reads, and since when
+	hangs map[string]time.Time // the sources that it was reading, and since when
 }
 
-// request is what the process gets.
+// request is the message to the reading process.
 type request struct {
-	Options     // without the fields that JSON cannot have
+	Options     // only the fields that JSON can represent
 	NoClient    string
-	NoPods      string // why nothing of pods is read; "" reads it
-	NoFiles     string // why no files of pods are read
+	NoPods      string // the reason not to read anything about pods, "" to read it
+	NoFiles     string // the reason not to read files of pods, "" to read them
 	Status      json.RawMessage
 	StatusError string
 	Limit       time.Duration
-	Hangs       map[string]time.Time // sources not to be read
+	Hangs       map[string]time.Time // sources that must not be read
 }
 
-// answer is what it returns.
+// answer is the message from the reading process.
 type answer struct {
 	Facts *doctor.Facts
 	Hangs map[string]time.Time
 }
 
-// Node is [Node] in a process of its own. The options may have no Client, Done and Pending. If
-// the process fails, one more reads what is not of pods. If that fails too, the facts say why. If
-// two processes cannot be ended, the files of pods are not read, because no other source can do that.
+// Node does the same as the function [Node], but in a separate process. The options must not have
+// Client, Done or Pending. If the process fails, Node starts a second process, which reads nothing
+// about pods. If the second process also fails, all facts have that error. If two earlier processes
+// cannot be ended, Node does not read files of pods, because only such files can make a process
+// hang forever.
 func (r *Reader) Node(ctx context.Context, o Options) *doctor.Facts {
 	q := request{Options: o, Hangs: map[string]time.Time{}}
 	q.Options.Client, q.Options.NoClient, q.Options.Status, q.Options.Done, q.Options.Pending = nil, nil, nil, nil, nil
@@ -90,7 +92,7 @@ func (r *Reader) Node(ctx context.Context, o Options) *doctor.Facts {
 	}
 	stuck := r.hanging(q.Hangs)
 	if len(stuck) >= maxStuck {
-		q.NoFiles = fmt.Sprintf("not read, because earlier processes that read it cannot be ended (PIDs %s): a file of a pod hangs", strings.Join(stuck, ", "))
+		q.NoFiles = fmt.Sprintf("not read, because reading a file of a pod hangs, and the processes that tried to read it cannot be ended (PIDs %s)", strings.Join(stuck, ", "))
 	}
 	f, err := r.read(ctx, &q)
 	if err != nil && q.NoPods == "" && ctx.Err() == nil {
@@ -101,12 +103,13 @@ func (r *Reader) Node(ctx context.Context, o Options) *doctor.Facts {
 		ended, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		cancel(fmt.Errorf("the process that reads facts failed: %w", err))
 		o.Client, o.Pending = nil, nil
-		f = Node(ended, o) // reads nothing
+		f = Node(ended, o) // reads nothing: ended has already ended
 	}
 	return f
 }
 
-// hanging adds the sources that hang to the map, and returns the processes that read them.
+// hanging adds the sources that hang to the map. It returns the PIDs of the processes that were
+// reading them.
 func (r *Reader) hanging(hangs map[string]time.Time) (pids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -119,8 +122,8 @@ func (r *Reader) hanging(hangs map[string]time.Time) (pids []string) {
 	return pids
 }
 
-// read runs a process in the caller's netns, and returns when it has answered or failed: it may
-// never end.
+// read runs a reading process in the caller's netns. It returns when the process has answered or
+// failed, but does not wait until the process has ended, because the process may never end.
 func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 	q.Limit = runLimit
 	if end, ok := ctx.Deadline(); ok {
@@ -139,7 +142,7 @@ func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 	}
 	defer out.Close()
 	said := &output{}
-	cmd := exec.Command(r.Command[0], r.Command[1:]...) //nolint:gosec // it is this program
+	cmd := exec.Command(r.Command[0], r.Command[1:]...) //nolint:gosec // the command is this program
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), to, said
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=none")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -151,7 +154,7 @@ func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 	started, ended := make(chan error, 1), make(chan struct{})
 	go func() {
 		defer close(ended)
-		err := (&collector{host: host}).enter() // Pdeathsig is about its thread
+		err := (&collector{host: host}).enter() // Pdeathsig depends on the thread that starts the process
 		if err == nil {
 			err = cmd.Start()
 		}
@@ -181,19 +184,20 @@ func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
 		if text := said.text(); text != "" {
 			err = fmt.Errorf("%w: %s", err, text)
 		}
-		return nil, err // the answer may still be decoded
+		return nil, err // the answer may still be in use by the decoder
 	}
 	r.end(cmd.Process, ended, true, a.Hangs)
 	if a.Facts == nil {
-		return nil, errors.New("its answer has no facts")
+		return nil, errors.New("the answer has no facts")
 	}
 	return a.Facts, nil
 }
 
-// runLimit bounds a run without a deadline.
+// runLimit is the time limit of a run whose context has no deadline.
 const runLimit = 15 * time.Second
 
-// end waits for the process's end, and kills it. One that does not end is noted until it does.
+// end waits until the process has ended, and kills it if necessary. If the process does not end,
+// end notes it in r until it does.
 func (r *Reader) end(p *os.Process, ended chan struct{}, answered bool, hangs map[string]time.Time) {
 	within := func(d time.Duration) bool {
 		select {
@@ -222,7 +226,7 @@ func (r *Reader) end(p *os.Process, ended chan struct{}, answered bool, hangs ma
 	}()
 }
 
-// output keeps the beginning of what a process says.
+// output keeps the beginning of a process's error output.
 type output struct {
 	mu  sync.Mutex
 	buf []byte
@@ -235,7 +239,7 @@ func (s *output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text returns the first line.
+// text returns the first line of the output.
 func (s *output) text() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,8 +247,9 @@ func (s *output) text() string {
 	return line
 }
 
-// ReadFor is the process of a [Reader]: it reads the request from in, and writes the facts to
-// out. It bounds the memory of this process, which should do nothing else.
+// ReadFor is the main function of the process that a [Reader] starts. It reads the request from in
+// and writes the facts to out. It limits the memory of the whole process, so the process should do
+// nothing else.
 func ReadFor(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := confine(); err != nil {
 		return err
@@ -280,16 +285,16 @@ func ReadFor(ctx context.Context, in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(answer{Node(ctx, o), o.Pending.hanging()})
 }
 
-// confine bounds the memory of this process, and makes it the first to be killed if there is
-// none left. More memory than that ends it.
+// confine limits the memory of this process. If the process needs more memory, it ends. If the
+// machine runs out of memory, the kernel kills this process first.
 func confine() error {
 	debug.SetMemoryLimit(childTarget)
-	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) // only a wish
+	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) // an error does not matter
 	status, err := readText("/proc/self/status")
 	if err != nil {
 		return err
 	}
-	var data uint64 // kB; most of it is reserved, and never used
+	var data uint64 // in kB; most of this memory is reserved and never used
 	for line := range strings.Lines(status) {
 		if key, value, _ := strings.Cut(line, ":"); key == "VmData" {
 			data, err = number(strings.TrimSuffix(strings.TrimSpace(value), " kB"), nil)

@@ -19,19 +19,20 @@ import (
 )
 
 const (
-	nfdPrefix    = "feature.node.kubernetes.io/" // of the labels of Node Feature Discovery
+	nfdPrefix    = "feature.node.kubernetes.io/" // the prefix of the labels of Node Feature Discovery
 	statusKey    = "k8s.v1.cni.cncf.io/network-status"
 	oldStatusKey = "k8s.v1.cni.cncf.io/networks-status"
 	resourceKey  = "k8s.v1.cni.cncf.io/resourceName"
-	maxStatus    = 64 << 10 // bytes of an annotation that a pod may have written
-	maxNetwork   = 64 << 10 // bytes of a network's configuration
-	maxRequests  = 8        // annotations of a pod that seem to ask for networks
+	maxStatus    = 64 << 10 // the maximum size, in bytes, of an annotation; a pod may have written it
+	maxNetwork   = 64 << 10 // the maximum size of a network's configuration, in bytes
+	maxRequests  = 8        // the maximum number of annotations of a pod that seem to ask for networks
 )
 
-// rdmaWords are parts of the names of resources that are RDMA NICs.
+// rdmaWords are words in the names of resources. A resource with one of these words in its name
+// stands for RDMA NICs.
 var rdmaWords = []string{"rdma", "hca", "roce", "sriov", "mlnx", "infiniband"}
 
-// apiSource names an object of the API server.
+// apiSource returns the source of a fact that comes from an object of the API server.
 func (c *collector) apiSource(object string) string {
 	if c.Client == nil {
 		return "the API server"
@@ -39,7 +40,7 @@ func (c *collector) apiSource(object string) string {
 	return c.Client.Server() + " " + object
 }
 
-// ofCluster takes the facts that the API server has of the node, its pods and networks.
+// ofCluster reads the facts that the API server has about the node, its pods and the networks.
 func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
 	c.podsByAPI = sync.OnceValues(func() (map[string]podObject, error) { return c.podObjects(ctx) })
 	node := sync.OnceValues(func() (*nodeObject, error) { return c.nodeObject(ctx) })
@@ -65,7 +66,7 @@ func (c *collector) ofCluster(ctx context.Context, f *doctor.Facts) {
 	})
 	take(ctx, c, &f.Configs.Files, nodefile.Path(), localTime, nodeFiles)
 	if c.alone() {
-		return // there are no networks
+		return // without a cluster there are no networks
 	}
 	take(ctx, c, &f.Configs.NADs, c.apiSource("network-attachment-definitions"), answerTime, c.nads)
 	take(ctx, c, &f.Configs.Networks, c.apiSource("nodes, servicecidrs"), answerTime, c.networks)
@@ -94,7 +95,7 @@ type nodeObject struct {
 	} `json:"status"`
 }
 
-// nfdLabels returns the labels of Node Feature Discovery.
+// nfdLabels returns the node's labels from Node Feature Discovery.
 func (n *nodeObject) nfdLabels() map[string]string {
 	found := map[string]string{}
 	for key, value := range n.Metadata.Labels {
@@ -105,19 +106,22 @@ func (n *nodeObject) nfdLabels() map[string]string {
 	return found
 }
 
-// answered returns a context for requests, whose end bounds their repetition.
+// answered returns a context for requests to the API server. Its deadline limits how long failed
+// requests are repeated.
 func answered(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, answerTime)
 }
 
-// The reasons why an account may not read a fact. One text is one line of the report.
+// These are the reasons why an account may not read a fact. Each reason is one line in a report, so
+// one text serves all facts.
 var (
-	errPodMayNot    = errors.New("the account of this pod may not read it, and needs no such right; railctl doctor cluster, on a machine with a kubeconfig of yours, checks it")
-	errPersonMayNot = errors.New("the account of the kubeconfig may not read it; use that of an administrator, with --kubeconfig or --context")
+	errPodMayNot    = errors.New("the account of this pod has no right to read it, and does not need the right; to check it, run railctl doctor cluster on a machine with your own kubeconfig")
+	errPersonMayNot = errors.New("the account of the kubeconfig has no right to read it; use the account of an administrator, with --kubeconfig or --context")
 )
 
-// refused returns the error of a request. That of one that is forbidden does not tell how to
-// permit it: the agent and the plugins must not have more rights (SECURITY.md).
+// refused returns the error to report for a failed request. If the request was forbidden, the error
+// does not say how to allow it, because the agent and the plugins must not get more rights
+// (SECURITY.md).
 func (c *collector) refused(err error) error {
 	switch {
 	case !kube.IsForbidden(err):
@@ -142,8 +146,8 @@ func (c *collector) nodeObject(ctx context.Context) (*nodeObject, error) {
 	return n, json.Unmarshal(text, n)
 }
 
-// devicesOf returns the extended resources that are RDMA NICs by their name. The number of an
-// extended resource is an integer; an odd one is no such resource.
+// devicesOf returns the number of devices of each extended resource whose name suggests RDMA NICs.
+// A resource whose number is not an integer is not an extended resource, so it is left out.
 func devicesOf(all map[string]string) map[string]int64 {
 	found := map[string]int64{}
 	for name, text := range all {
@@ -178,7 +182,7 @@ func (c *collector) podObjects(ctx context.Context) (map[string]podObject, error
 	return c.podsWhere(ctx, c.onThisNode())
 }
 
-// podsWhere returns the metadata of the pods with these fields, by "namespace/name".
+// podsWhere returns the metadata of the pods that match the field selector, by "namespace/name".
 func (c *collector) podsWhere(ctx context.Context, fields string) (map[string]podObject, error) {
 	if c.Client == nil {
 		return nil, c.NoClient
@@ -202,7 +206,7 @@ func listPods(ctx context.Context, client *kube.Client, fields string) (map[stri
 	return found, err
 }
 
-// networkStatus returns the annotation of Multus of a pod, "" if it has none.
+// networkStatus returns the annotation network-status of a pod. It returns "" if the pod has none.
 func (c *collector) networkStatus(_ context.Context, pod string) (string, error) {
 	if c.alone() {
 		return "", nil
@@ -218,16 +222,17 @@ func (c *collector) networkStatus(_ context.Context, pod string) (string, error)
 	return p.networkStatus()
 }
 
-// is reports whether the pod can be that of a record with this UID, and is not one of the same
-// name before or after it.
+// is reports whether the pod can be the pod of a record with this UID. It returns false if the pod
+// is another pod with the same name.
 func (p *podObject) is(uid string) bool {
 	return uid == "" || p.Metadata.UID == "" || p.Metadata.UID == uid
 }
 
-// errNoPod is the error of a pod that the ledger has and the API server has not.
+// errNoPod is the error for a pod that is in the ledger but not in the API server.
 var errNoPod = errors.New("the API server has no such pod on this node")
 
-// networkStatus returns the annotation of Multus, "" if there is none.
+// networkStatus returns the pod's annotation network-status, which Multus writes. It returns "" if
+// there is none.
 func (p *podObject) networkStatus() (string, error) {
 	for _, key := range []string{statusKey, oldStatusKey} {
 		if text := p.Metadata.Annotations[key]; text != "" {
@@ -240,8 +245,9 @@ func (p *podObject) networkStatus() (string, error) {
 	return "", nil
 }
 
-// requests returns, by the pod, the key networks of its annotations, or else those that resemble it.
-// Anybody who makes pods chooses such keys, and may choose many.
+// requests returns, for each pod, the annotation key that asks for networks. If a pod does not have
+// the right key, requests returns the pod's keys that resemble it. Their number is limited, because
+// everyone who makes pods can choose any number of keys.
 func requests(pods map[string]podObject) map[string][]string {
 	found := map[string][]string{}
 	for pod, p := range pods {
@@ -260,7 +266,7 @@ func requests(pods map[string]podObject) map[string][]string {
 	return found
 }
 
-// nads returns the networks of the cluster, none without Multus.
+// nads returns the networks of the cluster. It returns none if the cluster has no Multus.
 func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
 	if c.Client == nil {
 		return nil, c.NoClient
@@ -289,14 +295,14 @@ func (c *collector) nads(ctx context.Context) ([]doctor.Config, error) {
 	return found, c.refused(err)
 }
 
-// noSuchKind reports whether the server does not know the kind.
+// noSuchKind reports whether err means that the server does not know the kind.
 func noSuchKind(err error) bool {
 	var answer *kube.Error
 	return errors.As(err, &answer) && answer.Status == 404
 }
 
-// nodeFiles returns the node file and the files that it names. One that cannot be parsed is
-// among them: a rule judges it.
+// nodeFiles returns the node file and the files that it names. A file that cannot be parsed is also
+// returned, because a rule judges it.
 func nodeFiles(context.Context) ([]doctor.Config, error) {
 	found := []doctor.Config{}
 	path := nodefile.Path()
@@ -323,16 +329,17 @@ func nodeFiles(context.Context) ([]doctor.Config, error) {
 		if errors.Is(err, os.ErrPermission) {
 			return nil, err
 		}
-		if err == nil { // else the inventory has the problem
+		if err == nil { // if the file cannot be read, the inventory reports the problem
 			found = append(found, doctor.Config{Kind: f.kind, Name: f.path, Text: text})
 		}
 	}
 	return found, nil
 }
 
-// networks returns the prefixes of the cluster's pods, services and nodes, without those that
-// nobody tells: of services, servers before Kubernetes 1.33 and those that forbid it; of pods,
-// clusters whose network plugin assigns addresses without podCIDR.
+// networks returns the prefixes of the cluster's pods, services and nodes. Some prefixes cannot be
+// found. An API server does not report the prefixes of services if it is older than Kubernetes
+// 1.33, or if the account may not read them. A cluster has no prefixes of pods if its network
+// plugin assigns addresses without podCIDR.
 func (c *collector) networks(ctx context.Context) (map[string][]string, error) {
 	if c.Client == nil {
 		return nil, c.NoClient

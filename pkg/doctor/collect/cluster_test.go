@@ -122,7 +122,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 		"NADs": factError(f.Configs.NADs), "networks": factError(f.Configs.Networks), "requests": factError(f.Configs.Requests),
 	} {
 		// One text, without the advice to permit it.
-		if err == nil || !strings.Contains(err.Error(), "the account of the kubeconfig may not read it") || strings.Contains(err.Error(), "ClusterRole") {
+		if err == nil || !strings.Contains(err.Error(), "the account of the kubeconfig has no right to read it") || strings.Contains(err.Error(), "ClusterRole") {
 			t.Errorf("%s of a user without rights: %v", name, err)
 		}
 	}

@@ -24,27 +24,28 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
-// plugins are the names of our plugins.
+// plugins are the names of the rail-cni plugins.
 var plugins = []string{"host-device", "macvlan", "rdma", "whereabouts", "ipoib", "sriov", "ib-sriov"}
 
-// module is the path of our module in a program.
+// module is the path of the rail-cni module in the build information of a program.
 const module = "github.com/rail-cni/rail-cni"
 
-// maxProgram bounds the size of a plugin, in bytes.
+// maxProgram is the maximum size of a plugin's file, in bytes.
 const maxProgram = 256 << 20
 
-// ofCNI takes the facts of the CNI directories.
+// ofCNI reads the facts about the CNI directories.
 func (c *collector) ofCNI(ctx context.Context, to *doctor.CNI) {
 	const bin, conf = "the CNI directory of plugins", "the CNI directory of configurations"
-	if c.Sample >= 0 { // it reads and runs each plugin
+	if c.Sample >= 0 { // only for slow rules: this reads and runs each plugin
 		take(ctx, c, &to.Binaries, cmp.Or(c.BinDir, bin), localTime, c.binaries)
 	}
 	take(ctx, c, &to.Primary, cmp.Or(c.ConfDir, conf), localTime, c.primary)
 	take(ctx, c, &to.Multus, cmp.Or(c.BinDir, bin), localTime, c.multus)
 }
 
-// directory returns the directory that a caller has named, else the last one that rail-agent's
-// record has files in, else the usual one.
+// directory returns the named directory if the caller has named one. Otherwise it returns the last
+// directory in which rail-agent's record has files. If there is none, it returns the usual
+// directory.
 func (c *collector) directory(named, usual string, of func(path string) string) (string, error) {
 	if named != "" {
 		return named, nil
@@ -67,7 +68,8 @@ func (c *collector) binDir() (string, error) {
 	})
 }
 
-// confDir takes the directory in which rail-agent writes the files of whereabouts.
+// confDir returns the directory of CNI configurations. By rail-agent's record, this is the
+// directory of the files of whereabouts.
 func (c *collector) confDir() (string, error) {
 	return c.directory(c.ConfDir, "/etc/cni/net.d", func(path string) string {
 		dir := filepath.Dir(path)
@@ -78,12 +80,13 @@ func (c *collector) confDir() (string, error) {
 	})
 }
 
-// isPlugin reports whether a path in the record is that of a plugin, perhaps with a prefix.
+// isPlugin reports whether a path in the record is the path of a plugin. The plugin's name may have
+// a prefix.
 func isPlugin(path string) bool {
 	return slices.ContainsFunc(plugins, func(p string) bool { return strings.HasSuffix(filepath.Base(path), p) })
 }
 
-// binaries returns the plugins in the CNI directory, and those that rail-agent's record names.
+// binaries returns the plugins in the CNI directory and the plugins that rail-agent's record names.
 func (c *collector) binaries(ctx context.Context) ([]doctor.Binary, error) {
 	installed, err := c.installed()
 	if err != nil {
@@ -120,7 +123,7 @@ func (c *collector) binaries(ctx context.Context) ([]doctor.Binary, error) {
 	return found, nil
 }
 
-// record returns rail-agent's record of files, nothing if there is none.
+// record returns rail-agent's record of installed files. It returns nil if there is no record.
 func (c *collector) record() ([]*install.Entry, error) {
 	there, err := exists(c.hostPath(c.InstallDir))
 	if err != nil || !there {
@@ -144,7 +147,7 @@ func (c *collector) installed() (map[string]string, error) {
 	return found, err
 }
 
-// sum returns the SHA-256 of a program, without blocking on a FIFO.
+// sum returns the SHA-256 sum of a program. It does not block if the path is a FIFO.
 func sum(path string) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -165,9 +168,9 @@ func sum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// askVersion asks one of our plugins for its version, as a person does who runs it without
-// CNI_COMMAND: "CNI plugin macvlan (rail-cni) v1.2". It returns "" if another user could have
-// replaced the program, or if it does not answer so.
+// askVersion runs a rail-cni plugin without CNI_COMMAND and returns the version that it prints
+// ("CNI plugin macvlan (rail-cni) v1.2"). It returns "" if another user could have replaced the
+// program, or if the program prints something else.
 func askVersion(ctx context.Context, path string) string {
 	if safepath.Check(path) != nil {
 		return ""
@@ -183,8 +186,8 @@ func askVersion(ctx context.Context, path string) string {
 	return version
 }
 
-// versionIn returns the version that the linker has set, else that of the module, "" if the
-// program has none.
+// versionIn returns the version that the linker has set in the program. Without such a version it
+// returns the version of the module, or "" if there is none.
 func versionIn(info *buildinfo.BuildInfo) string {
 	for _, s := range info.Settings {
 		if s.Key != "-ldflags" {
@@ -202,14 +205,14 @@ func versionIn(info *buildinfo.BuildInfo) string {
 	return info.Main.Version
 }
 
-// primary returns the path of the file that the runtime takes for the cluster's network: the
-// first of the directory (libcni.ConfFiles), "" if there is none.
+// primary returns the path of the file that the runtime uses for the cluster's network, which is
+// the first file in the directory (libcni.ConfFiles). It returns "" if there is none.
 func (c *collector) primary(context.Context) (string, error) {
 	dir, err := c.confDir()
 	if err != nil {
 		return "", err
 	}
-	names, err := namesIn(c.hostPath(dir)) // in the order of names
+	names, err := namesIn(c.hostPath(dir)) // sorted by name
 	for _, name := range names {
 		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name)) {
 			return filepath.Join(dir, name), nil
@@ -218,7 +221,8 @@ func (c *collector) primary(context.Context) (string, error) {
 	return "", err
 }
 
-// multus returns the version of Multus by its program, "" if the node has none.
+// multus returns the version of Multus, which it reads from the program's file. It returns "" if
+// the node has no Multus.
 func (c *collector) multus(context.Context) (string, error) {
 	dir, err := c.binDir()
 	if err != nil {

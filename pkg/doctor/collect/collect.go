@@ -21,61 +21,65 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// Options say where the facts are. The zero value has the places of a usual node.
+// Options has the places of the facts. The zero value has the places on a usual node.
 type Options struct {
 	StateDir string // state directory of the plugins; [nodefile.DefaultStateDir] if empty
 	Node     string // name of the node; the host name if empty
-	Version  string // of the program
+	Version  string // version of the program
 
-	// Sys, Proc and Root are the roots of sysfs, of procfs and of the node's files. Facts that
-	// need the kernel's answers by netlink are of the running kernel, whatever these are.
+	// Sys, Proc and Root are the root directories of sysfs, of procfs and of the node's files. They
+	// do not affect facts that are read by netlink, which always come from the running kernel.
 	Sys, Proc, Root string
 
-	BinDir, ConfDir string // the runtime's CNI directories, below Root; those in the record if empty
-	InstallDir      string // of rail-agent's record of files, below Root
-	Socket          string // rail-agent's; "agent.sock" in StateDir if empty
+	BinDir, ConfDir string // the runtime's CNI directories, below Root; if empty, the directories in rail-agent's record
+	InstallDir      string // the directory of rail-agent's record of files, below Root
+	Socket          string // the socket of rail-agent; "agent.sock" in StateDir if empty
 
-	// Status, unless nil, returns the answer of rail-agent to GET /status: the process is
-	// rail-agent, and perhaps without a socket.
+	// Status returns rail-agent's answer to GET /status. It is set if this process is rail-agent
+	// itself, which may have no socket. If it is nil, the socket is asked.
 	Status func() ([]byte, error) `json:"-"`
 
-	// Client is the client of the API server. If it is nil, NoClient is the reason, or nil if the
-	// user named no API server.
+	// Client is the client of the API server. If it is nil, NoClient has the reason. NoClient is
+	// nil if the user named no API server.
 	Client   *kube.Client `json:"-"`
 	NoClient error        `json:"-"`
-	// OfPod: the client's account is that of the pod in which this process runs, and not of a
-	// person.
+	// OfPod is true if the client's account belongs to the pod in which this process runs, and not
+	// to a person.
 	OfPod bool
 
-	// Sample is the time between two reads of the error counters; 1 s if it is 0. If it is
-	// negative they are not read, and no other facts that only slow rules need.
+	// Sample is the time between two reads of the error counters. If it is 0, the time is 1 s. If
+	// it is negative, the error counters are not read, and other facts that only slow rules need
+	// are not read either.
 	Sample time.Duration
 
-	// Functions: the settings of virtual functions are read. The kernel asks the driver for each of them under the lock
-	// of all interfaces, and some firmware takes milliseconds: only for a person who asks.
+	// Functions is true if the settings of virtual functions are to be read. Set it only on a person's request: for
+	// each virtual function the kernel asks the driver while it holds the lock of all interfaces, and some firmware
+	// needs milliseconds to answer.
 	Functions bool
 
-	// Done, unless nil, is called when a source was read, with the number of those that are
-	// read and of all that are known so far. It may be called from any goroutine.
+	// Done, if it is not nil, is called each time a source was read. The arguments are the number
+	// of sources that were read and the number of sources that are known so far. It may be called
+	// from any goroutine.
 	Done func(read, all int) `json:"-"`
 
-	// Pending, unless nil, keeps sources that hang from being read by each run.
+	// Pending, if it is not nil, remembers sources that hang, so that later runs do not read them
+	// again.
 	Pending *Pending `json:"-"`
 
-	noPods, noFiles error // why nothing of pods is read, or none of their files; nil if it is
+	noPods, noFiles error // the reason not to read anything about pods, and the reason not to read their files; nil to read
 }
 
-// The bounds of one source.
+// These are the time limits of one source.
 const (
 	localTime  = 4 * time.Second // the kernel and the node's files
 	answerTime = 1500 * time.Millisecond
 )
 
-// maxAtOnce returns the bound of the threads that read at the same time. With more of them than
-// the CPUs can run, each of them takes longer than its time.
+// maxAtOnce returns the maximum number of threads that read at the same time. With more threads
+// than the CPUs can run, each thread would exceed its time limit.
 func maxAtOnce() int { return min(8*runtime.NumCPU(), 24) }
 
-// errRoot is the error of facts that only root can read.
+// errRoot is the error for facts that only root can read.
 var errRoot = errors.New("only root can read it; run as root")
 
 // collector is one run.
@@ -87,7 +91,7 @@ type collector struct {
 	node    doctor.Fact[bool] // whether the machine is a node of Kubernetes
 	nvidia  doctor.Fact[bool] // whether NVIDIA's driver is loaded
 	slots   chan struct{}
-	readers sync.WaitGroup // those that still run after their time are among them
+	readers sync.WaitGroup // includes readers that still run after their time limit
 	waiting sync.WaitGroup
 
 	mu        sync.Mutex
@@ -97,9 +101,9 @@ type collector struct {
 	podsByAPI func() (map[string]podObject, error)
 }
 
-// Node returns the facts of the node. Its network namespace is that of the calling thread,
-// which must be the host's. As a user other than root it returns what that user can know. It
-// ends within seconds even if sources hang, and at once when ctx ends.
+// Node returns the facts of the node. The calling thread must be in the host's network namespace.
+// If the user is not root, Node returns only the facts that the user can read. It returns within
+// seconds even if sources hang, and immediately when ctx ends.
 func Node(ctx context.Context, o Options) *doctor.Facts {
 	c := &collector{Options: o.filled(), root: os.Geteuid() == 0, slots: make(chan struct{}, maxAtOnce())}
 	f := &doctor.Facts{
@@ -110,7 +114,7 @@ func Node(ctx context.Context, o Options) *doctor.Facts {
 	c.processes = sync.OnceValues(c.scanProcesses)
 	if host, err := os.Open("/proc/thread-self/ns/net"); err == nil {
 		c.host = host
-		c.readers.Add(1) // this function
+		c.readers.Add(1) // this function counts as a reader
 		go func() { c.readers.Wait(); _ = host.Close() }()
 		defer c.readers.Done()
 	}
@@ -127,7 +131,7 @@ func Node(ctx context.Context, o Options) *doctor.Facts {
 	})
 	c.waiting.Wait()
 	if f.Pods = pods.Value; !pods.OK() {
-		f.Pods = c.pods(func(*ledger.Record) bool { return true }) // in doubt they live, and their facts are missing
+		f.Pods = c.pods(func(*ledger.Record) bool { return true }) // it is not known which pods live, so all count as alive, and their facts are missing
 	}
 
 	c.ofHost(ctx, f.Host)
@@ -148,7 +152,7 @@ func Node(ctx context.Context, o Options) *doctor.Facts {
 	return f
 }
 
-// filled returns the options with the usual places for empty ones.
+// filled returns the options, with the usual places in all empty fields.
 func (o Options) filled() Options {
 	for _, d := range []struct {
 		to    *string
@@ -179,12 +183,12 @@ func (o Options) filled() Options {
 	return o
 }
 
-// hostPath returns a path of the node's root file system.
+// hostPath returns the path of a file of the node's root file system.
 func (c *collector) hostPath(path string) string { return filepath.Join(c.Root, path) }
 
-// take reads a fact on a thread of its own in the caller's netns, and writes it to the fact
-// before c.waiting ends. If that takes longer than limit the fact has failed, and what read
-// returns later is dropped: read must not write to anything else.
+// take calls read on a separate thread in the caller's netns, and writes the result to the fact to
+// before c.waiting ends. If read takes longer than limit, the fact has failed, and a later result
+// of read is dropped. So read must not write to anything that others use.
 func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source string, limit time.Duration, read func(context.Context) (T, error)) {
 	c.mu.Lock()
 	c.all++
@@ -192,12 +196,12 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 	c.waiting.Go(func() {
 		c.slots <- struct{}{}
 		defer func() { <-c.slots }()
-		whole := ctx // of the run
+		whole := ctx // the context of the whole run
 		ctx, cancel := context.WithTimeout(whole, limit)
 		defer cancel()
 		defer c.done()
 		found := make(chan doctor.Fact[T], 1)
-		err := context.Cause(ctx) // no thread for an answer that nobody waits for
+		err := context.Cause(ctx) // do not start a thread if nobody waits for its answer
 		if err == nil {
 			err = c.Pending.begin(source)
 		}
@@ -212,10 +216,10 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 		select {
 		case *to = <-found:
 		case <-ctx.Done():
-			select { // an answer at the last moment counts
+			select { // an answer that arrived at the last moment counts
 			case *to = <-found:
 			case <-time.After(100 * time.Millisecond):
-				if whole.Err() != nil { // the run has ended, which says nothing about the source
+				if whole.Err() != nil { // the whole run has ended, so it is not known whether the source hangs
 					*to = doctor.Failed[T](source, fmt.Errorf("not read before the end of the run: %w", whole.Err()))
 					return
 				}
@@ -235,8 +239,8 @@ func (c *collector) done() {
 	}
 }
 
-// onThread calls read on a thread in the caller's netns. A panic is its error: facts of a
-// broken node must not end the rest.
+// onThread calls read on a thread in the caller's netns. If read panics, the fact has the panic as
+// its error, so that one broken source does not end the whole run.
 func onThread[T any](c *collector, source string, read func() doctor.Fact[T]) (fact doctor.Fact[T]) {
 	err := contain.Panics(func() error {
 		err := c.enter()
@@ -254,8 +258,8 @@ func onThread[T any](c *collector, source string, read func() doctor.Fact[T]) (f
 	return fact
 }
 
-// enter locks the goroutine's thread, and moves it to the caller's netns if it is in another.
-// The thread ends with the goroutine.
+// enter locks the goroutine to its thread. If the thread is not in the caller's netns, enter moves
+// the thread there. The thread ends with the goroutine.
 func (c *collector) enter() error {
 	runtime.LockOSThread()
 	if c.host == nil {
@@ -266,7 +270,7 @@ func (c *collector) enter() error {
 		return err
 	}
 	if want.Ino == have.Ino {
-		return nil // so no privilege is needed
+		return nil // without a move, no privilege is needed
 	}
 	return unix.Setns(int(c.host.Fd()), unix.CLONE_NEWNET)
 }

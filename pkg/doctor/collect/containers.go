@@ -21,15 +21,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// containerID matches the ID of a container in the path of a cgroup, as containerd, CRI-O and
-// Docker write it.
+// containerID matches the ID of a container in the path of a cgroup. containerd, CRI-O and Docker
+// write such IDs.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// maxContainers bounds those of a pod: one that may make cgroups can name any number.
+// maxContainers is the maximum number of containers of a pod. A pod that may make cgroups can
+// pretend to have any number.
 const maxContainers = 256
 
-// firstProcesses returns the first process of each container in the pod's netns, by the
-// container's ID, without the sandbox, which has the attachment's.
+// firstProcesses returns the first process of each container in the pod's netns, by the container's
+// ID. It leaves out the sandbox, whose ID is the container ID of the attachment.
 func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
 	processes, err := c.processes()
 	if err != nil {
@@ -60,7 +61,7 @@ func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
 		if found[id] == 0 && len(found) == maxContainers {
 			continue
 		}
-		if found[id] == 0 || began < since[id] { // of PIDs of one time the lowest
+		if found[id] == 0 || began < since[id] { // if two processes began at the same time, the one with the lower PID
 			found[id], since[id] = p.pid, began
 		}
 	}
@@ -70,14 +71,14 @@ func (c *collector) firstProcesses(r *ledger.Record) (map[string]int, error) {
 	return found, nil
 }
 
-// began returns when a process began, in clock ticks since boot (proc_pid_stat(5), starttime).
-// PIDs do not tell it: they are used again.
+// began returns the time when a process began, in clock ticks since boot (proc_pid_stat(5),
+// starttime). The order of PIDs does not show which process is older, because PIDs are used again.
 func (c *collector) began(pid int) (uint64, error) {
 	text, err := readText(c.procPath(pid, "stat"))
 	if err != nil {
 		return 0, err
 	}
-	const behindName = 19 // fields between the name, which may have blanks, and starttime
+	const behindName = 19 // the number of fields between the name and starttime; the name may contain blanks
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	if len(fields) <= behindName {
 		return 0, errors.New("its stat is too short")
@@ -85,7 +86,7 @@ func (c *collector) began(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[behindName], 10, 64)
 }
 
-// containers returns the pod's containers that run, by name.
+// containers returns the pod's running containers, sorted by name.
 func (c *collector) containers(r *ledger.Record) ([]doctor.Container, error) {
 	first, err := c.firstProcesses(r)
 	if err != nil {
@@ -108,12 +109,13 @@ func (c *collector) containers(r *ledger.Record) ([]doctor.Container, error) {
 	return found, nil
 }
 
-// container returns the facts of a container by its first process, nil for a sandbox. It takes
-// the bytes of its variables and devices from what is left of the pod's.
+// container returns the facts about a container, which it reads from the container's first process.
+// It returns nil for a sandbox. It subtracts the size of the container's variables and devices from
+// left, the number of bytes that the pod may still use.
 func (c *collector) container(id string, pid int, left *int) (*doctor.Container, error) {
 	name, sandbox := c.nameOf(id)
 	if sandbox {
-		return nil, nil //nolint:nilnil // it is none of the pod's containers
+		return nil, nil //nolint:nilnil // the sandbox does not count as a container of the pod
 	}
 	found := &doctor.Container{Name: name}
 	var err error
@@ -144,8 +146,8 @@ func (c *collector) container(id string, pid int, left *int) (*doctor.Container,
 	return found, err
 }
 
-// charge takes texts of a pod from what is left of [maxPodText]. It counts their bytes in a JSON
-// document, in which one byte may become six.
+// charge subtracts the size of the texts from left, which begins at [maxPodText] for each pod. It
+// counts the bytes that a text needs in a JSON document, in which one byte may become six.
 func charge(left *int, texts ...string) error {
 	for _, text := range texts {
 		encoded, err := json.Marshal(text)
@@ -165,7 +167,8 @@ func (c *collector) procPath(pid int, file string) string {
 	return filepath.Join(c.Proc, strconv.Itoa(pid), file)
 }
 
-// setStatus sets the user and the capabilities of a process (proc_pid_status(5)).
+// setStatus sets the container's user and capabilities from the status of its first process
+// (proc_pid_status(5)).
 func setStatus(to *doctor.Container, status string) error {
 	var errs []error
 	seen := 0
@@ -177,7 +180,7 @@ func setStatus(to *doctor.Container, status string) error {
 		}
 		var err error
 		switch key {
-		case "Uid": // real, effective, saved, file system
+		case "Uid": // the real, effective, saved and file system user ID
 			to.UID, err = strconv.Atoi(fields[min(1, len(fields)-1)])
 		case "CapEff":
 			to.Capabilities, err = strconv.ParseUint(fields[0], 16, 64)
@@ -195,26 +198,28 @@ func setStatus(to *doctor.Container, status string) error {
 	return errors.Join(errs...)
 }
 
-// families are the beginnings of the names of variables that are facts. No other variable is
-// one: it may be a secret.
+// families are prefixes of names of variables. Only variables with one of these prefixes become
+// facts, because any other variable may be a secret.
 var families = []string{"NCCL_", "UCX_", "NVSHMEM_", "GLOO_", "RAIL_CNI_"}
 
-// The bounds of what a pod may add to the facts.
+// These limit how much a pod can add to the facts.
 const (
-	maxPodText  = 128 << 10 // bytes of variables and names of devices, as JSON
-	maxVariable = 4096      // bytes, the rest is cut off
-	maxEnviron  = 4 << 20   // bytes, with the variables that are no facts
+	maxPodText  = 128 << 10 // in bytes: variables and names of devices, as JSON
+	maxVariable = 4096      // in bytes; the rest is cut off
+	maxEnviron  = 4 << 20   // in bytes, including variables that do not become facts
 )
 
-// environment returns those variables of a process as it began. More than the bounds permit is an
-// error: a variable that is left out would count as one that is not set.
+// environment returns the variables with these prefixes that a process had when it began. If they
+// exceed a limit, it returns an error and not a part of them, because a missing variable would
+// count as not set.
 func (c *collector) environment(pid int, left *int) (map[string]string, error) {
 	f, err := os.OpenFile(c.procPath(pid, "environ"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	// It may have megabytes, and the first processes of many containers are read at a time.
+	// The buffer is small, because an environment may have megabytes, and the environments of many
+	// containers are read at the same time.
 	in := bufio.NewReaderSize(io.LimitReader(f, maxEnviron), maxVariable)
 	found := map[string]string{}
 	for {
@@ -238,11 +243,12 @@ func (c *collector) environment(pid int, left *int) (map[string]string, error) {
 	}
 }
 
-// maxDevices bounds the devices of a directory that a pod has filled.
+// maxDevices is the maximum number of devices in a directory. The pod may have filled the
+// directory.
 const maxDevices = 4096
 
-// devicesIn returns the names of the char devices in a directory of the process' root file
-// system. The pod may have made links there: none is followed.
+// devicesIn returns the names of the char devices in a directory of the process' root file system.
+// It follows no links, because the pod may have made them.
 func (c *collector) devicesIn(pid int, dir string) ([]string, error) {
 	if err := c.checkMounts(pid, dir); err != nil {
 		return nil, err
@@ -277,8 +283,8 @@ func (c *collector) devicesIn(pid int, dir string) ([]string, error) {
 	return found, err
 }
 
-// The specifications of running containers, by ID, and the annotations by which CRI runtimes
-// name them.
+// These are the places of the specifications of running containers, by ID, and the annotations in
+// which CRI runtimes store a container's name and kind.
 var (
 	specs = []string{
 		"run/containerd/io.containerd.runtime.v2.task/k8s.io/%s/config.json",
@@ -288,8 +294,8 @@ var (
 	kindKeys = []string{"io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"}
 )
 
-// nameOf returns the name of a container, its short ID if the runtime's specification of it
-// cannot be read, and whether it is a pod's sandbox.
+// nameOf returns the name of a container, and whether the container is a pod's sandbox. If the
+// runtime's specification of the container cannot be read, the name is the container's short ID.
 func (c *collector) nameOf(id string) (name string, sandbox bool) {
 	name = id[:min(len(id), 12)]
 	for _, path := range specs {
@@ -313,9 +319,10 @@ func (c *collector) nameOf(id string) (name string, sandbox bool) {
 	return name, sandbox
 }
 
-// gpusOf returns the GPUs of the pod's containers, by the devices that these have: NVIDIA's
-// /dev/nvidiaN, of which the driver knows the PCI address, AMD's /dev/dri/renderDN, and Habana's
-// /dev/accel/accelN (Linux, Documentation/accel/introduction.rst).
+// gpusOf returns the PCI addresses of the GPUs that the pod's containers have. It finds them by the
+// containers' devices: /dev/nvidiaN for NVIDIA, whose driver knows the PCI address,
+// /dev/dri/renderDN for AMD, and /dev/accel/accelN for Habana (Linux,
+// Documentation/accel/introduction.rst).
 func (c *collector) gpusOf(r *ledger.Record) ([]string, error) {
 	first, err := c.firstProcesses(r)
 	if err != nil {
@@ -346,7 +353,7 @@ func (c *collector) gpusOf(r *ledger.Record) ([]string, error) {
 	return slices.Compact(found), nil
 }
 
-// gpuDevices returns the PCI addresses of GPUs by the names of their devices.
+// gpuDevices returns the PCI address of each GPU, by the name of the GPU's device.
 func (c *collector) gpuDevices() (map[string]string, error) {
 	found := map[string]string{}
 	dir := filepath.Join(c.Proc, "driver/nvidia/gpus")

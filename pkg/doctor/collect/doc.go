@@ -1,11 +1,11 @@
 // Package collect reads the facts of a node for pkg/doctor.
 //
-// [Node] asks all sources concurrently: files of the kernel and of daemons, netlink in the
-// host's and the pods' network namespaces, the ledger, rail-agent's socket and, if it has a
-// client, the API server. Each source has a bounded time, so if one hangs, only its facts are
-// missing. A fact that cannot be read has the reason instead of a value: a directory that
-// cannot be read is not reported as empty, and a list that only root can read in full is an
-// error for other users.
+// [Node] asks all sources concurrently. The sources are files of the kernel and of daemons, netlink
+// in the network namespaces of the host and of pods, the ledger, and rail-agent's socket. If there
+// is a client, the API server is a source as well. Each source has a time limit, so if a source
+// hangs, only its facts are missing. A fact that cannot be read has the reason instead of a value.
+// For example, a directory that cannot be read is not reported as empty, and a list that only root
+// can read completely is an error for other users.
 //
-// It changes nothing on the node. pkg/doctor judges the facts.
+// The package changes nothing on the node. The package pkg/doctor judges the facts.
 package collect

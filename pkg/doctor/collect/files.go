@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxText bounds the size of a file that is read whole, in bytes.
+// maxText is the maximum size, in bytes, of a file that is read completely.
 const maxText = 1 << 20
 
-// readText returns the content of a file without the last newline. It does not block on a
-// FIFO, and refuses a file of more than 1 MiB.
+// readText returns the content of a file without the last newline. It does not block if the path is
+// a FIFO. It returns an error if the file is larger than 1 MiB.
 func readText(path string) (string, error) { return readUpTo(path, maxText) }
 
 func readUpTo(path string, most int64) (string, error) {
@@ -34,7 +34,7 @@ func readUpTo(path string, most int64) (string, error) {
 	return strings.TrimRight(string(text), "\n"), err
 }
 
-// namesIn returns the names in a directory, none if it does not exist.
+// namesIn returns the names in a directory. It returns none if the directory does not exist.
 func namesIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,7 +50,7 @@ func namesIn(dir string) ([]string, error) {
 	return names, nil
 }
 
-// exists reports whether a path exists, and fails if that cannot be known.
+// exists reports whether a path exists. It returns an error if it cannot find that out.
 func exists(path string) (bool, error) {
 	_, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -59,8 +59,8 @@ func exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// linesWith returns the lines of a file for which wanted returns true, in their order, at most
-// so many.
+// linesWith returns the lines of text for which wanted returns true, in their order. It returns at
+// most most lines.
 func linesWith(text string, most int, wanted func(line string) bool) []string {
 	var found []string
 	for line := range strings.Lines(text) {

@@ -17,27 +17,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// The bounds of a cluster.
+// These are the limits for the facts of a cluster.
 const (
 	maxNodesAtOnce = 32
-	listTime       = 10 * time.Second // for the objects of one kind
+	listTime       = 10 * time.Second // for listing the objects of one kind
 )
 
-// ClusterOptions say where a cluster is.
+// ClusterOptions are the options of [Cluster].
 type ClusterOptions struct {
 	Client *kube.Client
-	// AgentNamespace is that of the agents' pods.
+	// AgentNamespace is the namespace of the agents' pods.
 	AgentNamespace string
-	Nodes          []string // the nodes to ask; none are all
-	Version        string   // of the program
-	// Done, unless nil, is called when a node has answered, or does not. It may be called from
-	// any goroutine.
+	Nodes          []string // the nodes to ask; if empty, all nodes
+	Version        string   // version of the program
+	// Done, if it is not nil, is called each time a node has answered or its time limit has passed.
+	// It may be called from any goroutine.
 	Done func(answered, all int)
 }
 
-// Cluster returns the facts of the cluster, with those of each node that has a rail-agent. It
-// asks the agents through the API server, all at the same time, and adds to the facts of each
-// node what the API server has. It fails if the agents are not known.
+// Cluster returns the facts of the cluster, including the facts of each node that has a rail-agent.
+// It asks all agents at the same time, through the API server. Then it adds what the API server
+// knows about each node to the node's facts. It returns an error if it cannot list the agents.
 func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
 	f := &fleet{ClusterOptions: o}
 	if err := f.findAgents(ctx); err != nil {
@@ -65,21 +65,22 @@ func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
 // fleet is one collection.
 type fleet struct {
 	ClusterOptions
-	agents []agentPod // by node
+	agents []agentPod // sorted by node
 
-	// What the API server has of all nodes.
+	// These are the facts that the API server has about all nodes.
 	nodes doctor.Fact[map[string]*nodeObject]
 	pods  doctor.Fact[map[string]podObject]
 }
 
-// agentPod is the rail-agent of a node.
+// agentPod is the pod of rail-agent on a node.
 type agentPod struct {
 	remote.Pod
 	facts *doctor.Facts
 	err   error
 }
 
-// name returns the name of the node, that of the pod for one without a node.
+// name returns the name of the node. If the pod has no node yet, name returns a text with the name
+// of the pod.
 func (a *agentPod) name() string { return cmp.Or(a.Node, "of pod "+a.Name) }
 
 // findAgents lists the agents' pods.
@@ -96,7 +97,7 @@ func (f *fleet) findAgents(ctx context.Context) error {
 	return err
 }
 
-// askAgents asks all agents, some at a time.
+// askAgents asks all agents. It asks only a limited number of them at the same time.
 func (f *fleet) askAgents(ctx context.Context) {
 	slots := make(chan struct{}, maxNodesAtOnce)
 	var all sync.WaitGroup
@@ -119,7 +120,7 @@ func (f *fleet) askAgents(ctx context.Context) {
 	all.Wait()
 }
 
-// ask returns the facts of the node of an agent.
+// ask returns the facts of an agent's node.
 func (f *fleet) ask(ctx context.Context, a *agentPod) (*doctor.Facts, error) {
 	text, err := a.Facts(ctx, f.Client)
 	if err != nil {
@@ -129,11 +130,11 @@ func (f *fleet) ask(ctx context.Context, a *agentPod) (*doctor.Facts, error) {
 	if err != nil {
 		return nil, err
 	}
-	facts.Node, facts.Cluster = a.Node, nil // it speaks for its node only
+	facts.Node, facts.Cluster = a.Node, nil // an agent must not claim facts about other nodes
 	return facts, nil
 }
 
-// readObjects reads what the API server has.
+// readObjects reads the facts that the API server has.
 func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -176,8 +177,8 @@ func (f *fleet) livingPods(ctx context.Context) (map[string]podObject, error) {
 	return listPods(ctx, f.Client, notEnded)
 }
 
-// newPods adds the pods that were made after the others were listed, if a lease is of one: an
-// address belongs to a pod that lived before its pool was read, or lives now.
+// newPods lists the pods again if a lease belongs to a pod that is not known yet: the pod may have
+// been made after the first list. So every lease of a living pod finds its pod.
 func (f *fleet) newPods(ctx context.Context, to *doctor.Cluster) {
 	pods := map[string]bool{}
 	for _, name := range to.Pods.Value {
@@ -194,7 +195,8 @@ func (f *fleet) newPods(ctx context.Context, to *doctor.Cluster) {
 	to.Pods = doctor.From(slices.Sorted(maps.Keys(pods)), to.Pods.Source, err)
 }
 
-// leases returns the addresses of the cluster's pools, none without whereabouts' objects.
+// leases returns the allocated addresses in the cluster's pools. It returns none if the cluster
+// does not have the kinds of whereabouts.
 func (f *fleet) leases(ctx context.Context) ([]doctor.Lease, error) {
 	found := []doctor.Lease{}
 	survey, err := api.Inspect(ctx, f.Client)
@@ -211,7 +213,8 @@ func (f *fleet) leases(ctx context.Context) ([]doctor.Lease, error) {
 	return found, errors.Join(survey.Errors...)
 }
 
-// complete adds what the API server has to the facts of a node, whose agent cannot read it.
+// complete adds the facts from the API server to the facts of a node, because the node's agent
+// cannot read them.
 func (f *fleet) complete(n *doctor.Facts, of *doctor.Cluster) {
 	if n.Kubelet == nil {
 		n.Kubelet = &doctor.Kubelet{}

@@ -12,14 +12,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nic"
 )
 
-// functionTables are the settings of virtual functions, by the PCI address of the physical one.
+// functionTables has the settings of virtual functions, by the PCI address of their physical
+// function.
 type functionTables map[string]doctor.Fact[[]doctor.Function]
 
 const functionSource = "the settings of virtual functions (rtnetlink)"
 
-// functionTables reads the settings of all virtual functions whose physical one has its interface on the host, with one
-// question for each physical one. A record that holds a function is there before its settings are set, and until they
-// are restored, so the records are read before the settings and after them.
+// functionTables reads the settings of all virtual functions whose physical function has its interface on the host. It
+// asks the kernel once for each physical function. The records are read both before and after the settings: while a pod
+// has a function with other settings, a record holds the function, from before the settings are made until they are
+// restored.
 func (c *collector) functionTables(context.Context) (functionTables, error) {
 	if !c.root {
 		return nil, errRoot
@@ -62,8 +64,8 @@ func (c *collector) functionTables(context.Context) (functionTables, error) {
 	return found, err
 }
 
-// readFunctions reads the settings that the physical function with this index keeps. addresses are the PCI addresses of its
-// virtual ones, by number.
+// readFunctions reads the settings that the physical function with this interface index keeps. addresses are the PCI
+// addresses of its virtual functions, by their numbers.
 func readFunctions(host *netns.Netns, index int, addresses map[int]string) ([]doctor.Function, error) {
 	all, err := sriov.Functions(host, index)
 	table := []doctor.Function{}
@@ -81,7 +83,8 @@ func readFunctions(host *netns.Netns, index int, addresses map[int]string) ([]do
 	return table, err
 }
 
-// heldFunctions returns the PCI addresses of the NICs that records hold. A record that cannot be read may hold any.
+// heldFunctions returns the PCI addresses of the NICs that records hold. It returns an error if a record cannot be
+// read, because such a record may hold any NIC.
 func (c *collector) heldFunctions() (map[string]bool, error) {
 	there, err := c.hasLedger()
 	if err != nil || !there {
@@ -100,7 +103,7 @@ func (c *collector) heldFunctions() (map[string]bool, error) {
 	return held, errors.Join(errs...)
 }
 
-// addFunctions sets the tables of the physical functions that have virtual ones.
+// addFunctions sets the fact Functions of each physical function that has virtual functions.
 func addFunctions(list []doctor.NIC, tables *doctor.Fact[functionTables]) {
 	for i := range list {
 		n := &list[i]

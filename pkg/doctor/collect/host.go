@@ -19,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
 )
 
-// ofHost takes the facts of the machine.
+// ofHost reads the facts about the machine.
 func (c *collector) ofHost(ctx context.Context, h *doctor.Host) {
 	proc := func(name string) string { return filepath.Join(c.Proc, name) }
 	file := func(to *doctor.Fact[string], name string) {
@@ -31,7 +31,7 @@ func (c *collector) ofHost(ctx context.Context, h *doctor.Host) {
 	take(ctx, c, &h.RDMAMode, "RDMA netlink", localTime, rdmaMode)
 	take(ctx, c, &h.Modules, filepath.Join(c.Sys, "module"), localTime, c.modules)
 	take(ctx, c, &h.MOFED, filepath.Join(c.Sys, "module/mlx_compat"), localTime, c.mofed)
-	if c.Sample >= 0 && (c.nvidia.Value || !c.nvidia.OK()) { // to read it takes 0.1 s of a CPU
+	if c.Sample >= 0 && (c.nvidia.Value || !c.nvidia.OK()) { // reading it needs 0.1 s of a CPU
 		take(ctx, c, &h.DMABuf, proc("kallsyms"), localTime, c.dmaBuf)
 	}
 	take(ctx, c, &h.NVIDIAOpen, proc("driver/nvidia/version"), localTime, c.nvidiaOpen)
@@ -45,11 +45,11 @@ func (c *collector) ofHost(ctx context.Context, h *doctor.Host) {
 	take(ctx, c, &h.KernelLog, c.hostPath("dev/kmsg"), localTime, c.kernelLog)
 }
 
-// hypervisors are the beginnings of the DMI vendor's name on virtual machines.
+// hypervisors are prefixes of the DMI vendor's name on virtual machines.
 var hypervisors = []string{"QEMU", "VMware", "Xen", "innotek", "Parallels", "Red Hat KVM", "Google Compute"}
 
-// hypervisor reports whether the machine is virtual: x86 CPUs tell it by a flag (CPUID leaf 1,
-// ECX bit 31), on others only the firmware's texts may.
+// hypervisor reports whether the machine is virtual. An x86 CPU shows it in a flag (CPUID leaf 1,
+// ECX bit 31). On other CPUs only the texts of the firmware may show it.
 func (c *collector) hypervisor(context.Context) (bool, error) {
 	text, err := readUpTo(filepath.Join(c.Proc, "cpuinfo"), 64<<20)
 	if err != nil {
@@ -67,7 +67,8 @@ func (c *collector) hypervisor(context.Context) (bool, error) {
 	return false, fmt.Errorf("it is unknown whether the machine is virtual: neither its CPU (%s) nor its firmware shows it", runtime.GOARCH)
 }
 
-// rdmaMode returns the mode of the running kernel, "" without an RDMA core.
+// rdmaMode returns the RDMA mode of the running kernel. It returns "" if the kernel has no RDMA
+// core.
 func rdmaMode(context.Context) (string, error) {
 	mode, err := bootmode.RunningMode()
 	if errors.Is(err, rdma.ErrNoRDMA) {
@@ -76,11 +77,11 @@ func rdmaMode(context.Context) (string, error) {
 	return string(mode), err
 }
 
-// builtIn is the list of the modules that the kernel has built in, below its directory.
+// builtIn is the name of the file, in the kernel's directory, that lists the built-in modules.
 const builtIn = "modules.builtin"
 
-// kernelList returns the text of a file of the running kernel's directory in /lib/modules, ""
-// if the file does not exist.
+// kernelList returns the text of a file in the running kernel's directory in /lib/modules. It
+// returns "" if the file does not exist.
 func (c *collector) kernelList(name string) (string, error) {
 	release, err := readText(filepath.Join(c.Proc, "sys/kernel/osrelease"))
 	if err != nil {
@@ -93,14 +94,14 @@ func (c *collector) kernelList(name string) (string, error) {
 	return text, err
 }
 
-// moduleOf returns the name of the module in a file.
+// moduleOf returns the name of the module whose file has this path.
 func moduleOf(path string) string {
 	name, _, _ := strings.Cut(filepath.Base(path), ".ko")
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// modules returns the names of the modules in sysfs, and of those that the kernel has built
-// in. Not all of these have a directory in sysfs.
+// modules returns the names of the modules that are in sysfs or built into the kernel. Some
+// built-in modules have no directory in sysfs.
 func (c *collector) modules(context.Context) ([]string, error) {
 	dir := filepath.Join(c.Sys, "module")
 	entries, err := os.ReadDir(dir)
@@ -125,8 +126,8 @@ func (c *collector) modules(context.Context) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// mofed returns the version of the vendor's drivers, which are loaded if their module
-// mlx_compat is, "" if it is not.
+// mofed returns the version of the vendor's drivers. They are in use if their module mlx_compat is
+// loaded. If it is not loaded, mofed returns "".
 func (c *collector) mofed(context.Context) (string, error) {
 	there, err := exists(filepath.Join(c.Sys, "module/mlx_compat"))
 	if err != nil || !there {
@@ -137,11 +138,11 @@ func (c *collector) mofed(context.Context) (string, error) {
 			return version, nil
 		}
 	}
-	return "", errors.New("the vendor's module mlx_compat is loaded, and no module has its version in sysfs")
+	return "", errors.New("the vendor's module mlx_compat is loaded, but no module has a version in sysfs")
 }
 
-// nvidiaOpen reports whether the module nvidia is the open one, by the name that it gives
-// itself: "NVIDIA UNIX Open Kernel Module for x86_64".
+// nvidiaOpen reports whether the module nvidia is the open one. It looks at the name that the
+// module reports: "NVIDIA UNIX Open Kernel Module for x86_64".
 func (c *collector) nvidiaOpen(context.Context) (bool, error) {
 	there, err := exists(filepath.Join(c.Sys, "module/nvidia"))
 	if err != nil || !there {
@@ -151,12 +152,13 @@ func (c *collector) nvidiaOpen(context.Context) (bool, error) {
 	return strings.Contains(text, "Open Kernel Module"), err
 }
 
-// rdmaModules are the beginnings of the names of modules whose origin is a fact.
+// rdmaModules are prefixes of names of modules. For each loaded module with one of these prefixes,
+// the origin is a fact.
 var rdmaModules = []string{"ib_", "rdma_", "mlx4_", "mlx5_", "iw_cm"}
 
-// origins returns where the RDMA modules that are loaded come from. The kernel marks one that
-// was not built with it ("O", out of tree), also if a container has loaded it; modules.dep
-// tells of a file that a package has put before the kernel's.
+// origins returns where each loaded RDMA module comes from. The kernel marks a module that was not
+// built with the kernel ("O", out of tree), even if a container has loaded the module. The file
+// modules.dep shows whether a package has put a file of its own in place of the kernel's file.
 func (c *collector) origins(context.Context) (map[string]string, error) {
 	names, err := namesIn(filepath.Join(c.Sys, "module"))
 	if err != nil {
@@ -179,7 +181,7 @@ func (c *collector) origins(context.Context) (map[string]string, error) {
 		}
 		found[name] = doctor.OriginKernel
 		if loaded, err := exists(filepath.Join(c.Sys, "module", name, "initstate")); err != nil || !loaded {
-			continue // built in
+			continue // the module is built in
 		}
 		taint, err := readText(filepath.Join(c.Sys, "module", name, "taint"))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -192,11 +194,12 @@ func (c *collector) origins(context.Context) (map[string]string, error) {
 	return found, nil
 }
 
-// dmaBufSymbol is the function by which drivers register memory of a dma-buf (Linux 5.12).
+// dmaBufSymbol is the kernel's function that drivers call to register the memory of a dma-buf
+// (Linux 5.12).
 const dmaBufSymbol = "ib_umem_dmabuf_get"
 
-// dmaBuf reports whether the kernel has that function. Ordinary users see the names without
-// the addresses.
+// dmaBuf reports whether the kernel has the function dmaBufSymbol. An ordinary user can read the
+// names of functions, but not their addresses.
 func (c *collector) dmaBuf(context.Context) (bool, error) {
 	f, err := os.Open(filepath.Join(c.Proc, "kallsyms"))
 	if err != nil {
@@ -215,13 +218,13 @@ func (c *collector) dmaBuf(context.Context) (bool, error) {
 		return false, err
 	}
 	if !any {
-		return false, errors.New("it is empty")
+		return false, errors.New("the list of the kernel's symbols is empty")
 	}
 	return false, nil
 }
 
-// charDevices returns the paths below /dev/infiniband. A container may have a /dev of its own
-// without it, although the node has RDMA devices.
+// charDevices returns the paths below /dev/infiniband. Inside a container the directory may be
+// missing although the node has RDMA devices, because a container has its own /dev.
 func (c *collector) charDevices(ctx context.Context) ([]string, error) {
 	names, err := namesIn(c.hostPath("dev/infiniband"))
 	if err == nil && len(names) == 0 && c.contained() {
@@ -235,16 +238,16 @@ func (c *collector) charDevices(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// uverbs returns the kernel's verbs devices.
+// uverbs returns the names of the kernel's verbs devices.
 func (c *collector) uverbs(context.Context) ([]string, error) {
 	if _, err := os.Stat(filepath.Join(c.Sys, "class")); err != nil {
-		return nil, err // it is no sysfs
+		return nil, err // the directory is not a sysfs
 	}
 	names, err := namesIn(filepath.Join(c.Sys, "class/infiniband_verbs"))
 	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "uverbs") }), err
 }
 
-// limitsConf returns the memlock lines of pam_limits(8).
+// limitsConf returns the lines about memlock in the configuration of pam_limits(8).
 func (c *collector) limitsConf(context.Context) ([]string, error) {
 	files := []string{c.hostPath("etc/security/limits.conf")}
 	names, err := namesIn(c.hostPath("etc/security/limits.d"))
@@ -282,7 +285,8 @@ func (c *collector) swaps(context.Context) ([]string, error) {
 	return found, err
 }
 
-// sysctls returns the settings that rules read and the kernel has.
+// sysctls returns the settings that rules read. Settings that the kernel does not have are left
+// out.
 func (c *collector) sysctls(context.Context) (map[string]string, error) {
 	found := map[string]string{}
 	for _, name := range doctor.WantedSysctls() {
@@ -298,7 +302,7 @@ func (c *collector) sysctls(context.Context) (map[string]string, error) {
 	return found, nil
 }
 
-// monotonic returns the clock of the kernel's log, in microseconds.
+// monotonic returns the present time of the kernel log's clock, in microseconds.
 func monotonic() (int64, error) {
 	var now unix.Timespec
 	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	maxLog     = 200     // lines of the kernel's log in the facts
-	maxLogLine = 400     // bytes of each
-	maxRecords = 1 << 20 // that are read, in all
-	maxRecord  = 8 << 10 // bytes of one (CONSOLE_EXT_LOG_MAX)
+	maxLog     = 200     // the maximum number of lines of the kernel's log in the facts
+	maxLogLine = 400     // the maximum length of a line, in bytes
+	maxRecords = 1 << 20 // the maximum number of records that are read
+	maxRecord  = 8 << 10 // the maximum size of a record, in bytes (CONSOLE_EXT_LOG_MAX)
 )
 
-// kernelLog returns the lines of the last day that tell of trouble, without blocking. A record of /dev/kmsg is
-// "priority,sequence,microseconds,flags;text", and what follows the first line is of no use
-// here (Documentation/ABI/testing/dev-kmsg).
+// kernelLog returns the lines of the last day that report trouble with a NIC. It does not block. A record of /dev/kmsg
+// is "priority,sequence,microseconds,flags;text". Only the first line of a record is used
+// (Documentation/ABI/testing/dev-kmsg).
 func (c *collector) kernelLog(ctx context.Context) ([]string, error) {
 	fd, err := unix.Open(c.hostPath("dev/kmsg"), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *collector) kernelLog(ctx context.Context) ([]string, error) {
 	for range maxRecords {
 		n, err := unix.Read(fd, record)
 		switch {
-		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // records were overwritten
+		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR): // EPIPE: the kernel has overwritten old records
 			continue
 		case errors.Is(err, unix.EAGAIN), err == nil && n == 0:
 			return found[max(0, len(found)-maxLog):], nil
@@ -55,10 +55,11 @@ func (c *collector) kernelLog(ctx context.Context) ([]string, error) {
 			found = append([]string(nil), found[len(found)-maxLog:]...)
 		}
 	}
-	return nil, errors.New("it does not end")
+	return nil, errors.New("the kernel's log does not end")
 }
 
-// logLine returns the text of a record, "" if it is older, or tells of no trouble.
+// logLine returns the text of a record. It returns "" if the record is older than oldest, or if it
+// reports no trouble.
 func logLine(record string, oldest int64) string {
 	head, text, ok := strings.Cut(record, ";")
 	fields := strings.Split(head, ",")

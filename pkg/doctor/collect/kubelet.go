@@ -19,37 +19,38 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
-// kubeletDir exists on a node of Kubernetes only.
+// kubeletDir is a directory that exists only on a node of Kubernetes.
 const kubeletDir = "var/lib/kubelet"
 
-// isNode reports whether the machine is a node of Kubernetes. In doubt it is one.
+// isNode reports whether the machine is a node of Kubernetes. If this is not known, isNode returns
+// true.
 func (c *collector) isNode() bool { return c.node.Value || !c.node.OK() }
 
-// ofKubelet takes the facts of device plugins.
+// ofKubelet reads the facts about device plugins.
 func (c *collector) ofKubelet(ctx context.Context, to *doctor.Kubelet) {
 	take(ctx, c, &to.Foreign, c.hostPath(kubeletDir), localTime, func(context.Context) ([]string, error) {
 		if !c.root && c.isNode() {
-			return nil, errRoot // the kubelet's directory has a directory for each pod, and is root's
+			return nil, errRoot // only root can read the kubelet's directory, which has a directory for each pod
 		}
 		found, err := inventory.SharedDevicePlugin(c.Root)
 		return append([]string{}, found...), err
 	})
 }
 
-// agentFacts are the facts that come from one answer of rail-agent.
+// agentFacts are the facts from one answer of rail-agent.
 type agentFacts struct {
 	running     bool
 	version     string
 	nri         bool
 	notReturned int
 	kubeconfig  doctor.Kubeconfig
-	unasked     string // why nobody knows whether the server accepts that
+	unasked     string // the reason why it is not known whether the server accepts the kubeconfig
 }
 
-// errNoAgent is the error of the facts that only a running agent has.
+// errNoAgent is the error for facts that only a running agent knows.
 var errNoAgent = errors.New("rail-agent does not run")
 
-// ofAgent takes the facts of rail-agent.
+// ofAgent reads the facts about rail-agent.
 func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
 	source := c.Socket
 	if c.Status != nil {
@@ -100,11 +101,11 @@ func (c *collector) ofAgent(ctx context.Context, to *doctor.Agent) {
 	})
 }
 
-// maxAnswer bounds an answer of the agent.
+// maxAnswer is the maximum size of an answer of the agent, in bytes.
 const maxAnswer = 16 << 20
 
-// askAgent asks the agent at its socket, which is root's. Without a socket, or if nobody
-// listens there, no agent runs.
+// askAgent asks the agent at its socket, which only root can use. If there is no socket, or nobody
+// listens on it, no agent runs.
 func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 	get := func() ([]byte, error) { return c.get(ctx, "/status") }
 	if c.Status != nil {
@@ -131,7 +132,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 		} `json:"stateDirs"`
 	}
 	if err := json.Unmarshal(text, &status); err != nil {
-		return agentFacts{}, fmt.Errorf("its answer is not a status: %w", err)
+		return agentFacts{}, fmt.Errorf("the agent's answer is not a status: %w", err)
 	}
 	found := agentFacts{running: true, version: status.Version, nri: status.NRI, kubeconfig: status.Kubeconfig.Kubeconfig, unasked: status.Kubeconfig.Unasked}
 	for _, dir := range status.StateDirs {
@@ -144,7 +145,7 @@ func (c *collector) askAgent(ctx context.Context) (agentFacts, error) {
 	return found, nil
 }
 
-// get returns the agent's answer.
+// get returns the agent's answer to a request for path.
 func (c *collector) get(ctx context.Context, path string) ([]byte, error) {
 	answer, err := local.Get(ctx, c.Socket, path)
 	if err != nil {

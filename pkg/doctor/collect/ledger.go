@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// hasLedger reports whether there is a ledger. An ordinary user can know at most that there
-// is no state directory.
+// hasLedger reports whether there is a ledger. An ordinary user can find out only that there is no
+// state directory. In any other case hasLedger returns an error for such a user.
 func (c *collector) hasLedger() (bool, error) {
 	_, err := os.Lstat(c.StateDir)
 	switch {
@@ -30,7 +30,8 @@ func (c *collector) hasLedger() (bool, error) {
 	return ledger.Exists(c.StateDir), nil
 }
 
-// ledgerRecords returns the records of this boot. Unreadable ones are a fact of their own.
+// ledgerRecords returns the records of this boot. It leaves out records that cannot be read,
+// because they are a separate fact.
 func (c *collector) ledgerRecords(context.Context) ([]*ledger.Record, error) {
 	there, err := c.hasLedger()
 	if err != nil || !there {
@@ -45,7 +46,7 @@ func (c *collector) ledgerRecords(context.Context) ([]*ledger.Record, error) {
 	return records, nil
 }
 
-// ofLedger takes the facts of the ledger.
+// ofLedger reads the facts about the ledger.
 func (c *collector) ofLedger(ctx context.Context, to *doctor.Ledger) {
 	take(ctx, c, &to.Attachments, c.StateDir+"/attachments", localTime, func(ctx context.Context) ([]doctor.Attachment, error) {
 		there, err := c.hasLedger()
@@ -72,7 +73,7 @@ func (c *collector) ofLedger(ctx context.Context, to *doctor.Ledger) {
 	})
 }
 
-// attachments returns the facts of the attachments now.
+// attachments returns the present facts about the attachments.
 func (c *collector) attachments() ([]doctor.Attachment, error) {
 	list, err := inventory.Collect(c.StateDir, false)
 	if err != nil {
@@ -85,13 +86,13 @@ func (c *collector) attachments() ([]doctor.Attachment, error) {
 	return found, nil
 }
 
-// settling is the time between two reads of attachments. An ADD or a DEL moves a NIC between the
-// read of a record and that of its netns.
+// settling is the time between two reads of attachments. One read is not enough, because an ADD or
+// a DEL may move a NIC after the record was read and before its netns is read.
 const settling = 500 * time.Millisecond
 
-// settled reads attachments, five times at most, until each one that lacks its netns or its
-// interface lacked it at the read before, too. Of the fifth read it leaves out those that did
-// not: their ADD or DEL is under way.
+// settled reads the attachments until the same attachments lack their netns or their interface in
+// two consecutive reads, but at most five times. After the fifth read it leaves out each attachment
+// that lacks something for the first time, because its ADD or DEL is still under way.
 func settled(ctx context.Context, read func() ([]doctor.Attachment, error)) ([]doctor.Attachment, error) {
 	lacks := func(a *doctor.Attachment) bool { return !a.Alive || !a.InPod }
 	lacked := map[ledger.Key]bool{}
@@ -122,7 +123,7 @@ func keyOf(a *doctor.Attachment) ledger.Key {
 	return ledger.Key{ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
-// inLedger calls read with the ledger, if there is one.
+// inLedger opens the ledger, if there is one, and calls read with it.
 func (c *collector) inLedger(read func(*ledger.Ledger) ([]string, error)) ([]string, error) {
 	there, err := c.hasLedger()
 	if err != nil || !there {
@@ -144,13 +145,13 @@ func texts(errs []error) []string {
 	return found
 }
 
-// attachment returns the facts of an attachment.
+// attachment returns the facts about an attachment.
 func (c *collector) attachment(a *inventory.Attachment) doctor.Attachment {
 	found := doctor.Attachment{
 		Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Plugin: a.Plugin, Network: a.Network, NIC: a.NIC, PCI: a.PCI,
 		Phase: string(a.Phase), Alive: a.State == inventory.Alive, InPod: a.Link != "", Addresses: a.Addresses, Created: a.Created,
 	}
-	if a.Driver != "" { // the NIC has no interface
+	if a.Driver != "" { // with a userspace driver the NIC has no interface
 		found.InPod = found.Alive
 	}
 	if a.RDMA != nil {
@@ -174,8 +175,8 @@ func (c *collector) attachment(a *inventory.Attachment) doctor.Attachment {
 	return found
 }
 
-// indexKnown reports whether the record says which interface of the pod is the attachment's.
-// Without that nobody can say that it is missing.
+// indexKnown reports whether the record has the index of the attachment's interface in the pod.
+// Without the index, it cannot be known that the interface is missing.
 func indexKnown(r *ledger.Record) bool {
 	switch {
 	case r.LendsNetdev():

@@ -14,21 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxMounts bounds what is read of a process' mounts, in bytes: a pod may make 100,000.
+// maxMounts is the maximum size, in bytes, of a process' list of mounts. A pod may make 100,000
+// mounts.
 const maxMounts = 4 << 20
 
-// localTypes are the types of file systems whose reading waits for the kernel and its disks only.
-// With others, as FUSE and NFS, it waits for a server, which may be the pod's own.
+// localTypes are the types of file systems that need only the kernel and its disks to be read.
+// Reading another type, such as FUSE or NFS, waits for a server, which may be a program of the pod.
 var localTypes = []string{
 	"btrfs", "devtmpfs", "erofs", "ext2", "ext3", "ext4", "f2fs", "overlay", "ramfs", "rootfs", "squashfs", "tmpfs", "xfs", "zfs",
 }
 
-// checkMounts returns an error if a directory of a process, or one above, is on a file system
-// that may wait for a server. It opens none of them.
+// checkMounts returns an error if the directory dir of a process, or a directory above it, is on a
+// file system that may wait for a server. It does not open any of these directories.
 func (c *collector) checkMounts(pid int, dir string) error {
 	f, err := os.OpenFile(c.procPath(pid, "mountinfo"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it has ended
+		return nil // the process has ended
 	}
 	if err != nil {
 		return err
@@ -43,18 +44,18 @@ func (c *collector) checkMounts(pid int, dir string) error {
 	lines.Buffer(nil, maxMounts)
 	for lines.Scan() {
 		read += len(lines.Bytes()) + 1
-		// proc_pid_mountinfo(5): the mount point is the fifth field, and the type the first behind "-".
+		// By proc_pid_mountinfo(5), the mount point is the fifth field, and the type is the first field after "-".
 		fields := strings.Fields(lines.Text())
 		if i := slices.Index(fields, "-"); len(fields) > 4 && i >= 0 && i+1 < len(fields) && slices.Contains(above, fields[4]) {
-			kinds[fields[4]] = fields[i+1] // the last one is on top
+			kinds[fields[4]] = fields[i+1] // the last mount at a path is the visible one
 		}
 	}
 	if read >= maxMounts || lines.Err() != nil {
-		return fmt.Errorf("its container has too many mounts (more than %d bytes)", maxMounts)
+		return fmt.Errorf("the container has too many mounts (their list has more than %d bytes)", maxMounts)
 	}
 	for at, kind := range kinds {
 		if !slices.Contains(localTypes, kind) {
-			return fmt.Errorf("not read: %s of its container is on the file system %s, which may wait for a server", at, kind)
+			return fmt.Errorf("not read, because %s of the container is on the file system %s, which may wait for a server", at, kind)
 		}
 	}
 	return nil

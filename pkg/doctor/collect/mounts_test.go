@@ -13,7 +13,7 @@ func TestDirectoriesThatMayWaitForAServerAreNotOpened(t *testing.T) {
 	const dev = "101 100 0:51 / /dev rw,nosuid - tmpfs tmpfs rw\n"
 	for name, c := range map[string]struct{ mounts, want string }{
 		"of a runtime":             {root + dev + "102 100 0:60 / /data rw - nfs4 server:/x rw\n", ""},
-		"FUSE at it":               {root + dev + "102 101 0:60 / /dev/infiniband rw - fuse.csi x rw\n", "/dev/infiniband of its container is on the file system fuse.csi"},
+		"FUSE at it":               {root + dev + "102 101 0:60 / /dev/infiniband rw - fuse.csi x rw\n", "/dev/infiniband of the container is on the file system fuse.csi"},
 		"NFS above":                {root + "101 100 0:51 / /dev rw shared:7 - nfs4 server:/x rw\n", "file system nfs4"},
 		"FUSE as root":             {"100 99 0:50 / / rw - fuse.fuse-overlayfs x rw\n" + dev, "file system fuse.fuse-overlayfs"},
 		"FUSE under another mount": {root + dev + "102 101 0:60 / /dev/infiniband rw - fuse x rw\n103 102 0:61 / /dev/infiniband rw - tmpfs x rw\n", ""},

@@ -26,7 +26,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// nicFacts are the facts that come from one inventory.
+// nicFacts are the facts from one inventory.
 type nicFacts struct {
 	list     []doctor.NIC
 	others   doctor.Fact[[]doctor.HostInterface]
@@ -35,8 +35,8 @@ type nicFacts struct {
 	pools    doctor.Fact[[]doctor.Pool]
 }
 
-// ofNICs takes the facts of NICs and GPUs. They are complete when the function that it
-// returns was called, after the end of all sources.
+// ofNICs reads the facts about NICs and GPUs. It returns a function that completes the facts. The
+// caller must call this function after all sources have ended.
 func (c *collector) ofNICs(ctx context.Context, f *doctor.Facts) func() {
 	take(ctx, c, &f.NICs.GPUs, filepath.Join(c.Sys, "bus/pci/devices"), localTime, c.gpus)
 	var all doctor.Fact[nicFacts]
@@ -81,8 +81,8 @@ func (c *collector) gpuList() ([]doctor.GPU, error) {
 	return found, nil
 }
 
-// nicFacts reads the NICs, and their counters twice. Only root sees lent NICs, which are in
-// namespaces of pods.
+// nicFacts reads the NICs once and their counters twice. Only root can read lent NICs, because they
+// are in the network namespaces of pods.
 func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	if !c.root {
 		return nicFacts{}, errRoot
@@ -121,10 +121,11 @@ func (c *collector) nicFacts(ctx context.Context) (nicFacts, error) {
 	return found, nil
 }
 
-// misplaced returns the NICs of rails that the inventory does not have: no driver is bound to
-// them, or their interface is in a network namespace to which no attachment has moved it. One
-// whose interface is on the host is not among them: kernels before 5.14 do not tell of an
-// interface to which NIC it belongs, but sysfs has the interfaces of each function.
+// misplaced returns the NICs with a rail that are not in the inventory. Either no driver is bound
+// to such a NIC, or its interface is in a network namespace to which no attachment has moved it. A
+// NIC whose interface is on the host is not returned. The interface may be missing in the inventory
+// because kernels before 5.14 do not report to which NIC an interface belongs, but sysfs lists the
+// interfaces of each function.
 func misplaced(sys string, list *inventory.NICList) []inventory.NIC {
 	var found []inventory.NIC
 	for _, pci := range slices.Sorted(maps.Keys(list.Rails)) {
@@ -155,9 +156,10 @@ func hostLinks() ([]*link.Link, error) {
 	return link.Links(host)
 }
 
-// ofOthers sets the interfaces of the host that are not in the list: those that were there, or
-// lent by these records, before the list was read, or are there now. One may be returned and
-// lent again meanwhile.
+// ofOthers sets the fact Others: the interfaces that are not NICs in the list. It looks at
+// interfaces that were on the host before the list was read, that these records had lent before the
+// list was read, and that are on the host now. It needs all three, because an interface may be
+// returned and lent again at the same time.
 func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
 	now, err := hostLinks()
 	known := map[string]bool{}
@@ -183,13 +185,14 @@ func (f *nicFacts) ofOthers(before []*link.Link, records []*ledger.Record) {
 	f.others = doctor.From(others, "rtnetlink and the ledger", err)
 }
 
-// hasChild reports whether l, of the host, may be the IPoIB child of the attachment. While its ADD makes it, the record
-// does not have it yet.
+// hasChild reports whether the link l of the host may be the IPoIB child of the attachment. While the ADD makes the
+// child, the record does not contain the child yet.
 func hasChild(r *ledger.Record, l *link.Link) bool {
 	return l.IsIPoIBChild() && r.Child != nil && r.Child.LinkKind() == link.KindIPoIB && (r.Child.PermMAC == "" || r.Child.PermMAC == l.PermMAC.String())
 }
 
-// ofNodeFile sets the problems with the node file's rails and pools, the pools, and the fabric.
+// ofNodeFile sets the pools, the fabric, and the problems with the rails and pools of the node
+// file.
 func (f *nicFacts) ofNodeFile(list *inventory.NICList) {
 	source := nodefile.Path()
 	if _, err := nodefile.Read(source); err != nil {
@@ -217,7 +220,7 @@ func (f *nicFacts) ofNodeFile(list *inventory.NICList) {
 	f.pools = doctor.From(poolFacts(pools), source, err)
 }
 
-// poolFacts returns the facts of the pools.
+// poolFacts returns the facts about the pools.
 func poolFacts(pools []resource.Pool) []doctor.Pool {
 	all := []doctor.Pool{}
 	for i := range pools {
@@ -238,7 +241,8 @@ func poolFacts(pools []resource.Pool) []doctor.Pool {
 	return all
 }
 
-// recordOf returns the record of the attachment that has the NIC, nil if none has.
+// recordOf returns the record of the attachment that has the NIC. It returns nil if no attachment
+// has the NIC.
 func (c *collector) recordOf(n *inventory.NIC) *ledger.Record {
 	if n.Lent == nil {
 		return nil
@@ -252,12 +256,13 @@ func (c *collector) recordOf(n *inventory.NIC) *ledger.Record {
 	return c.records[i]
 }
 
-// nic returns the facts of a NIC, without counters, and where its counters are.
+// nic returns the facts about a NIC, except its counters. It also returns the place of the
+// counters.
 func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (doctor.NIC, target) {
 	found := doctor.NIC{
 		Name: n.Name, AltNames: n.AltNames, PCI: n.PCI, Kind: string(n.Kind), Vendor: n.Vendor, Device: n.Device, Driver: n.Driver,
 		Rail: n.Rail, NUMA: n.NUMA, LinkType: n.LinkType, Protected: n.Protected, Uplink: n.Uplink, Children: n.Children, CharDevices: n.CharDevices,
-		Firmware: doctor.Known(n.Firmware, "ethtool"), // of a NIC without a netdev, when it had one
+		Firmware: doctor.Known(n.Firmware, "ethtool"), // for a NIC without a netdev: the version when it still had one
 	}
 	if n.Lent != nil {
 		found.Holder = cmp.Or(n.Lent.Pod, "container "+n.Lent.ContainerID)
@@ -270,7 +275,7 @@ func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (
 		found.Distances[g.PCI] = g.Distance.String()
 	}
 	t := target{record: c.recordOf(n)}
-	if found.Rail == nil && found.PCI == "" && t.record != nil { // the node file finds no NIC without a device
+	if found.Rail == nil && found.PCI == "" && t.record != nil { // the node file cannot select a NIC that has no device
 		found.Rail = t.record.Rail
 	}
 	now := t.readLink(&found, n, at)
@@ -287,17 +292,18 @@ func (c *collector) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (
 	var err error
 	ports, t.ports, err = portsOf(n, now, t.record, at)
 	if len(ports) == 0 && err == nil {
-		err = errors.Join(list.Errors...) // which may be why the inventory has none
+		err = errors.Join(list.Errors...) // these errors may be the reason why the inventory has no devices
 	}
 	found.Ports = doctor.From(ports, "RDMA netlink and sysfs", err)
 	return found, t
 }
 
-// errMoving is the error of facts of an interface that is in neither namespace.
-var errMoving = errors.New("its interface is neither on the host nor in its pod: it is just being moved, or another program has moved it")
+// errMoving is the error for facts about an interface that is in neither of the two namespaces.
+var errMoving = errors.New("the interface is neither on the host nor in its pod: either it is being moved at this moment, or another program has moved it")
 
-// readLink sets the facts of the NIC's interface, and returns the interface, nil if the NIC has
-// none. If it moves meanwhile, it is read again where it is then.
+// readLink sets the facts about the NIC's interface and returns the interface. It returns nil if
+// the NIC has no interface. If the interface moves in the meantime, readLink reads it again at its
+// new place.
 func (t *target) readLink(found *doctor.NIC, n *inventory.NIC, at *spaces) *link.Link {
 	for range linkTries {
 		record := t.record
@@ -313,11 +319,11 @@ func (t *target) readLink(found *doctor.NIC, n *inventory.NIC, at *spaces) *link
 	return nil
 }
 
-// interfaceOf returns the interface of the NIC, on the host or in the pod that has it, and nil
-// without an error if the NIC has none.
+// interfaceOf returns the NIC's interface, which is on the host or in the pod that has the NIC. If
+// the NIC has no interface, it returns nil without an error.
 func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
 	if n.Name == "" {
-		return nil, nil //nolint:nilnil // no interface is no error
+		return nil, nil //nolint:nilnil // a NIC without an interface is not an error
 	}
 	if t.record != nil {
 		if sp := at.podNetns(t.record); sp.Err == nil {
@@ -325,7 +331,7 @@ func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
 				return l, nil
 			}
 		}
-		t.record = nil // its pod is gone, or does not have it yet
+		t.record = nil // the pod is gone, or does not have the interface yet
 	}
 	host := at.podNetns(nil)
 	if host.Err != nil {
@@ -338,8 +344,8 @@ func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
 	return l, err
 }
 
-// renamed returns the NIC's interface on the host under another name, as after somebody took it
-// from its pod.
+// renamed returns the NIC's interface if it is on the host under another name. This happens after
+// somebody has taken the interface out of its pod.
 func renamed(host *netns.Netns, n *inventory.NIC) (*link.Link, error) {
 	links, err := link.Links(host)
 	if err != nil {
@@ -356,8 +362,8 @@ func renamed(host *netns.Netns, n *inventory.NIC) (*link.Link, error) {
 	return nil, errMoving
 }
 
-// setLink sets the facts of the interface in its namespace. A NIC without one, as under a
-// userspace driver, is not up.
+// setLink sets the facts about the interface, which it reads in the interface's namespace. A NIC
+// without an interface, for example with a userspace driver, counts as not up.
 func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
 	const source = "rtnetlink"
 	if l == nil {
@@ -381,8 +387,8 @@ func setLink(n *doctor.NIC, l *link.Link, at *space, err error) {
 	n.CarrierDown = doctor.From(lost, "class/net/"+l.Name+"/carrier_down_count", err)
 }
 
-// ecn returns the congestion control of an interface, the zero ECN if its driver has no files of
-// it.
+// ecn returns the congestion control of an interface. It returns the zero ECN if the driver has no
+// files for it.
 func (sp *space) ecn(name string) (doctor.ECN, error) {
 	dir, err := sp.dir()
 	if err != nil {
@@ -394,8 +400,8 @@ func (sp *space) ecn(name string) (doctor.ECN, error) {
 	return ecnIn(dir)
 }
 
-// ecnIn reads the directory "ecn" of an interface. It has a directory for each role of the NIC,
-// and in it "enable" a file for each priority.
+// ecnIn reads the directory "ecn" of an interface. That directory contains one directory for each
+// role of the NIC. Its subdirectory "enable" contains one file for each priority.
 func ecnIn(dir string) (doctor.ECN, error) {
 	if there, err := exists(dir); !there {
 		return doctor.ECN{}, err
@@ -436,8 +442,8 @@ func dcbFacts(d *device.DCB) doctor.DCB {
 	return doctor.DCB{Supported: true, PFC: strings.Join(priorities, ",")}
 }
 
-// portsOf returns the facts of the ports of the NIC's RDMA devices, and where their counters
-// are. In exclusive mode the devices of a lent NIC are in the pod, where it may have renamed
+// portsOf returns the facts about the ports of the NIC's RDMA devices, and the places of their
+// counters. In exclusive mode the RDMA devices of a lent NIC are in the pod, which may have renamed
 // them.
 func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]doctor.Port, []portAt, error) {
 	mtu := 0
@@ -481,7 +487,7 @@ func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]
 	return found, places, nil
 }
 
-// recorded returns the record's RDMA device of this name, nil if there is none.
+// recorded returns the RDMA device with this name from the record. It returns nil if there is none.
 func recorded(r *ledger.Record, name string) *ledger.RDMADevice {
 	if r == nil || r.RDMA == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 )
 
-// onPCI sets the facts of the NIC's PCI function and of what is above it.
+// onPCI sets the facts about the NIC's PCI function and about the bridges above the function.
 func (c *collector) onPCI(to *doctor.NIC, list *inventory.NICList, n *inventory.NIC) {
 	const none = "sysfs: it has no PCI function"
 	if n.PCI == "" {
@@ -24,7 +24,7 @@ func (c *collector) onPCI(to *doctor.NIC, list *inventory.NICList, n *inventory.
 	}
 	at := n.PCI
 	if n.Parent != "" {
-		at = n.Parent // a virtual function has no link of its own
+		at = n.Parent // a virtual function uses the link of its physical function
 	}
 	link, err := c.pcieLink(at, above(n.Path))
 	to.PCIe = doctor.From(link, c.pci(at, "current_link_speed"), err)
@@ -41,7 +41,7 @@ func (c *collector) pci(address, file string) string {
 	return filepath.Join(c.Sys, "bus/pci/devices", address, file)
 }
 
-// above returns the bridge right above a device, "" if there is none.
+// above returns the bridge directly above a device. It returns "" if there is none.
 func above(path []string) string {
 	if len(path) == 0 || strings.HasPrefix(path[len(path)-1], "pci") {
 		return ""
@@ -49,8 +49,9 @@ func above(path []string) string {
 	return path[len(path)-1]
 }
 
-// pcieLink returns the link of a function. What it can be at most is the lower of what both
-// ends can be. The kernel has no such files for a function that is not on PCI Express.
+// pcieLink returns the PCIe link of a function. The maximum speed and width of the link are the
+// lower ones of the maximums of its two ends. For a function that is not on PCI Express, the kernel
+// has no files about a link.
 func (c *collector) pcieLink(address, bridge string) (l doctor.PCIe, err error) {
 	there, err := exists(c.pci(address, "current_link_speed"))
 	if err != nil || !there {
@@ -73,9 +74,9 @@ func (c *collector) pcieLink(address, bridge string) (l doctor.PCIe, err error) 
 	return l, err
 }
 
-// withoutLink reports whether a function has no link of its own, as those that are built into
-// the root complex, and a virtual function in a virtual machine, which does not see the physical
-// one. The link of a NIC that answers has a width.
+// withoutLink reports whether a function has no link. This is so for a function that is built into
+// the root complex. It is also so for a virtual function in a virtual machine, because the machine
+// does not see the physical function. The link of any other NIC that answers has a width.
 func (c *collector) withoutLink(address string) (bool, error) {
 	most, err := readText(c.pci(address, "max_link_width"))
 	if err != nil || most == "0" {
@@ -85,7 +86,8 @@ func (c *collector) withoutLink(address string) (bool, error) {
 	return width == "0", err
 }
 
-// linkEnd returns the speed ("16.0 GT/s PCIe") and width of a link at one end.
+// linkEnd returns the speed and the width of a link, as one end of the link reports them. The
+// kernel writes a speed as "16.0 GT/s PCIe".
 func (c *collector) linkEnd(address, which string) (gts float64, width int, err error) {
 	speedText, err := readText(c.pci(address, which+"_link_speed"))
 	if err != nil {
@@ -106,7 +108,8 @@ func (c *collector) linkEnd(address, which string) (gts float64, width int, err 
 	return gts, width, nil
 }
 
-// iommu returns the type of the function's IOMMU group, "" if it has none.
+// iommu returns the type of the function's IOMMU group. It returns "" if the function is in no
+// group.
 func (c *collector) iommu(address string) (string, error) {
 	there, err := exists(c.pci(address, "iommu_group"))
 	if err != nil || !there {
@@ -115,7 +118,7 @@ func (c *collector) iommu(address string) (string, error) {
 	return readText(c.pci(address, "iommu_group/type"))
 }
 
-// functions returns the virtual functions of a physical function.
+// functions returns the facts about the virtual functions of a physical function.
 func (c *collector) functions(list *inventory.NICList, n *inventory.NIC) (v doctor.VFs, err error) {
 	text, err := readText(c.pci(n.PCI, "sriov_numvfs"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -134,23 +137,23 @@ func (c *collector) functions(list *inventory.NICList, n *inventory.NIC) (v doct
 	return v, nil
 }
 
-// Of the configuration space (PCI Express Base Specification 6.0, section 7).
+// These are constants of the configuration space (PCI Express Base Specification 6.0, section 7).
 const (
-	headerSize      = 64 // what ordinary users may read
+	headerSize      = 64 // the number of bytes that ordinary users may read
 	capabilityList  = 0x34
 	capabilityPCIe  = 0x10
 	firstExtended   = 0x100
 	extendedACS     = 0x0d
-	redirectRequest = 1 << 2 // of the ACS control register
+	redirectRequest = 1 << 2 // a bit of the ACS control register
 	redirectReply   = 1 << 3
-	switchUpstream  = 5 // of the PCI Express capabilities register
+	switchUpstream  = 5 // a port type in the PCI Express capabilities register
 	switchDown      = 6
-	maxListed       = 256 // entries of a list, which may be a loop
+	maxListed       = 256 // the maximum number of entries of a list, which may contain a loop
 )
 
-// redirecting returns the ports of switches on the path that send requests or completions
-// between devices up to the root complex. Root ports do not count: what passes them goes there
-// anyway.
+// redirecting returns the ports of PCIe switches on the path that send requests or completions
+// between devices up to the root complex. Root ports do not count, because everything that passes a
+// root port goes to the root complex anyway.
 func (c *collector) redirecting(path []string) ([]string, error) {
 	found := []string{}
 	for _, bridge := range path {
@@ -171,7 +174,8 @@ func (c *collector) redirecting(path []string) ([]string, error) {
 	return found, nil
 }
 
-// redirects reports whether a configuration space is that of a switch's port with a redirect.
+// redirects reports whether a configuration space belongs to a port of a switch that redirects
+// requests or completions.
 func redirects(config []byte) bool {
 	kind := portType(config)
 	if kind != switchUpstream && kind != switchDown {
@@ -191,7 +195,8 @@ func redirects(config []byte) bool {
 	return false
 }
 
-// portType returns the type of the port, -1 without the PCI Express capability.
+// portType returns the type of the port. It returns -1 if the function does not have the PCI
+// Express capability.
 func portType(config []byte) int {
 	at := int(config[capabilityList])
 	for range maxListed {
@@ -206,8 +211,8 @@ func portType(config []byte) int {
 	return -1
 }
 
-// managedBy returns the network manager that configures the interface with this index of the
-// host, "" if none does. 0 is no interface of the host.
+// managedBy returns the network manager that configures the host's interface with this index. It
+// returns "" if none does. The index 0 stands for a NIC without an interface on the host.
 func (c *collector) managedBy(index int) doctor.Fact[string] {
 	const source = "the state files of NetworkManager and systemd-networkd"
 	if index == 0 {
@@ -228,20 +233,21 @@ func (c *collector) managedBy(index int) doctor.Fact[string] {
 		if !manages(text, m.key) {
 			continue
 		}
-		// A manager that has ended has left its files.
+		// The state files of a network manager remain after the manager has ended.
 		processes, err := c.processes()
 		if err != nil {
 			return doctor.Failed[string](path, err)
 		}
-		if runs, err := processes.runs(m.process); runs || err != nil { // it may run in another PID namespace
+		if runs, err := processes.runs(m.process); runs || err != nil { // if there is an error, the manager may run in another PID namespace
 			return doctor.Known(m.name, path)
 		}
 	}
 	return doctor.Known("", source)
 }
 
-// manages reports whether a state file says that its interface is managed. These are
-// key files of NetworkManager ("managed=true") and of networkd ("ADMIN_STATE=configured").
+// manages reports whether the text of a state file shows that the interface is managed. State files
+// are key files: NetworkManager writes "managed=true", and networkd writes
+// "ADMIN_STATE=configured".
 func manages(text, key string) bool {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")

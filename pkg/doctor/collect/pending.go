@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// maxPending bounds the reads of earlier runs that have not ended.
+// maxPending is the maximum number of reads of earlier runs that have not ended.
 const maxPending = 32
 
-// Pending keeps the reads that have not ended when their run did, for a program that collects
-// again and again. A source that hangs is not read again until it answers: each read of it has
-// a thread that cannot be stopped. The zero value is ready for use, by several runs at a time.
+// Pending remembers reads that had not ended when their run ended. It is for a program that
+// collects facts again and again. A source that hangs is not read again until it answers, because
+// each such read needs another thread that cannot be stopped. The zero value is ready for use.
+// Several runs may use it at the same time.
 type Pending struct {
 	mu    sync.Mutex
 	reads map[string]*pendingRead
@@ -19,12 +20,12 @@ type Pending struct {
 
 // pendingRead are the reads of one source that have not ended.
 type pendingRead struct {
-	since time.Time // the first one
+	since time.Time // when the first of these reads began
 	count int
-	hangs bool // a run has given one up; a source that another run reads now does not hang
+	hangs bool // true if a run has stopped waiting for a read; while a run still waits, the source does not count as hanging
 }
 
-// hanging returns the sources that hang, and since when.
+// hanging returns the sources that hang, each with the time since when it hangs.
 func (p *Pending) hanging() map[string]time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -37,7 +38,8 @@ func (p *Pending) hanging() map[string]time.Time {
 	return found
 }
 
-// begin notes a read. It returns an error if the source hangs, or if too many do.
+// begin notes that a read of the source begins. It returns an error if the source hangs, or if too
+// many other sources hang.
 func (p *Pending) begin(source string) error {
 	if p == nil {
 		return nil
@@ -67,7 +69,7 @@ func (p *Pending) begin(source string) error {
 	return nil
 }
 
-// giveUp notes that a run does not wait any longer for a read that began.
+// giveUp notes that a run no longer waits for a read of the source.
 func (p *Pending) giveUp(source string) {
 	if p == nil {
 		return
@@ -79,7 +81,7 @@ func (p *Pending) giveUp(source string) {
 	}
 }
 
-// end notes the end of a read that began.
+// end notes that a read of the source has ended.
 func (p *Pending) end(source string) {
 	if p == nil {
 		return

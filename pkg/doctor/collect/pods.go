@@ -15,11 +15,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
-// maxInterfaces bounds those of a pod, which may make any number of them.
+// maxInterfaces is the maximum number of interfaces of a pod. A pod may make any number of
+// interfaces.
 const maxInterfaces = 128
 
-// pods returns the pods that hold a NIC or have a macvlan, and that live, by name, without their
-// facts. One whose ADD or DEL is under way has no complete interface to judge.
+// pods returns the living pods that hold a NIC or have a child interface on one, sorted by name and
+// without their facts. A pod whose ADD or DEL is under way is left out, because its interface is
+// not complete.
 func (c *collector) pods(lives func(*ledger.Record) bool) []doctor.Pod {
 	var found []doctor.Pod
 	for _, r := range c.records {
@@ -32,8 +34,8 @@ func (c *collector) pods(lives func(*ledger.Record) bool) []doctor.Pod {
 	return found
 }
 
-// recordsOf returns the records of the pod's newest container, if it has several while one
-// ends.
+// recordsOf returns the records of the pod's newest container. A pod can have records of several
+// containers while an old container ends.
 func (c *collector) recordsOf(p *doctor.Pod) []*ledger.Record {
 	of := func(r *ledger.Record) bool {
 		return r.Pod != nil && r.Pod.Namespace == p.Namespace && r.Pod.Name == p.Name && r.Phase == ledger.Lent
@@ -51,7 +53,7 @@ func (c *collector) recordsOf(p *doctor.Pod) []*ledger.Record {
 	return slices.DeleteFunc(found, func(r *ledger.Record) bool { return r.ContainerID != newest })
 }
 
-// ofPod takes the facts of a pod.
+// ofPod reads the facts about a pod.
 func (c *collector) ofPod(ctx context.Context, to *doctor.Pod) {
 	records := c.recordsOf(to)
 	if len(records) == 0 {
@@ -71,9 +73,10 @@ func (c *collector) ofPod(ctx context.Context, to *doctor.Pod) {
 	take(ctx, c, &to.Devices, in, localTime, func(context.Context) ([]doctor.Port, error) { return podDevices(records) })
 }
 
-// ofPodFiles takes the facts that are in files of a pod.
+// ofPodFiles reads the facts that are in files of a pod.
 func (c *collector) ofPodFiles(ctx context.Context, to *doctor.Pod, r *ledger.Record) {
-	// A pod whose files hang must not cost the facts of others, so sources name the pod.
+	// The name of a source contains the pod, so that a pod whose files hang does not affect the
+	// facts about other pods.
 	key := to.Namespace + "/" + to.Name
 	containers, gpus := filepath.Join(c.Proc, "*/ns/net")+" of "+key, filepath.Join(c.Proc, "*/root/dev")+" of "+key
 	if c.noFiles != nil {
@@ -84,7 +87,7 @@ func (c *collector) ofPodFiles(ctx context.Context, to *doctor.Pod, r *ledger.Re
 	take(ctx, c, &to.GPUs, gpus, localTime, func(context.Context) ([]string, error) { return c.gpusOf(r) })
 }
 
-// inPod calls f with the namespace of the records' pod.
+// inPod calls f with the network namespace of the pod that the records belong to.
 func inPod[T any](records []*ledger.Record, f func(sp *space) (T, error)) (T, error) {
 	at := &spaces{}
 	defer at.Close()
@@ -96,7 +99,7 @@ func inPod[T any](records []*ledger.Record, f func(sp *space) (T, error)) (T, er
 	return f(sp)
 }
 
-// interfaces returns the pod's interfaces but the loopback one.
+// interfaces returns the pod's interfaces, except the loopback interface.
 func (c *collector) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
 	return inPod(records, func(sp *space) (found []doctor.Interface, err error) {
 		for range linkTries {
@@ -108,11 +111,12 @@ func (c *collector) interfaces(records []*ledger.Record) ([]doctor.Interface, er
 	})
 }
 
-// linkTries bounds how often links are read again because one of them left meanwhile.
+// linkTries is the maximum number of times that links are read. They are read again if one of them
+// has left in the meantime.
 const linkTries = 5
 
-// interfaces returns the interfaces of a pod. The error wraps [link.ErrNotFound] if one of ours
-// left while it was read.
+// interfaces returns the interfaces of a pod. The error wraps [link.ErrNotFound] if an interface of
+// an attachment left while it was read.
 func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error) {
 	of := map[int]*ledger.Record{}
 	for _, r := range records {
@@ -136,8 +140,8 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 		i, err := sp.podInterface(l, of[l.Index], devices)
 		if err != nil {
 			gone := sp.orGone(err, l)
-			// The pod's own links may come, go and change their names all the time, and must
-			// not cost the facts of ours.
+			// The pod's own links may appear, disappear and change their names at any time. This
+			// must not affect the facts about the interfaces of attachments.
 			if of[l.Index] == nil && (errors.Is(gone, link.ErrNotFound) || errors.Is(gone, fs.ErrNotExist)) {
 				continue
 			}
@@ -148,8 +152,9 @@ func (sp *space) interfaces(records []*ledger.Record) ([]doctor.Interface, error
 	return found, nil
 }
 
-// orGone returns err, about a link of the namespace, or an error that wraps [link.ErrNotFound] if
-// the link has left or has another name: its files are not where they were.
+// orGone returns an error that wraps [link.ErrNotFound] if the link has left the namespace or has
+// another name now, because then its files are no longer at their old place. Otherwise it returns
+// err, which must be an error about this link.
 func (sp *space) orGone(err error, l *link.Link) error {
 	now, there := link.ByIndex(sp.Netns, l.Index)
 	switch {
@@ -161,7 +166,8 @@ func (sp *space) orGone(err error, l *link.Link) error {
 	return err
 }
 
-// podInterface returns the facts of an interface. r is nil for one that is not ours.
+// podInterface returns the facts about an interface. r is nil if the interface does not belong to
+// an attachment.
 func (sp *space) podInterface(l *link.Link, r *ledger.Record, devices []rdma.Device) (i doctor.Interface, err error) {
 	i = doctor.Interface{Name: l.Name, Up: l.IsUp(), Carrier: l.HasCarrier(), MTU: l.MTU}
 	if r != nil {
@@ -175,7 +181,7 @@ func (sp *space) podInterface(l *link.Link, r *ledger.Record, devices []rdma.Dev
 	if i.Addresses, err = sp.addresses(l.Index); err != nil {
 		return i, err
 	}
-	// The larger of the interface's value and that of all interfaces counts (ip-sysctl).
+	// The kernel uses the larger of the interface's value and the value of "all" (ip-sysctl).
 	read := func(name string) (value int, err error) {
 		for _, of := range []string{"all", l.Name} {
 			path, err := within("/proc/sys/net/ipv4/conf", []string{of, name})
@@ -210,8 +216,8 @@ func recordHas(r *ledger.Record, d rdma.Device) bool {
 	})
 }
 
-// podDevices returns the ports of the RDMA devices that the pod sees. In shared mode it sees
-// those of the whole node: only the GIDs of its own are read.
+// podDevices returns the ports of the RDMA devices that the pod sees. In shared mode a pod sees the
+// devices of the whole node. Then the GIDs are read only for the pod's own devices.
 func podDevices(records []*ledger.Record) ([]doctor.Port, error) {
 	return inPod(records, func(sp *space) ([]doctor.Port, error) {
 		devices, err := sp.rdma()
@@ -230,7 +236,7 @@ func podDevices(records []*ledger.Record) ([]doctor.Port, error) {
 			for number := range d.Ports {
 				port, err := sp.port(d, number+1, mtu, own >= 0)
 				if errors.Is(err, rdma.ErrNotFound) && own < 0 {
-					break // another's, which has just left
+					break // a device that is not the pod's own has just left
 				}
 				if err != nil {
 					return nil, fmt.Errorf("RDMA device %s: %w", d.Name, err)

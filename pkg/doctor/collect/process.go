@@ -19,29 +19,30 @@ import (
 type process struct {
 	pid   int
 	comm  string // cut to 15 bytes by the kernel
-	netns uint64 // inode, 0 if it has ended
+	netns uint64 // the inode of its network namespace, 0 if the process has ended
 }
 
-// processes are those that this process sees.
+// processes are the processes that this process can see.
 type processes struct {
 	list []process
-	// all: none of the node can be missing from the list.
+	// all is true if the list contains every process of the node.
 	all bool
-	// unread is why some that are in a container have no netns.
+	// unread is the reason why some processes in containers have no netns in the list.
 	unread error
 }
 
 // initPIDNamespace is the inode of the first PID namespace (PROC_PID_INIT_INO).
 const initPIDNamespace = "pid:[4026531836]"
 
-// scanProcesses lists the processes. It fails if the mount of /proc hides those of others.
+// scanProcesses lists the processes. It returns an error if the mount of /proc hides the processes
+// of other users.
 func (c *collector) scanProcesses() (*processes, error) {
 	names, err := namesIn(c.Proc)
 	if err != nil {
 		return nil, err
 	}
 	if _, err := os.ReadFile(filepath.Join(c.Proc, "1/comm")); err != nil {
-		return nil, fmt.Errorf("the processes of others are hidden (hidepid): %w", err)
+		return nil, fmt.Errorf("the processes of other users are hidden (hidepid): %w", err)
 	}
 	of, err := os.Readlink(filepath.Join(c.Proc, "self/ns/pid"))
 	p := &processes{all: err == nil && of == initPIDNamespace}
@@ -68,47 +69,47 @@ func (c *collector) scanProcesses() (*processes, error) {
 	return p, nil
 }
 
-// mayBeInContainer reports whether the process is in the cgroup of a container, or may be.
+// mayBeInContainer reports whether the process is or may be in the cgroup of a container.
 func (c *collector) mayBeInContainer(pid int) bool {
 	text, err := readText(c.procPath(pid, "cgroup"))
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || containerID.MatchString(text)
 }
 
-// errOtherPIDs is the error of facts about processes that may be hidden.
-var errOtherPIDs = errors.New("this process is in a PID namespace of its own and may not see it; run in the host's (hostPID: true)")
+// errOtherPIDs is the error for facts about processes that may be hidden.
+var errOtherPIDs = errors.New("this process runs in its own PID namespace and cannot see all processes; run it in the host's PID namespace (hostPID: true)")
 
-// errContained is the error of facts about files that a container may have of its own.
-var errContained = errors.New("this process may be in a container without the node's files; run in the host's mount namespace")
+// errContained is the error for facts about files, if a container may have other files than the
+// node.
+var errContained = errors.New("this process may be in a container that does not have the node's files; run it in the host's mount namespace")
 
-// hostRoot is the root of process 1's files.
+// hostRoot is the root directory of process 1.
 const hostRoot = "/proc/1/root"
 
-// NodeRoot returns the root directory of the node's files, for the [Options] of a process that
-// is on the host, or in a container with the host's processes (hostPID: true): then it is that
-// of process 1.
+// NodeRoot returns the root directory of the node's files for [Options]. On the host it is "/". In
+// a container with the host's processes (hostPID: true) it is the root directory of process 1.
 func NodeRoot() string {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	first, firstErr := os.Readlink("/proc/1/ns/mnt")
-	_, noFiles := os.Stat(hostRoot + "/usr") // process 1 of a pod is a program without other files
+	_, noFiles := os.Stat(hostRoot + "/usr") // if process 1 is the program of a pod, its root has no /usr
 	if err != nil || firstErr != nil || noFiles != nil || own == first {
 		return "/"
 	}
 	return hostRoot
 }
 
-// contained reports whether the files of this process may be those of a container, and not the
-// node's.
+// contained reports whether the files that this process sees may belong to a container and not to
+// the node.
 func (c *collector) contained() bool {
 	if c.Root != "/" {
-		return false // the caller says where they are
+		return false // the caller has said where the node's files are
 	}
 	own, err := os.Readlink(filepath.Join(c.Proc, "self/ns/mnt"))
-	first, firstErr := os.Readlink(filepath.Join(c.Proc, "1/ns/mnt")) // root may read it
+	first, firstErr := os.Readlink(filepath.Join(c.Proc, "1/ns/mnt")) // only root may read it
 	pids, pidErr := os.Readlink(filepath.Join(c.Proc, "self/ns/pid"))
 	return err == nil && firstErr == nil && own != first || pidErr != nil || pids != initPIDNamespace
 }
 
-// runs reports whether a process with one of these names runs.
+// runs reports whether a process with one of these names is running.
 func (p *processes) runs(names ...string) (bool, error) {
 	if slices.ContainsFunc(p.list, func(q process) bool { return slices.Contains(names, q.comm) }) {
 		return true, nil
@@ -122,7 +123,7 @@ func (p *processes) runs(names ...string) (bool, error) {
 // daemons are the programs whose children inherit their limits.
 var daemons = []string{"containerd", "kubelet", "dockerd", "crio"}
 
-// daemonLimits returns the limits of the daemons that run.
+// daemonLimits returns the limits of the daemons that are running.
 func (c *collector) daemonLimits(context.Context) ([]doctor.Memlock, error) {
 	processes, err := c.processes()
 	if err != nil {
@@ -149,7 +150,7 @@ func (c *collector) daemonLimits(context.Context) ([]doctor.Memlock, error) {
 	return found, nil
 }
 
-// memlock returns the limits of locked memory of a process.
+// memlock returns the soft and hard limits of locked memory of a process.
 func (c *collector) memlock(pid int) (doctor.Memlock, error) {
 	name := filepath.Join(c.Proc, strconv.Itoa(pid), "limits")
 	text, err := readText(name)

@@ -12,21 +12,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/device"
 )
 
-// target is where the counters of a NIC are.
+// target is the place of the counters of a NIC.
 type target struct {
 	record *ledger.Record // of the pod that has the interface, nil if it is on the host
-	name   string         // of the interface there, "" for none
+	name   string         // the name of the interface at that place, "" if there is none
 	ports  []portAt
 }
 
-// portAt is where the counters of a port are.
+// portAt is the place of the counters of a port.
 type portAt struct {
 	record *ledger.Record // of the pod that has the device, nil if it is on the host
 	device string
 	port   uint32
 }
 
-// wanted are the names of the counters that are facts.
+// wanted has the names of the counters that become facts.
 var wanted = func() map[string]bool {
 	names := map[string]bool{}
 	for _, name := range doctor.WantedCounters() {
@@ -35,7 +35,7 @@ var wanted = func() map[string]bool {
 	return names
 }()
 
-// counters are the error counters of a NIC, or why they are not known.
+// counters are the error counters of a NIC, or the error why they are not known.
 type counters struct {
 	values map[string]uint64
 	err    error
@@ -52,7 +52,7 @@ func sample(targets []target) []counters {
 	return all
 }
 
-// read returns the counters of a NIC, added over its ports.
+// read returns the counters of a NIC. A counter of its ports is the sum over all ports.
 func (t *target) read(at *spaces) (map[string]uint64, error) {
 	found := map[string]uint64{}
 	if t.name != "" {
@@ -81,7 +81,7 @@ func (t *target) read(at *spaces) (map[string]uint64, error) {
 	return found, nil
 }
 
-// read adds the port's counters. A driver has only some of them.
+// read adds the port's counters to the map to. A driver has only some of the counters.
 func (p *portAt) read(at *spaces, to map[string]uint64) error {
 	sp := at.podNetns(p.record)
 	for _, group := range []string{"counters", "hw_counters"} {
@@ -92,7 +92,7 @@ func (p *portAt) read(at *spaces, to map[string]uint64) error {
 	return nil
 }
 
-// count adds the counters in a directory of sysfs.
+// count adds the wanted counters in a directory of sysfs to the map to.
 func (sp *space) count(to map[string]uint64, dir ...string) error {
 	names, err := sp.listed(dir...)
 	for _, name := range names {
@@ -107,7 +107,8 @@ func (sp *space) count(to map[string]uint64, dir ...string) error {
 	return err
 }
 
-// rising returns the counters that grew. One that is smaller than before was reset.
+// rising returns the counters that grew between the two reads. A counter that is smaller than
+// before was reset, so it is left out.
 func rising(before, after counters, seconds float64) doctor.Fact[doctor.Rising] {
 	const source = "counters in sysfs and of ethtool"
 	if err := cmp.Or(before.err, after.err); err != nil {

@@ -19,10 +19,11 @@ import (
 // spaces are the network namespaces of the host and of pods.
 type spaces struct{ inventory.Namespaces }
 
-// space is one of them.
+// space is the network namespace of the host or of a pod.
 type space struct{ *inventory.Namespace }
 
-// podNetns returns the namespace of the record's pod, or with nil that of the calling thread.
+// podNetns returns the network namespace of the record's pod. If r is nil, it returns the namespace
+// of the calling thread.
 func (s *spaces) podNetns(r *ledger.Record) *space {
 	if r == nil {
 		return &space{s.Host()}
@@ -30,7 +31,7 @@ func (s *spaces) podNetns(r *ledger.Record) *space {
 	return &space{s.Pod(r)}
 }
 
-// rdma returns the RDMA devices of the namespace, none without an RDMA core.
+// rdma returns the RDMA devices of the namespace. It returns none if the kernel has no RDMA core.
 func (sp *space) rdma() ([]rdma.Device, error) {
 	devices, err := sp.Devices()
 	if errors.Is(err, rdma.ErrNoRDMA) {
@@ -39,8 +40,8 @@ func (sp *space) rdma() ([]rdma.Device, error) {
 	return devices, err
 }
 
-// file returns the text of a file in the sysfs of the namespace. A part of the path may be a
-// name that a pod chose.
+// file returns the text of a file in the sysfs of the namespace. The parts form the path. A part
+// may be a name that a pod chose.
 func (sp *space) file(parts ...string) (string, error) {
 	dir, err := sp.dir()
 	if err != nil {
@@ -53,7 +54,7 @@ func (sp *space) file(parts ...string) (string, error) {
 	return readText(path)
 }
 
-// dir returns the root of the sysfs of the namespace.
+// dir returns the root directory of the sysfs of the namespace.
 func (sp *space) dir() (string, error) {
 	if sp.Err != nil {
 		return "", sp.Err
@@ -62,7 +63,8 @@ func (sp *space) dir() (string, error) {
 	return "/proc/self/fd/" + strconv.Itoa(fd), err
 }
 
-// within returns the path of the parts below dir, of which each must be one element.
+// within returns the path that the parts form below dir. It returns an error if a part is not a
+// single element of a path.
 func within(dir string, parts []string) (string, error) {
 	for _, part := range parts {
 		if !filepath.IsLocal(part) || part == "." || strings.ContainsRune(part, filepath.Separator) {
@@ -72,7 +74,8 @@ func within(dir string, parts []string) (string, error) {
 	return filepath.Join(append([]string{dir}, parts...)...), nil
 }
 
-// port returns the facts of a port. mtu is that of its interface, 0 if it has none.
+// port returns the facts about a port. mtu is the MTU of the port's interface, or 0 if the port has
+// no interface.
 func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.Port, error) {
 	p, err := sp.Core.Port(d, number)
 	if err != nil {
@@ -106,7 +109,7 @@ func (sp *space) port(d rdma.Device, number uint32, mtu int, gids bool) (doctor.
 	return found, nil
 }
 
-// addresses returns those of a link, with their prefix lengths.
+// addresses returns the addresses of a link, with their prefix lengths.
 func (sp *space) addresses(index int) ([]string, error) {
 	nets, err := link.SomeAddresses(sp.Netns, index, maxAddresses)
 	found := []string{}
@@ -116,10 +119,11 @@ func (sp *space) addresses(index int) ([]string, error) {
 	return found, err
 }
 
-// maxAddresses bounds those of an interface: a pod may add any number of them.
+// maxAddresses is the maximum number of addresses of an interface. A pod may add any number of
+// addresses.
 const maxAddresses = 64
 
-// physState returns the state in sysfs' form: "LinkUp".
+// physState returns the state in the form that sysfs uses, for example "LinkUp".
 func physState(s rdma.PhysState) string {
 	var b strings.Builder
 	for word := range strings.SplitSeq(s.String(), "_") {
@@ -130,7 +134,7 @@ func physState(s rdma.PhysState) string {
 	return b.String()
 }
 
-// number returns the number in a file.
+// number returns the number in the text of a file. It returns err if err is not nil.
 func number(text string, err error) (uint64, error) {
 	if err != nil {
 		return 0, err
@@ -138,16 +142,17 @@ func number(text string, err error) (uint64, error) {
 	return strconv.ParseUint(text, 10, 64)
 }
 
-// findDevice returns the device of the list that the function tells.
+// findDevice returns the first device of the list for which is returns true.
 func findDevice(list []rdma.Device, is func(rdma.Device) bool) (rdma.Device, error) {
 	i := slices.IndexFunc(list, is)
 	if i < 0 {
-		return rdma.Device{}, fmt.Errorf("%w here: it is being moved, or its driver was unloaded", rdma.ErrNotFound)
+		return rdma.Device{}, fmt.Errorf("%w here: the device is being moved, or its driver was unloaded", rdma.ErrNotFound)
 	}
 	return list[i], nil
 }
 
-// listed returns the names in a directory of the namespace's sysfs, none if it does not exist.
+// listed returns the names in a directory of the namespace's sysfs. It returns none if the
+// directory does not exist.
 func (sp *space) listed(parts ...string) ([]string, error) {
 	dir, err := sp.dir()
 	if err != nil {

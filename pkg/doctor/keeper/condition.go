@@ -11,37 +11,38 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// ConditionType is the type of the Node's condition.
+// ConditionType is the type of the condition that rail-agent writes to the Node.
 const ConditionType = "RailNetworkReady"
 
-// maxMessage bounds the message of the condition, in bytes.
+// maxMessage is the maximum length of the condition's message, in bytes.
 const maxMessage = 1024
 
-// Condition is the condition of the Node, as its JSON has it (NodeCondition of core/v1).
+// Condition is the condition of the Node in its JSON form (NodeCondition of core/v1).
 type Condition struct {
 	Type      string    `json:"type"`
 	Status    string    `json:"status"` // "True", "False" or "Unknown"
 	Reason    string    `json:"reason"`
 	Message   string    `json:"message"`
 	Heartbeat time.Time `json:"lastHeartbeatTime"`
-	// Transition is when the status changed, or when this agent first wrote it. It is left out
-	// when the status is as before.
+	// Transition is the time when the status changed, or when this agent wrote the condition for
+	// the first time. It is nil if the status has not changed.
 	Transition *time.Time `json:"lastTransitionTime,omitempty"`
 }
 
 // conditionState is the condition that was written last.
 type conditionState struct {
 	written Condition
-	failed  string // why it could not be written
+	failed  string // why the condition could not be written
 }
 
-// keepCondition writes the condition if it changed, and with the slow rules in any case.
+// keepCondition writes the condition if it has changed. In runs that judge the slow rules, it
+// writes the condition even if nothing has changed.
 func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
 	if k.Condition == nil || k.runs < inARow {
 		return
 	}
 	if k.Leaving {
-		if slow { // in case it failed before
+		if slow { // the removal may have failed before
 			k.removeCondition(ctx)
 		}
 		return
@@ -69,7 +70,7 @@ func (k *Keeper) keepCondition(ctx context.Context, slow bool) {
 	}
 }
 
-// judged returns the condition by the rules of the node.
+// judged returns the condition that follows from the results of the rules.
 func (k *Keeper) judged() Condition {
 	var failed, unknown []string
 	for _, id := range slices.Sorted(maps.Keys(k.rules)) {
@@ -91,8 +92,8 @@ func (k *Keeper) judged() Condition {
 	return c
 }
 
-// mayFail has, by ID, whether a rule's findings are failures. The condition is about these rules
-// only.
+// mayFail is true for the ID of each rule whose findings are failures and not only warnings. The
+// condition depends only on these rules.
 var mayFail = func() map[string]bool {
 	ids := map[string]bool{}
 	for _, r := range doctor.Rules() {
@@ -101,10 +102,10 @@ var mayFail = func() map[string]bool {
 	return ids
 }()
 
-// removeTime bounds the request that removes the condition, when the agent ends.
+// removeTime is the time limit of the request that removes the condition when the agent ends.
 const removeTime = 5 * time.Second
 
-// removeCondition removes the condition, after the end of ctx.
+// removeCondition removes the condition. It works even if ctx has already ended.
 func (k *Keeper) removeCondition(ctx context.Context) {
 	if k.Condition == nil {
 		return
@@ -116,7 +117,7 @@ func (k *Keeper) removeCondition(ctx context.Context) {
 	}
 }
 
-// cut returns a text of at most maxMessage bytes.
+// cut returns text, shortened to at most maxMessage bytes.
 func cut(text string) string {
 	if len(text) <= maxMessage {
 		return text

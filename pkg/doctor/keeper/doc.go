@@ -1,7 +1,7 @@
-// Package keeper judges the node by the doctor's rules at intervals, for rail-agent: by the
-// fast rules every minute, and by the slow ones every five minutes. It reports changes, and
-// can keep a condition of the Node. It changes nothing on the node.
+// Package keeper judges the node by the doctor's rules at intervals. rail-agent uses it. It judges
+// the fast rules every minute and the slow rules every five minutes. It reports changes, and it can
+// keep a condition of the Node up to date. It changes nothing on the node itself.
 //
-// It runs concurrently with the keeper of NICs and does not disturb it: a panic ends only one run of the
-// rules, and a source that hangs is not read again until it has answered.
+// This keeper runs concurrently with the keeper of NICs and does not disturb it. A panic ends only one run of the
+// rules. A source that hangs is not read again until it has answered.
 package keeper

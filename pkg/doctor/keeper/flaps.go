@@ -7,25 +7,26 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// remembered is how long losses of a carrier are remembered: the time that NIC-FLAP judges.
+// remembered is how long losses of a carrier are remembered. The rule NIC-FLAP judges this time.
 const remembered = 12 * time.Hour
 
-// flaps remembers how often each NIC lost its carrier while it was up and nobody moved it.
+// flaps remembers how often each NIC lost its carrier while the NIC was up and was not moved.
 type flaps struct {
-	nics   map[string]*carrier // by PCI address, else by name
-	before time.Time           // when a record was written, before the last observation
+	nics   map[string]*carrier // by PCI address, or by name if the NIC has no PCI address
+	before time.Time           // when a record was last written, as of the last observation
 	time   time.Time           // the last observation
 }
 
-// carrier is what is known of the carrier of a NIC.
+// carrier is what is known about the carrier of one NIC.
 type carrier struct {
 	since  time.Time // the first observation
-	time   time.Time // the last one
+	time   time.Time // the last observation
 	count  uint64
 	holder string
 	up     bool
-	// waiting are losses of the last observation. A NIC of a pod that died comes to the host
-	// before its record is removed: so they count if no record changes until the next one.
+	// waiting is the number of losses that the last observation found. They count only if no record
+	// changes until the next observation: the NIC of a dead pod returns to the host, which looks
+	// like a loss, before its record is removed.
 	waiting int
 	losses  []loss
 }
@@ -35,15 +36,18 @@ type loss struct {
 	count int
 }
 
-// reading is when facts were read, and when a record was last written as of then.
+// reading has the times when a reading of the facts began and ended, and the time of the last
+// change of a record as of the beginning and as of the end.
 type reading struct{ began, ended, changedBefore, changedAfter time.Time }
 
-// observe compares the facts with those of the last observation, and sets the fact Flaps of each
-// NIC. All losses between two observations are dropped if a record changed: each move of a NIC
-// counts as a loss in the kernel, and of which NIC it was is not known later.
+// observe compares the facts about NICs with the last observation, and sets the fact Flaps of each
+// NIC. If a record changed between two observations, all losses between them are dropped. The
+// reason is that the kernel counts each move of a NIC as a loss, and it is not known later which
+// NIC was moved.
 //
-// Several readings may run at a time, and their facts arrive in any order. Facts of which the
-// reading began before the last observation may be older than that, so they are not compared.
+// Several readings may run at the same time, and their facts arrive in any order. If a reading
+// began before the last observation, its facts may be older than the observation, so they are not
+// compared.
 func (f *flaps) observe(r reading, nics *doctor.NICs) {
 	if nics == nil || !nics.List.OK() {
 		return
@@ -87,7 +91,8 @@ func (c *carrier) observe(at time.Time, n *doctor.NIC, quiet bool) {
 	}
 }
 
-// flaps returns the losses of the last 12 hours, or since the first observation.
+// flaps returns the losses of the last 12 hours. If the first observation is more recent, it
+// returns the losses since then.
 func (c *carrier) flaps(at time.Time) doctor.Flaps {
 	total := 0
 	for _, l := range c.losses {

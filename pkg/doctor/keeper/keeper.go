@@ -19,33 +19,36 @@ import (
 
 const (
 	usually   = time.Minute      // between runs
-	slowEach  = 5                // runs: the slow rules are judged in one of them
-	runTime   = 15 * time.Second // for one run's facts
+	slowEach  = 5                // the slow rules are judged in every fifth run
+	runTime   = 15 * time.Second // for reading the facts of one run
 	patchTime = 20 * time.Second
 	sample    = time.Second // between two reads of error counters
 )
 
-// Options are those of a [Keeper].
+// Options are the options of a [Keeper].
 type Options struct {
-	// Collect has the places of the facts. Sample, Done, Pending and Status are the keeper's.
+	// Collect has the places of the facts. The keeper sets Sample, Done, Pending and Status itself.
 	Collect collect.Options
-	// Read reads the facts; [collect.Node] if it is nil. rail-agent's is that of a
-	// [collect.Reader]: what pods have made is not read in its process.
+	// Read reads the facts. If it is nil, the keeper uses [collect.Node]. rail-agent uses the
+	// method of a [collect.Reader], so that its own process never reads files and links that pods
+	// have made.
 	Read  func(context.Context, collect.Options) *doctor.Facts
-	Every time.Duration // between runs; a minute if it is 0
+	Every time.Duration // the time between runs; a minute if it is 0
 	Log   *slog.Logger
-	// Notify passes on notices, if it is not nil.
+	// Notify is called with each notice, if it is not nil.
 	Notify func(component.Notice)
-	// Status returns the status of the agent of this process, a JSON object.
+	// Status returns the status of the agent in this process, as a JSON object.
 	Status func() ([]byte, error)
-	// Condition writes the condition of the Node, if it is not nil. A nil condition removes it.
+	// Condition writes the condition of the Node. If it is called with nil, it removes the
+	// condition. If the field Condition is nil, the keeper does not keep a condition.
 	Condition func(context.Context, *Condition) error
-	// Leaving: rail-cni is being uninstalled from the node. The condition is removed at once, and not written:
-	// when the agent ends it may have lost the right to remove it.
+	// Leaving is true if rail-cni is being uninstalled from the node. Then the keeper removes the condition at the
+	// beginning and never writes it. It does not wait for the end, because the agent may have lost the right to remove
+	// the condition by then.
 	Leaving bool
 }
 
-// Keeper judges the node. Its methods but Run may be called concurrently.
+// Keeper judges the node again and again. All its methods except Run may be called concurrently.
 type Keeper struct {
 	Options
 	pending  collect.Pending
@@ -62,7 +65,7 @@ type Keeper struct {
 	flaps   flaps
 }
 
-// New returns a Keeper. Run must be called once.
+// New returns a Keeper. The caller must call its method Run once.
 func New(o Options) *Keeper {
 	k := &Keeper{Options: o, reporter: component.NewReporter("doctor", o.Log, o.Notify), rules: map[string]*watched{}, flaps: flaps{nics: map[string]*carrier{}}}
 	if k.Every == 0 {
@@ -77,13 +80,14 @@ func New(o Options) *Keeper {
 	return k
 }
 
-// Run judges the node until ctx ends, and then removes the condition of the Node, which
-// would no longer be kept up to date. It continues after a panic.
+// Run judges the node until ctx ends. Then it removes the condition of the Node, because nobody
+// would keep it up to date. Run continues after a panic.
 func (k *Keeper) Run(ctx context.Context) {
 	if k.Leaving {
 		k.removeCondition(ctx)
 	}
-	// The plugins are installed first, and the agents of all nodes start together.
+	// The first run is delayed for a random time: the plugins must be installed first, and the
+	// agents of all nodes may start at the same time.
 	pause := k.Every/4 + rand.N(k.Every/2)
 	for wait.For(ctx, pause) == nil {
 		began := time.Now()
@@ -93,19 +97,19 @@ func (k *Keeper) Run(ctx context.Context) {
 	k.removeCondition(ctx)
 }
 
-// Rules returns the rules that rail-agent judges: those of nodes and pods, unless they need the
-// API server.
+// Rules returns the rules that rail-agent judges. These are the rules about nodes and pods that
+// need no facts from the API server.
 func Rules() []doctor.Rule {
-	rules := doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope) // networks are the cluster's
+	rules := doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope) // rules about networks are not for one node
 	return slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.API })
 }
 
-// step is one run. A panic ends only this one.
+// step does one run. If the run panics, only this run ends.
 func (k *Keeper) step(ctx context.Context) {
-	_ = k.reporter.Contain(func() error { k.judge(ctx); return nil }) // it is reported
+	_ = k.reporter.Contain(func() error { k.judge(ctx); return nil }) // the reporter has already reported the error
 }
 
-// judge is step, and may panic.
+// judge does one run, and may panic.
 func (k *Keeper) judge(ctx context.Context) {
 	began := time.Now()
 	slow := k.runs%slowEach == 0
@@ -127,14 +131,14 @@ func (k *Keeper) judge(ctx context.Context) {
 	k.keepCondition(ctx, slow)
 }
 
-// Facts returns the facts of the node as a JSON document. It takes more than a second, because
-// the error counters are read twice.
+// Facts returns the facts of the node as a JSON document. It takes more than a second, because it
+// reads the error counters twice.
 func (k *Keeper) Facts(ctx context.Context) ([]byte, error) {
 	return json.Marshal(k.facts(ctx, sample, true))
 }
 
-// facts returns the facts of the node. If person is true, they include the settings of virtual functions. Several readings may run at a
-// time.
+// facts returns the facts of the node. If person is true, the facts include the settings of virtual functions. Several
+// readings may run at the same time.
 func (k *Keeper) facts(ctx context.Context, every time.Duration, person bool) *doctor.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
@@ -149,7 +153,8 @@ func (k *Keeper) facts(ctx context.Context, every time.Duration, person bool) *d
 	return f
 }
 
-// changed returns when a record was written or removed last. Each move of a NIC does both.
+// changed returns the time when a record was last written or removed. Every move of a NIC writes
+// and later removes a record.
 func (k *Keeper) changed() time.Time {
 	info, err := os.Stat(filepath.Join(k.Collect.StateDir, "attachments"))
 	if err != nil {
@@ -158,7 +163,8 @@ func (k *Keeper) changed() time.Time {
 	return info.ModTime()
 }
 
-// count sets the metrics. Rules that were not judged in this run keep their status.
+// count updates the metrics with the results of a run. Rules that were not judged in this run keep
+// their status.
 func (k *Keeper) count(results []doctor.Result, took time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -10,21 +10,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// memoryFile is the file in the state directory that has the reported findings, so that an agent
-// that starts again neither repeats them nor misses their end.
+// memoryFile is the file in the state directory that has the reported findings. With this file, an
+// agent that starts again does not report them again, and it notices when they end.
 const memoryFile = "doctor.json"
 
-// memory is the content of the file: what was reported, by rule.
+// memory is the content of the file: the reported findings of each rule.
 type memory map[string]reportedRule
 
 type reportedRule struct {
 	Scope    doctor.Scope      `json:"scope"`
 	Fails    bool              `json:"fails"`
-	Findings map[string]string `json:"findings"` // their texts, by key
+	Findings map[string]string `json:"findings"` // the text of each finding, by the finding's key
 }
 
-// remember reads the file, once. What it says of rules that the agent does not judge any more
-// is dropped.
+// remember reads the file once. Findings of rules that the agent no longer judges are dropped.
 func (k *Keeper) remember(rules []doctor.Rule) {
 	if k.remembered || k.Collect.StateDir == "" {
 		return
@@ -55,7 +54,7 @@ func (k *Keeper) remember(rules []doctor.Rule) {
 	}
 }
 
-// memorize writes the file.
+// memorize writes the reported findings to the file.
 func (k *Keeper) memorize() {
 	if k.Collect.StateDir == "" {
 		return

@@ -12,7 +12,7 @@ import (
 
 // metrics are the values of the metrics of the doctor's rules.
 type metrics struct {
-	Rules []ruleStatus // of the rules that were judged
+	Rules []ruleStatus // the rules that were judged
 	Last  time.Time    // the end of the last run, zero before the first
 	Took  time.Duration
 }
@@ -20,8 +20,8 @@ type metrics struct {
 // ruleStatus is the status of a rule.
 type ruleStatus struct{ ID, Status string }
 
-// Component returns the keeper as a component of the agent. Without judging it only serves the
-// node's facts.
+// Component returns the keeper as a component of the agent. If judging is false, the component
+// serves the node's facts but does not judge them.
 func (k *Keeper) Component(judging bool) component.Component {
 	c := component.Component{Name: "doctor", Handlers: map[string]http.Handler{
 		"GET /facts": component.OneAtATime(http.HandlerFunc(k.serveFacts), "another request for facts is waiting", 5*time.Second),
@@ -32,7 +32,7 @@ func (k *Keeper) Component(judging bool) component.Component {
 	return c
 }
 
-// read returns the values now.
+// read returns the present values of the metrics.
 func (k *Keeper) read() metrics {
 	k.mu.Lock()
 	defer k.mu.Unlock()

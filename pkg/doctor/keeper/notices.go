@@ -11,30 +11,30 @@ import (
 )
 
 const (
-	// inARow is the number of runs after which a change is reported. A pod that is just starting
-	// or ending has findings for a moment.
+	// inARow is the number of consecutive runs that must show a change before it is reported. One
+	// run is not enough, because a pod that is starting or ending has findings for a moment.
 	inARow = 2
-	// maxNotices bounds the notices of one run.
+	// maxNotices is the maximum number of notices in one run.
 	maxNotices = 10
 )
 
-// watched is what is known of a rule.
+// watched is what is known about a rule.
 type watched struct {
 	scope    doctor.Scope
-	unknown  int // runs in a row that lacked facts, which are missing
+	unknown  int // the number of consecutive runs in which facts were missing
 	missing  []string
-	fails    bool                // its findings are failures, and no warnings
+	fails    bool                // true if the findings are failures, false if they are warnings
 	findings map[string]*finding // by key
 }
 
-// finding is one of an object, or of a part of it.
+// finding is a finding about one object or about a part of it.
 type finding struct {
 	text     string // object and evidence
-	runs     int    // in a row that had it, or had it no longer once it is reported
+	runs     int    // consecutive runs that had the finding; once it is reported, runs that no longer had it
 	reported bool
 }
 
-// note notes the results of a run, and tells of what changed.
+// note stores the results of a run, and reports what has changed since earlier runs.
 func (k *Keeper) note(results []doctor.Result) {
 	var notices []component.Notice
 	changed := false
@@ -48,7 +48,7 @@ func (k *Keeper) note(results []doctor.Result) {
 		w.scope, w.missing = r.Scope, r.Missing
 		if r.Status == doctor.Unknown {
 			w.unknown++
-			continue // it is not known to be over
+			continue // it is not known whether the problem is over
 		}
 		w.unknown = 0
 		if len(r.Findings) > 0 {
@@ -79,7 +79,8 @@ func (k *Keeper) note(results []doctor.Result) {
 	}
 }
 
-// keyOf returns what distinguishes the findings of a rule. Numbers in the evidence change.
+// keyOf returns a key that distinguishes the finding from the rule's other findings. The evidence
+// is not part of the key, because numbers in the evidence change.
 func keyOf(f *doctor.Finding) string {
 	if f.Part == "" {
 		return f.Object
@@ -87,7 +88,7 @@ func keyOf(f *doctor.Finding) string {
 	return f.Object + "|" + f.Part
 }
 
-// textOf returns what notices say of a finding.
+// textOf returns the text about a finding for notices.
 func textOf(f *doctor.Finding) string {
 	if f.Object == "" {
 		return f.Evidence
@@ -95,8 +96,8 @@ func textOf(f *doctor.Finding) string {
 	return f.Object + ": " + f.Evidence
 }
 
-// update takes the findings of a run. It returns the keys of those to report, and whether the
-// last of those that were reported is over.
+// update stores the findings of a run. fresh are the keys of the findings that must now be
+// reported. over reports whether there were reported findings and all of them have ended.
 func (w *watched) update(r *doctor.Result) (fresh []string, over bool) {
 	now := map[string]string{}
 	for i := range r.Findings {
@@ -146,12 +147,12 @@ func (w *watched) reported() int {
 	return n
 }
 
-// problem returns the message about findings.
+// problem returns the message that reports the findings with these keys.
 func (w *watched) problem(r *doctor.Result, keys []string) string {
 	return fmt.Sprintf("%s: %s; %s", r.ID, w.evidence(keys), r.Cure)
 }
 
-// evidence returns the texts of findings.
+// evidence returns the texts of the findings with these keys.
 func (w *watched) evidence(keys []string) string {
 	const maxTexts = 5
 	var texts []string
@@ -165,8 +166,8 @@ func (w *watched) evidence(keys []string) string {
 	return strings.Join(texts, "; ")
 }
 
-// failed returns the evidence of a rule of the node that fails, "" of another one. It counts
-// only what was reported.
+// failed returns the evidence of the rule's reported findings, if it is a rule about the node and
+// it fails. Otherwise failed returns "".
 func (w *watched) failed() string {
 	if w.scope != doctor.NodeScope || !w.fails {
 		return ""
