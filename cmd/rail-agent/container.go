@@ -6,12 +6,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readOnly are the mounts of NICs' settings that runc makes read-only in a
-// container without privileges.
+// readOnly are the mounts with the settings of NICs. In a container that is not privileged, runc
+// makes them read-only.
 var readOnly = []string{"/proc/sys", "/sys"}
 
-// makeWritable makes /proc/sys and /sys writable in the mount namespace of the
-// calling process, which must be that of its container.
+// makeWritable makes /proc/sys and /sys writable in the mount namespace of the calling process.
+// This must be the mount namespace of the process's container.
 func makeWritable() error {
 	for _, path := range readOnly {
 		var fs unix.Statfs_t
@@ -22,7 +22,7 @@ func makeWritable() error {
 			continue
 		}
 		if err := unix.Mount("", path, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-			return fmt.Errorf("make %s writable (it needs CAP_SYS_ADMIN, and AppArmor to allow mounts): %w", path, err)
+			return fmt.Errorf("make %s writable (this needs CAP_SYS_ADMIN, and AppArmor must allow mounts): %w", path, err)
 		}
 	}
 	return nil

@@ -17,22 +17,24 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// hostRoot is the host's root directory, also in a container with the host's processes: a
-// container's own /dev has only the devices that existed when the container began.
+// hostRoot is the host's root directory. This is also true in a container with the host's
+// processes. It is needed because a container's own /dev has only the devices that existed when the
+// container began.
 const hostRoot = "/proc/1/root"
 
-// deviceFlags are the flags of "run" about the device plugin.
+// deviceFlags are the flags of "run" for the device plugin.
 type deviceFlags struct {
 	kubelet, devInfo, cdi string
 }
 
 func (f *deviceFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", `the kubelet's root directory, where the device plugin registers; "off" for no device plugin`)
-	flags.StringVar(&f.devInfo, "devinfo-dir", "/var/run/k8s.cni.cncf.io/devinfo/dp", `directory of the device plugin's device information files for Multus; "off" for none`)
-	flags.StringVar(&f.cdi, "cdi-dir", "/var/run/cdi", `directory of the device plugin's CDI specification, which "cdi: true" in the node file needs; "off" for none`)
+	flags.StringVar(&f.kubelet, "kubelet-dir", "/var/lib/kubelet", `root directory of the kubelet, in which the device plugin registers; "off" for no device plugin`)
+	flags.StringVar(&f.devInfo, "devinfo-dir", "/var/run/k8s.cni.cncf.io/devinfo/dp", `directory for the device plugin's device information files, which Multus reads; "off" for none`)
+	flags.StringVar(&f.cdi, "cdi-dir", "/var/run/cdi", `directory for the device plugin's CDI specification, which is needed for "cdi: true" in the node file; "off" for none`)
 }
 
-// components returns the device plugin and the watch of the node's NICs, none if it is off.
+// components returns the device plugin and the watcher of the node's NICs. It returns no components
+// if the device plugin is off.
 func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 	for _, d := range []struct {
 		flag string
@@ -41,7 +43,7 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 		if *d.dir == off {
 			*d.dir = ""
 		} else if !filepath.IsAbs(*d.dir) {
-			return nil, fmt.Errorf("--%s %q is not an absolute path; give one, or %s", d.flag, *d.dir, off)
+			return nil, fmt.Errorf("--%s is %q; it must be an absolute path or %s", d.flag, *d.dir, off)
 		}
 	}
 	if f.kubelet == "" {
@@ -64,7 +66,7 @@ func (f *deviceFlags) components(h *host) ([]component.Component, error) {
 		KubeletDir: f.kubelet, DevInfoDir: f.devInfo, CDIDir: f.cdi, Root: hostRoot, Dirs: h.dirs, Notify: h.notify, Log: h.log,
 	})
 	reporter := component.NewReporter("inventory", h.log, h.notify)
-	watching := func(ctx context.Context) { // ns is open until the process ends
+	watching := func(ctx context.Context) { // ns stays open until the process ends
 		watch.NICs(ctx, ns, h.dirs, h.stateDirs, reporter, h.log, changed.Fire)
 	}
 	return []component.Component{plugin.Component(), {Name: "inventory", Reporter: reporter, Run: watching}}, nil
@@ -80,8 +82,8 @@ func (h *host) resources() (*resource.Config, *resource.Rails, error) {
 	return config, file.Rails, err
 }
 
-// convert returns the inventory as the device plugin needs it: the facts of each PCI
-// function, and the state of its NIC.
+// convert returns the inventory in the form that the device plugin needs: the facts about each PCI
+// function, and the state of the function's NIC.
 func convert(list *inventory.NICList) *deviceplugin.Inventory {
 	converted := &deviceplugin.Inventory{}
 	uuids := map[string]string{}
@@ -101,9 +103,9 @@ func convert(list *inventory.NICList) *deviceplugin.Inventory {
 	return converted
 }
 
-// addState adds the state of a netdev, or of a NIC without one, to the NIC of its PCI
-// function, and the UUIDs of GPUs to uuids. A function with two netdevs is lent if one
-// of them is.
+// addState adds state to n, the NIC of a PCI function. state describes a netdev of the function, or
+// the NIC itself if it has no netdev. If a function has two netdevs, it counts as lent if one of
+// them is lent. addState also adds the UUIDs of GPUs to uuids.
 func addState(n *deviceplugin.NIC, state *inventory.NIC, uuids map[string]string) {
 	if n.Link == deviceplugin.LinkUnknown {
 		n.Link, n.AdminDown = deviceplugin.Link(state.Link), state.AdminDown

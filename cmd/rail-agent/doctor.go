@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// doctorFlags are the flags of "run" about the doctor's rules.
+// doctorFlags are the flags of "run" for the doctor's rules.
 type doctorFlags struct {
 	doctor    string
 	interval  time.Duration
@@ -26,25 +26,26 @@ type doctorFlags struct {
 }
 
 func (f *doctorFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.doctor, "doctor", on, `check the node by the rules of "railctl doctor": metrics, and Events when something changes; "off" turns it off`)
-	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules; the slow rules run every fifth time; at most 15m")
+	flags.StringVar(&f.doctor, "doctor", on, `check the node by the rules of "railctl doctor"; sets metrics, and sends Events when something changes; "off" for no checks`)
+	flags.DurationVar(&f.interval, "doctor-interval", time.Minute, "time between two runs of the fast rules, at most 15m; the slow rules run every fifth time")
 	flags.BoolVar(&f.condition, "node-condition", false, "also keep the condition "+keeper.ConditionType+" of the Node; needs the right to patch nodes/status")
 }
 
-// errNoRights is the reason why facts of the cluster are missing.
-var errNoRights = errors.New("rail-agent has no right to read it; railctl doctor cluster does")
+// errNoRights is the reason why facts about the cluster are missing.
+var errNoRights = errors.New("rail-agent has no right to read it; run railctl doctor cluster, which reads it with your account")
 
-// maxInterval bounds --doctor-interval: after 30 minutes the alert RailDoctorSilent fires.
+// maxInterval is the maximum of --doctor-interval. It is short enough that the alert
+// RailDoctorSilent, which fires after 30 minutes, does not fire.
 const maxInterval = 15 * time.Minute
 
-// components returns the doctor. The socket serves the node's facts in any case. status returns the
-// status of the agent.
+// components returns the doctor. If the doctor's rules are off, the doctor still serves the node's
+// facts at the socket. status returns the status of the agent.
 func (f *doctorFlags) components(h *host, of *installFlags, status func() ([]byte, error)) ([]component.Component, error) {
 	if f.doctor != on && f.doctor != off {
 		return nil, fmt.Errorf("--doctor is %q; it must be %s or %s", f.doctor, on, off)
 	}
 	if f.interval < time.Second || f.interval > maxInterval {
-		return nil, fmt.Errorf("--doctor-interval %v: it must be between 1s and %v", f.interval, maxInterval)
+		return nil, fmt.Errorf("--doctor-interval is %v; it must be between 1s and %v", f.interval, maxInterval)
 	}
 	options := keeper.Options{Log: h.log, Notify: h.notify, Every: f.interval, Status: status, Leaving: of.uninstall, Collect: collect.Options{
 		StateDir: h.stateDirs[0], Node: h.name, Version: version, Root: collect.NodeRoot(), ConfDir: of.credential.confDir, InstallDir: of.record,
@@ -55,7 +56,7 @@ func (f *doctorFlags) components(h *host, of *installFlags, status func() ([]byt
 	}
 	if f.condition {
 		if h.client == nil {
-			return nil, errors.New("--node-condition needs a cluster: name it with --kubeconfig")
+			return nil, errors.New("--node-condition needs a cluster; name a kubeconfig with --kubeconfig")
 		}
 		options.Condition = func(ctx context.Context, c *keeper.Condition) error {
 			var one any = c
@@ -75,12 +76,13 @@ func (f *doctorFlags) components(h *host, of *installFlags, status func() ([]byt
 	return []component.Component{keeper.New(options).Component(f.doctor == on)}, nil
 }
 
-// readCommand is the command of the process that reads facts for the agent.
+// readCommand is the name of the hidden command that reads facts in a separate process for the
+// agent.
 const readCommand = "read-facts"
 
 func newReadFacts() *cobra.Command {
 	return &cobra.Command{
-		Use: readCommand, Short: "Read the facts of this node for run, in a process of its own", Hidden: true, Args: cobra.NoArgs,
+		Use: readCommand, Short: "Read the facts of this node in a separate process, for run", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return collect.ReadFor(cmd.Context(), os.Stdin, os.Stdout) },
 	}
 }
@@ -89,11 +91,12 @@ func newFacts(a *agentFlags) *cobra.Command {
 	var socket string
 	cmd := &cobra.Command{
 		Use:   "facts",
-		Short: "Print the facts of this node that the agent has",
+		Short: "Print the facts of this node, as the agent reads them",
 		Long: `Ask the agent of this node, through its socket, for the facts that "railctl doctor"
-checks, and print them as JSON. "railctl doctor cluster" runs this in the agent's
-pod of each node. Unlike the facts of "railctl doctor collect", they include how
-often NICs lost their carrier in the last 12 hours, which the agent counts.`,
+checks, and print them as JSON. "railctl doctor cluster" runs this command in the
+agent's pod on each node. Unlike the facts of "railctl doctor collect", these facts
+include how often NICs lost their carrier in the last 12 hours, because only the
+agent counts this.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket (default: "agent.sock" in the first state directory)`)

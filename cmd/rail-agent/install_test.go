@@ -373,7 +373,7 @@ func TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind(t *testing.T) {
 	args[slices.Index(args, bin)] = other
 	a := l.launch(args...)
 	<-a.ended
-	if len(a.said("restore its settings")) != 1 || count(t, other) != 0 {
+	if len(a.said("restore the earlier settings")) != 1 || count(t, other) != 0 {
 		t.Errorf("%d plugins are installed: %v", count(t, other), a.said(""))
 	}
 }

@@ -18,11 +18,11 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// userAgent returns the agent's name in servers' logs.
+// userAgent returns the name of the agent in the logs of servers.
 func userAgent() string { return "rail-agent/" + version }
 
-// The process's first thread must never be parked in another namespace: that
-// would keep the namespace alive.
+// The process's first thread must never enter another namespace and stay there, because that would
+// keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -40,8 +40,7 @@ type agentFlags struct {
 	log       *slog.Logger
 }
 
-// run runs rail-agent with its arguments, until ctx ends. It returns the exit
-// code.
+// run runs rail-agent with these arguments until ctx ends. It returns the exit code.
 func run(ctx context.Context, args []string, stderr io.Writer) int {
 	root := newRoot(stderr)
 	root.SetArgs(args)
@@ -53,7 +52,7 @@ func run(ctx context.Context, args []string, stderr io.Writer) int {
 	return 0
 }
 
-// newRoot returns the command line of rail-agent, which logs to stderr.
+// newRoot returns the root command of rail-agent. The commands log to stderr.
 func newRoot(stderr io.Writer) *cobra.Command {
 	a := &agentFlags{}
 	root := &cobra.Command{
@@ -69,15 +68,15 @@ func newRoot(stderr io.Writer) *cobra.Command {
 		},
 	}
 	root.PersistentFlags().StringArrayVar(&a.stateDirs, "state-dir", []string{nodefile.DefaultStateDir},
-		`state directory of the plugins, the "stateDir" of their configuration; run takes several`)
+		`state directory of the plugins ("stateDir" in their configuration); for run it may be given several times`)
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "also log debug messages; the same as --log-level=debug")
-	root.PersistentFlags().StringVar(&a.level, "log-level", "info", "least severe level that is logged: debug, info, warn or error")
-	root.PersistentFlags().StringVar(&a.format, "log-format", "text", "format of the log on standard error: text (key=value), or json (one object a line)")
+	root.PersistentFlags().StringVar(&a.level, "log-level", "info", "lowest level that is logged: debug, info, warn or error")
+	root.PersistentFlags().StringVar(&a.format, "log-format", "text", "format of the log on stderr: text (key=value), or json (one object on each line)")
 	root.AddCommand(newRun(a), newProbe(a), newFacts(a), newReadFacts(), newIPAM(a), newUninstall(a), newVersion())
 	return root
 }
 
-// newLog returns the log that the flags ask for.
+// newLog returns the logger that the flags describe.
 func (a *agentFlags) newLog(stderr io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(a.level)); err != nil {

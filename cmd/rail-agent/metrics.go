@@ -19,24 +19,24 @@ type metricsFlags struct {
 }
 
 func (f *metricsFlags) add(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.secure, "metrics-secure", false, "serve --metrics over HTTPS, and /metrics only to tokens of the cluster that may get it")
+	flags.BoolVar(&f.secure, "metrics-secure", false, "serve --metrics over HTTPS, and serve /metrics only to clients with a token of the cluster that has the right to get it")
 	flags.StringVar(&f.cert, "metrics-cert", "", "directory with tls.crt and tls.key for --metrics-secure, "+
-		"read again when they change (default: a self-signed certificate)")
+		"which are read again when they change (default: a self-signed certificate)")
 }
 
-// begin sets the options of o for serving the metrics.
+// begin sets the fields of o that say how the metrics are served.
 func (f *metricsFlags) begin(o *agent.Options, client *kube.Client) error {
 	if o.Metrics == "" {
 		return nil
 	}
 	if !f.secure {
 		if host, _, err := net.SplitHostPort(o.Metrics); err == nil && !loopback(host) {
-			o.Log.Warn("anyone on the network can read the metrics: see --metrics-secure", "address", o.Metrics)
+			o.Log.Warn("anyone on the network can read the metrics; use --metrics-secure to prevent that", "address", o.Metrics)
 		}
 		return nil
 	}
 	if client == nil {
-		return errors.New("--metrics-secure needs a cluster to review tokens: name it with --kubeconfig")
+		return errors.New("--metrics-secure needs a cluster that reviews tokens; name a kubeconfig with --kubeconfig")
 	}
 	certificate, err := metricsauth.NewCertificate(f.cert, o.NodeName)
 	if err != nil {

@@ -12,11 +12,12 @@ func newProbe(a *agentFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe",
 		Short: "Ask the agent of this node whether it is ready",
-		Long: `Ask the agent of this node, through its socket, whether it is ready: it has
-installed or uninstalled the plugins, if its flags say so, and has checked every
-record. With --live, ask only whether it is still working. If it is not, the exit
-code is 1 and the reason is printed. The kubelet's probes run this command, because
-a port on the host's loopback may belong to another process.`,
+		Long: `Ask the agent of this node, through its socket, whether it is ready. It is ready
+when it has checked every record, and has installed or uninstalled the plugins if
+its flags say so. With --live, ask only whether the agent is still working. If the
+answer is no, the reason is printed, and the exit code is 1. The kubelet's probes
+run this command. They do not ask a port on the host's loopback, because the port
+may belong to another process.`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", `path of the agent's socket (default: "agent.sock" in the first state directory)`)

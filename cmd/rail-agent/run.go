@@ -30,67 +30,70 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/usage"
 )
 
-// The values of flags that turn something on or off.
+// These are the values of flags that turn something on or off.
 const (
 	on  = "on"
 	off = "off"
 )
 
-// memoryLimit makes the garbage collector keep the process below 40 MiB, a part
-// of which is not heap.
+// memoryLimit is the memory limit for Go's garbage collector. With this limit the process stays
+// below 40 MiB, a part of which is not heap.
 const memoryLimit = 24 << 20
 
-// runHelp is the description of "run".
+// runHelp is the help text of "run".
 const runHelp = `Run the agent of this node until SIGTERM. Run it as root in the host's network
-namespace, once on each node. (Several agents do no harm.)
+namespace. One agent on each node is enough. (Several agents on a node do no harm.)
 
-An attachment whose pod's network namespace is gone is ended as soon as the kernel
-has returned its NIC: the NIC is restored, and its addresses are freed. Attachments
-that a reboot left in a state directory on a disk are ended too. If an attachment
-cannot be ended, the agent tries again after 1 s, 2 s, … 5 min, and reports the
-attachment once: in the log, in the metric rail_cni_nics_not_returned, and as an
-Event of the node if there is a cluster. Addresses that a DEL left in the journal
-are freed when the server is back.
+If the network namespace of a pod is gone, the agent ends the pod's attachments as
+soon as the kernel has returned their NICs: it restores the NICs and frees the
+addresses. If a state directory is on a disk, the agent also ends the attachments
+that were left there by a reboot. If the agent cannot end an attachment, it tries
+again after 1 s, 2 s, … 5 min. It reports such an attachment once: in the log, in
+the metric rail_cni_nics_not_returned and, if there is a cluster, as an Event of
+the node. If a DEL could not free addresses and left them in the journal, the agent
+frees them when the API server is back.
 
-If the carrier of a pod comes only after the end of its ADD, the agent announces the
-pod's addresses to the neighbors. If a driver re-creates an RDMA device of a pod,
-the agent moves the device into the pod again.
+If an interface of a pod gets its carrier only after the end of the ADD, the agent
+announces the interface's addresses to the neighbors. If a driver re-creates an
+RDMA device of a pod, the agent moves the device into the pod again.
 
-For networks with block_size it publishes which pods have the addresses of this
-node's blocks, and returns a block that has been empty for an hour. Every five
-minutes it asks the API server whether the blocks are still the node's.
+For networks with block_size, the agent publishes which pods have the addresses of
+this node's blocks. It returns a block that has been empty for an hour. Every five
+minutes it asks the API server whether the blocks still belong to the node.
 
-With --cni-bin the agent compares the plugins in that directory with those in --own,
-and reports plugins that were replaced or removed. With --restore-binaries it
-restores them. --install installs the plugins when the agent starts, backs up the
-files that they replace, and writes files below --cni-conf: the kubeconfig of the
-plugin whereabouts, whose token it renews, and the flat file that names the
-kubeconfig. --uninstall undoes that as soon as no pod of the node needs the plugins.
-Until then the agent does its other work.
+With --cni-bin, the agent compares the plugins in that directory with the plugins
+in --own, and reports plugins that were replaced or removed. With
+--restore-binaries, it restores such plugins. With --install, the agent installs
+the plugins when it starts, and backs up the files that they replace. It also
+writes files below --cni-conf: the kubeconfig of the plugin whereabouts, whose
+token the agent renews, and the flat file that names the kubeconfig. --uninstall
+undoes all this as soon as no pod of the node needs the plugins. Until then the
+agent does its other work.
 
-While "resources" of the node file has a pool, the agent is a device plugin: it
-offers the NICs of the pools to the kubelet at --kubelet-dir.
+If the key "resources" of the node file has a pool, the agent is also a device
+plugin: it offers the NICs of the pools to the kubelet at --kubelet-dir.
 
-For each pod with rails it writes what NCCL and other programs need to know: files
-in "pods" below the first state directory and, with "publish: {annotation: true}"
-in the node file, the annotation rail-cni.io/rails. "railctl pod" prints the same.
+For each pod with rails, the agent writes what NCCL and other programs need to
+know. It writes files to the directory "pods" below the first state directory. With
+"publish: {annotation: true}" in the node file, it also writes the annotation
+rail-cni.io/rails. "railctl pod" prints the same information.
 
-If the container runtime has NRI (--nri-socket), containers of such a pod get
-environment variables, these files, unlimited locked memory and the char devices of
-the pod's RDMA devices. Other containers are not changed.
+If the container runtime has NRI (--nri-socket), the containers of a pod with rails
+get environment variables, these files, unlimited locked memory and the char
+devices of the pod's RDMA devices. Other containers are not changed.
 
-It checks the node by the rules of "railctl doctor" (--doctor): the metric
-rail_doctor_rule, Events when a problem begins or ends and, with --node-condition,
-the condition RailNetworkReady of the Node.
+The agent checks the node by the rules of "railctl doctor" (--doctor). It sets the
+metric rail_doctor_rule, and sends Events when a problem begins or ends. With
+--node-condition, it also keeps the condition RailNetworkReady of the Node.
 
---reconcile does the work of "rail-agent ipam".
+With --reconcile, the agent also does the work of "rail-agent ipam".
 
-At --metrics it serves /metrics for Prometheus (with the RDMA counters of each port,
-and the pod that has the port), /healthz and /readyz. With --metrics-secure it
-serves them by HTTPS, and /metrics only to accounts that the cluster allows. At
---socket it serves the same, /status and /facts, for root only. The agent is ready
-when it has checked everything, and has completed --install, --cni-conf or
---uninstall.`
+At the address --metrics, the agent serves /metrics for Prometheus, /healthz and
+/readyz. The metrics include the RDMA counters of each port, with the pod that has
+the port. With --metrics-secure, the agent uses HTTPS, and serves /metrics only to
+accounts that the cluster allows. At --socket, it serves the same paths and also
+/status and /facts, but only to root. The agent is ready when it has checked every
+record and has completed --install, --cni-conf or --uninstall.`
 
 func newRun(a *agentFlags) *cobra.Command {
 	var f runFlags
@@ -108,20 +111,20 @@ func newRun(a *agentFlags) *cobra.Command {
 	flags.StringVar(&f.agent.Metrics, "metrics", "127.0.0.1:9400", `address of /metrics, /healthz and /readyz; "off" for none`)
 	flags.StringVar(&f.agent.Socket, "socket", "", `path of the socket for railctl; "agent.sock" in the first state directory, "off" for none`)
 	flags.StringVar(&f.kubeconfig, "kubeconfig", "",
-		"kubeconfig of the cluster that gets Events (default: the first of $KUBECONFIG, or a pod's service account; without either, there are no Events)")
-	flags.StringVar(&f.agent.NodeName, "node", "", "the node's name in the cluster and in metrics (default: $NODE_NAME, or the host's name)")
+		"kubeconfig of the cluster that gets Events (default: the first of $KUBECONFIG, or a pod's service account; if there is neither, no Events are sent)")
+	flags.StringVar(&f.agent.NodeName, "node", "", "name of the node in the cluster and in metrics (default: $NODE_NAME, or the host's name)")
 	flags.StringVar(&f.nodeIP, "node-ip", "",
-		"the node's InternalIP (default: $NODE_IP); host-device lends the NIC with this address only with \"allow\": [\"uplink\"]")
-	flags.StringArrayVar(&f.binDirs, "cni-bin", nil, "CNI directory whose plugins are watched; may be given several times")
-	flags.StringVar(&f.own, "own", "", "directory with the plugins to install and to compare with (default: the directory of the agent's program)")
-	flags.BoolVar(&f.restore, "restore-binaries", false, "copy the plugins of --own into each --cni-bin whenever they are missing or replaced there")
-	flags.BoolVar(&f.container, "container", false, "in a container with capabilities that is not privileged: make its /proc/sys and /sys writable")
+		"InternalIP of the node (default: $NODE_IP); host-device lends the NIC with this address only if the network has \"allow\": [\"uplink\"]")
+	flags.StringArrayVar(&f.binDirs, "cni-bin", nil, "CNI directory whose plugins the agent watches; may be given several times")
+	flags.StringVar(&f.own, "own", "", "directory with the plugins to install, or to compare with the installed plugins (default: the directory of the agent's program)")
+	flags.BoolVar(&f.restore, "restore-binaries", false, "copy plugins from --own into each --cni-bin whenever they are missing or replaced there")
+	flags.BoolVar(&f.container, "container", false, "make /proc/sys and /sys of the agent's container writable; for a container that has capabilities but is not privileged")
 	f.install.add(flags)
 	f.metrics.add(flags)
 	f.devices.add(flags)
 	f.nri.add(flags)
 	f.doctor.add(flags)
-	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; only one of all agents does it at a time")
+	flags.BoolVar(&f.reconcile, "reconcile", false, "free the addresses of pods that are gone, in the whole cluster; at any time only one of all agents does this")
 	f.reconciler.add(flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.keep(cmd.Context(), &f) }
 	return cmd
@@ -145,18 +148,18 @@ type runFlags struct {
 	reconciler reconcilerFlags
 }
 
-// host is what the components of "run" know of their node and their cluster.
+// host has what the components of "run" know about their node and their cluster.
 type host struct {
 	name      string
 	stateDirs []string
-	list      nodefile.StateDirs // what the plugins are told of them
+	list      nodefile.StateDirs // the state directories, as the plugins are told
 	ip        netip.Addr         // zero if not known
 	binDirs   []string
 	own       string
 	socket    string                 // "" for none
 	client    *kube.Client           // nil without a cluster
-	nodeFile  nodefile.Reader        // the one reader of the node file
-	dirs      *notify.Dirs           // the one watcher of directories
+	nodeFile  nodefile.Reader        // the reader of the node file, which all components share
+	dirs      *notify.Dirs           // the watcher of directories, which all components share
 	notify    func(component.Notice) // nil without a cluster
 	log       *slog.Logger
 }
@@ -164,7 +167,7 @@ type host struct {
 // keep runs the components of the agent until ctx ends.
 func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	if os.Geteuid() != 0 {
-		return errors.New("it must run as root: it reads the ledger and the pods' network namespaces")
+		return errors.New("rail-agent reads the ledger and the pods' network namespaces; run it as root")
 	}
 	if f.container {
 		if err := makeWritable(); err != nil {
@@ -184,7 +187,7 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	}
 	run := agent.New(o)
 	run.Add(events...)
-	plugins, err := f.install.components(ctx, h, f.restore) // installs them, too
+	plugins, err := f.install.components(ctx, h, f.restore) // this also installs the plugins
 	if err != nil {
 		return err
 	}
@@ -223,7 +226,7 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 	return run.Run(ctx)
 }
 
-// host returns the node and its cluster, and the components that serve all others.
+// host returns the host, and the components that all other components need.
 func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
 	h := &host{binDirs: f.binDirs, own: f.own, log: a.log, name: cmp.Or(f.agent.NodeName, os.Getenv("NODE_NAME"))}
 	h.list, h.stateDirs = keeper.KeptStateDirs(a.stateDirs, a.log)
@@ -253,7 +256,7 @@ func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
 	}
 	if h.client == nil {
 		if f.reconcile {
-			err = errors.New("--reconcile needs a cluster: name it with --kubeconfig")
+			err = errors.New("--reconcile needs a cluster; name a kubeconfig with --kubeconfig")
 		}
 		return h, nil, err
 	}
@@ -262,7 +265,7 @@ func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
 	return h, []component.Component{{Name: "events", Run: recorder.Run}}, nil
 }
 
-// options returns the options of the agent itself.
+// options returns the options of the agent itself, without its other components.
 func (f *runFlags) options(h *host) (agent.Options, error) {
 	o := f.agent
 	o.NodeName, o.Version, o.Keeps, o.Socket, o.ReadyWithoutMetrics, o.Notify, o.Log = h.name, version, true, h.socket, f.install.uninstall, h.notify, h.log
@@ -272,9 +275,9 @@ func (f *runFlags) options(h *host) (agent.Options, error) {
 	return o, f.metrics.begin(&o, h.client)
 }
 
-// addresses returns the components for addresses: the replay of the journals, the node's blocks
-// and, with --reconcile, the reconciler of the cluster's pools. The reconciler does not replay the
-// journal.
+// addresses returns the components for addresses: the component that replays the journals, the
+// component for the node's blocks and, with --reconcile, the reconciler of the cluster's pools. The
+// reconciler itself does not replay the journal.
 func (f *runFlags) addresses(h *host) ([]component.Component, error) {
 	journals := replay.Journals{StateDirs: h.stateDirs, UserAgent: userAgent(), NodeFile: &h.nodeFile, Log: h.log}
 	blocks := block.Keeper{StateDirs: h.stateDirs, Log: h.log, Open: journals.Open}
@@ -297,14 +300,14 @@ func (f *runFlags) addresses(h *host) ([]component.Component, error) {
 	}}), nil
 }
 
-// open opens the cluster, with a namespace for objects without another one. It
-// returns nil if there is no cluster.
+// open returns a client for the cluster. namespace is the namespace of objects for which no other
+// namespace is given. open returns nil if there is no cluster.
 func (f *runFlags) open(namespace string, log *slog.Logger) (*kube.Client, error) {
 	kubeconfig := cluster.Kubeconfig(f.kubeconfig)
 	client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig, Namespace: namespace, UserAgent: userAgent()})
 	if err != nil && kubeconfig == "" {
 		log.Info("there is no cluster, so Events are off")
-		return nil, nil //nolint:nilnil // no cluster is no error
+		return nil, nil //nolint:nilnil // it is not an error if there is no cluster
 	}
 	return client, err
 }

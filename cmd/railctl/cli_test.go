@@ -107,7 +107,7 @@ func TestMissingArgumentsAreNamed(t *testing.T) {
 	for args, want := range map[string]string{
 		"pod": "name a pod: railctl pod NAMESPACE/NAME", "env": "name a pod: railctl env NAMESPACE/NAME",
 		"doctor pod":   "name a pod: railctl doctor pod NAMESPACE/NAME",
-		"ipam explain": "name a network or its file: railctl ipam explain NAMESPACE/NAD | FILE", "pod a/b c/d": "it takes a pod, and has 2 arguments",
+		"ipam explain": "name a network or its file: railctl ipam explain NAMESPACE/NAD | FILE", "pod a/b c/d": "the command takes one argument (a pod), but there are 2",
 	} {
 		if _, errOut, code := plainRun(strings.Fields(args)...); code == 0 || !strings.Contains(errOut, want) {
 			t.Errorf("%s: exit code %d, stderr %q", args, code, errOut)
@@ -190,8 +190,8 @@ func TestClusterIsFoundAsKubectlDoes(t *testing.T) {
 		{"$KUBECONFIG, merged", both, nil, "kubeconfig " + one + ", " + two},
 		{"--kubeconfig before $KUBECONFIG", both, []string{"--kubeconfig", two}, "kubeconfig " + two + " right"},
 		{"--context of the other file", both, []string{"--context", "one"}, "nothing listens there"},
-		{"a context that is missing", both, []string{"--context", "three"}, `no context "three", but "one", "two"`},
-		{"a cluster that is missing", both, []string{"--cluster", "three"}, `no cluster "three", but "one", "two"`},
+		{"a context that is missing", both, []string{"--context", "three"}, `no context "three"; the contexts are "one", "two"`},
+		{"a cluster that is missing", both, []string{"--cluster", "three"}, `no cluster "three"; the clusters are "one", "two"`},
 		{"a file without a current context", "", []string{"--kubeconfig", one}, "no current-context"},
 		{"its context by name", "", []string{"--kubeconfig", one, "--context", "one"}, "nothing listens there"},
 		{"a wrong path", "", []string{"--kubeconfig", "/none/kubeconfig"}, "/none/kubeconfig: "},

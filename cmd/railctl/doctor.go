@@ -19,7 +19,7 @@ import (
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
 
-// doctorFlags are the flags of "railctl doctor" and of its commands.
+// doctorFlags are the flags that "railctl doctor" shares with its subcommands.
 type doctorFlags struct {
 	cluster.Flags
 	stateDir *string
@@ -27,7 +27,7 @@ type doctorFlags struct {
 	alone    bool // the API server is not asked
 }
 
-// judgeFlags are those of the commands that judge.
+// judgeFlags are the flags of all commands that judge facts.
 type judgeFlags struct {
 	only, ignore []string
 	verbose      bool
@@ -37,24 +37,25 @@ type judgeFlags struct {
 
 func (j *judgeFlags) add(cmd *cobra.Command, path string) {
 	flags := cmd.Flags()
-	flags.StringSliceVar(&j.only, "only", nil, "use only the rules with these IDs")
+	flags.StringSliceVar(&j.only, "only", nil, "check only the rules with these IDs")
 	flags.StringSliceVar(&j.ignore, "ignore", nil, "skip the rules with these IDs")
-	flags.BoolVarP(&j.verbose, "verbose", "v", false, "also list the rules without a finding")
-	flags.BoolVar(&j.strict, "strict", false, "let warnings and missing facts also change the exit code")
+	flags.BoolVarP(&j.verbose, "verbose", "v", false, "also list the rules that found nothing")
+	flags.BoolVar(&j.strict, "strict", false, "also let warnings and missing facts change the exit code")
 	j.format = addOutputFlag(cmd, path)
 	var ids []string
 	for _, r := range doctor.Rules() {
 		ids = append(ids, r.ID)
 	}
 	for _, name := range []string{"only", "ignore"} {
-		// Fails only for a flag that does not exist.
+		// An error is possible only if the flag does not exist.
 		_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(ids, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
 
-const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be checked, and otherwise 0.
-With --strict it is also 1 if a rule warns, and 2 if a fact is missing. These are
-the exit codes of node-problem-detector's custom plugins.`
+const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could be checked, and otherwise
+0. With --strict, it is also 1 if a rule warned, and 2 if a fact is missing and no
+rule failed or warned. Custom plugins of node-problem-detector use the same exit
+codes.`
 
 func newDoctor(stateDir *string) *cobra.Command {
 	d := &doctorFlags{stateDir: stateDir}
@@ -62,15 +63,15 @@ func newDoctor(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Find what is wrong with the rails of this node, and how to fix it",
-		Long: `Read the facts of this node, and check them by rules: the host, its NICs, the
-ledger, the plugins, rail-agent, the device plugins, the pods that hold a NIC, and
-the networks. Each finding has its evidence, its consequence and its cure. It changes
-nothing.
+		Long: `Read facts about this node and check them by rules. The rules check the host, its
+NICs, the ledger, the plugins, rail-agent, the device plugins, the pods that hold a
+NIC, and the networks. Each finding has its evidence, its consequence and its cure.
+The command changes nothing.
 
-A rule that lacks a fact is unknown, and never ok. To read all facts, run it as root,
-in the host's network and PID namespaces. With a kubeconfig it also reads the node's
-resources and the networks of the cluster. With --facts it checks, on any
-machine, the facts that "railctl doctor collect" has printed.
+A rule that lacks a fact is unknown, and never ok. To read all facts, run the
+command as root in the host's network and PID namespaces. With a kubeconfig, it
+also reads the node's resources and the networks of the cluster. With --facts, it
+checks facts that "railctl doctor collect" has printed. This works on any machine.
 
 ` + exitCodesHelp,
 		Example: `  railctl doctor
@@ -100,14 +101,15 @@ machine, the facts that "railctl doctor collect" has printed.
 	return ofNode(cmd, &d.Flags)
 }
 
-// addTo adds the flags about where facts are.
+// addTo adds the flags that say where the facts are.
 func (d *doctorFlags) addTo(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&d.facts, "facts", "", `file with facts that "railctl doctor collect" has printed, "-" for stdin (default: read this node's facts)`)
 	d.addKubeconfig(cmd)
 }
 
 // addKubeconfig adds the flags about the cluster. The doctor does not use the kubeconfig of the
-// plugins, whose account has the rights of an allocator of addresses and must not have more.
+// plugins. The account of that kubeconfig has only the rights to allocate addresses, and must not
+// get more rights.
 func (d *doctorFlags) addKubeconfig(cmd *cobra.Command) {
 	d.WithoutPlugins = true
 	addClusterFlags(cmd, &d.Flags)
@@ -117,10 +119,11 @@ func newDoctorCollect(d *doctorFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "collect",
 		Short: "Print the facts of this node as JSON",
-		Long: `Print the facts that "railctl doctor" checks. Each fact has its source. A fact that
-could not be read has the error instead, and the exit code is still 0. The document
-has the names of hosts and pods, and addresses. It has only those environment
-variables of pods with a NIC that belong to NCCL, UCX, NVSHMEM or GLOO.`,
+		Long: `Print the facts that "railctl doctor" checks. Each fact names its source. A fact
+that could not be read has the error instead of a value, and the exit code is still
+0. The document contains the names of hosts and pods, and addresses. For pods with
+a NIC it also contains environment variables, but only the variables of NCCL, UCX,
+NVSHMEM, GLOO and rail-cni.`,
 		Example: `  railctl doctor collect > facts.json
   railctl doctor collect | jq '.nics.list.value[] | {name, carrier: .carrier.value}'`,
 		Args: cobra.NoArgs,
@@ -128,7 +131,7 @@ variables of pods with a NIC that belong to NCCL, UCX, NVSHMEM or GLOO.`,
 	var own doctorFlags
 	var ofCluster bool
 	var agents string
-	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, which railctl doctor cluster checks")
+	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, for railctl doctor cluster")
 	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
 	own.addKubeconfig(cmd)
 	cmd.Flags().StringVarP(&own.Namespace, "namespace", "n", "",
@@ -150,12 +153,12 @@ variables of pods with a NIC that belong to NCCL, UCX, NVSHMEM or GLOO.`,
 	return cmd
 }
 
-// read returns the facts of --facts, or of this node.
+// read returns the facts in the file of --facts. Without --facts it reads the facts of this node.
 func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 	if d.facts != "" {
 		in := cmd.InOrStdin()
 		if d.facts != "-" {
-			file, err := os.OpenFile(d.facts, os.O_RDONLY|unix.O_NONBLOCK, 0) // it may be a FIFO
+			file, err := os.OpenFile(d.facts, os.O_RDONLY|unix.O_NONBLOCK, 0) // non-blocking, because the file may be a FIFO
 			if err != nil {
 				return nil, err
 			}
@@ -181,7 +184,7 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 		if d.Named() {
 			return nil, o.NoClient
 		}
-		o.NoClient = nil // there is none, which is no error
+		o.NoClient = nil // no API server is used, which is not an error
 	default:
 		o.OfPod = !d.Named()
 	}
@@ -192,7 +195,8 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 	return facts.Node(cmd.Context(), o), nil
 }
 
-// rules returns the rules of --only, or all. It refuses an unknown ID.
+// rules returns the rules that --only names, or all rules without --only. It returns an error for
+// an unknown ID.
 func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
 	var ids []string
 	for _, r := range all {
@@ -212,7 +216,7 @@ func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
 	return slices.DeleteFunc(slices.Clone(all), func(r doctor.Rule) bool { return !slices.Contains(j.only, r.ID) }), nil
 }
 
-// report prints the results behind the notes, and returns the error that has their exit code.
+// report prints the notes and then the results. It returns an error that carries the exit code.
 func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []doctor.Result, notes ...string) error {
 	doctor.Skip(results, j.ignore)
 	out := cmd.OutOrStdout()
@@ -233,18 +237,20 @@ func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []docto
 	return nil
 }
 
-// exitCode is the error of a command that has printed everything: railctl exits with it.
+// exitCode is the error of a command that has already printed everything. railctl exits with this
+// code.
 type exitCode int
 
 func (exitCode) Error() string { return errReported.Error() }
 
 func (exitCode) Unwrap() error { return errReported }
 
-// judges is the annotation of a command that judges: for it and its subcommands, exit code 1
-// means that a rule failed, and an error of the command itself has [doctor.ExitUnknown].
+// judges is the annotation of a command that judges facts. For such a command and its subcommands,
+// exit code 1 means that a rule failed. If the command itself fails, the exit code is
+// [doctor.ExitUnknown].
 var judges = map[string]string{"railctl/judges": "yes"}
 
-// judging reports whether a command judges.
+// judging reports whether the command, or a command above it, judges facts.
 func judging(cmd *cobra.Command) bool {
 	for ; cmd != nil; cmd = cmd.Parent() {
 		if cmd.Annotations["railctl/judges"] != "" {
@@ -254,7 +260,7 @@ func judging(cmd *cobra.Command) bool {
 	return false
 }
 
-// terminal returns the descriptor of w if it is a terminal.
+// terminal returns the file descriptor of w. ok reports whether w is a terminal.
 func terminal(w io.Writer) (fd int, ok bool) {
 	f, isFile := w.(*os.File)
 	if !isFile {
@@ -264,7 +270,7 @@ func terminal(w io.Writer) (fd int, ok bool) {
 	return int(f.Fd()), err == nil
 }
 
-// colored reports whether the output may have colors (no-color.org).
+// colored reports whether the output to w may have colors (no-color.org).
 func colored(w io.Writer) bool {
 	_, ok := terminal(w)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -273,11 +279,11 @@ func colored(w io.Writer) bool {
 // progress is a line on a terminal that shows how many sources or nodes are read.
 type progress struct {
 	to   io.Writer
-	what string // is read
+	what string // what is being read
 	mu   sync.Mutex
 }
 
-// newProgress returns nil if w is no terminal.
+// newProgress returns a progress line on w. It returns nil if w is not a terminal.
 func newProgress(w io.Writer, what string) *progress {
 	if _, ok := terminal(w); !ok || os.Getenv("TERM") == "dumb" {
 		return nil

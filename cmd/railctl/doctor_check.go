@@ -30,9 +30,9 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE|DIRECTORY...",
 		Short: "Check network configurations and node files before they are applied",
-		Long: `Check files by the rules of "railctl doctor" for configurations, with the plugins'
-own parsers. The command needs neither root nor a cluster. It recognizes these files
-by their content:
+		Long: `Check files by the rules for configurations of "railctl doctor". The files are read
+with the plugins' own parsers. The command needs neither root nor a cluster. It
+recognizes these files by their content:
 
   NetworkAttachmentDefinitions, also as several documents and as lists
   a CNI configuration or list of plugins, in JSON
@@ -40,10 +40,11 @@ by their content:
   the configuration of k8s-rdma-shared-dev-plugin or sriov-network-device-plugin, in
   JSON or in a ConfigMap
 
-Networks are also compared with each other, so name all files in one command, or
-their directory. The command counts what no rule covers: plugins of other projects,
-other objects of Kubernetes, and files with nothing to check. If there is nothing
-else, that is an error.
+Networks are also compared with each other. So name all files in one command, or
+name their directory. The command prints how many things no rule could check:
+plugins of other projects, other objects of Kubernetes, and files without a
+configuration. If the files contain nothing that a rule can check, the command
+fails.
 
 ` + exitCodesHelp,
 		Example: `  railctl check nads.yaml node.yaml
@@ -84,16 +85,16 @@ else, that is an error.
 	return cmd
 }
 
-// checked is what "railctl check" has read.
+// checked has everything that "railctl check" has read.
 type checked struct {
 	configs []doctor.Config
-	others  map[string]int // objects of Kubernetes that no rule judges, by their kind
+	others  map[string]int // the number of objects of Kubernetes that no rule judges, by their kind
 	empty   []string       // files with nothing to judge
-	nothing error          // of the last of them
+	nothing error          // the error of the last of these files
 }
 
-// read reads a file or the files of a directory. One with nothing to judge is noted, because
-// another may have something.
+// read reads a file or the files of a directory. A file with nothing to judge is not an error yet,
+// because another file may have something to judge. read only notes it.
 func (c *checked) read(stdin io.Reader, name string) error {
 	paths := []string{name}
 	if info, err := os.Stat(name); name != "-" && err == nil && info.IsDir() {
@@ -125,7 +126,8 @@ func (c *checked) read(stdin io.Reader, name string) error {
 	return nil
 }
 
-// filesIn returns the files below a directory that can have configurations, by their names.
+// filesIn returns the files below a directory whose names show that they can contain
+// configurations.
 func filesIn(dir string) ([]string, error) {
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -140,10 +142,10 @@ func filesIn(dir string) ([]string, error) {
 	return found, err
 }
 
-// configEndings are those of files that "railctl check" reads in a directory.
+// configEndings are the endings of the names of files that "railctl check" reads in a directory.
 var configEndings = []string{".yaml", ".yml", ".json", ".conf", ".conflist"}
 
-// notes returns sentences about what was read and not judged.
+// notes returns sentences about things that were read but not judged.
 func (c *checked) notes() []string {
 	var all []string
 	if len(c.others) > 0 {
@@ -160,7 +162,7 @@ func (c *checked) notes() []string {
 	return all
 }
 
-// harmless returns the text of an error, which may quote a file, without control characters.
+// harmless returns the text of an error without control characters. The error may quote a file.
 func harmless(err error) string {
 	return strings.Map(func(r rune) rune {
 		if r == '\n' || strconv.IsPrint(r) {
@@ -170,15 +172,15 @@ func harmless(err error) string {
 	}, err.Error())
 }
 
-// maxDocuments bounds the documents of a file.
+// maxDocuments is the maximum number of documents in a file.
 const maxDocuments = 10000
 
-// errNothing is the error of a file with nothing to judge.
+// errNothing is the error for a file with nothing to judge.
 var errNothing = errors.New(`it has nothing to check: no NetworkAttachmentDefinition, CNI configuration ("type" or "plugins"), node file ("rails", "resources", "nics", ...), or configuration of a device plugin ("configList" or "resourceList")`)
 
-// configsIn returns the configurations in a file, and the kinds of its other objects.
+// configsIn returns the configurations in a file, and the kinds of the other objects in the file.
 func configsIn(name string, text []byte) (found []doctor.Config, others []string, err error) {
-	if !json.Valid(text) { // one JSON document may be larger in YAML's form
+	if !json.Valid(text) { // JSON is not parsed as YAML, because that would need more memory
 		return documentsIn(name, text)
 	}
 	found, others, err = configOf(name, name, string(text))
@@ -207,7 +209,7 @@ func documentsIn(name string, text []byte) (found []doctor.Config, others []stri
 		documents = append(documents, documentAt(&node))
 	}
 	if len(documents) == 1 {
-		documents[0] = string(text) // as its author wrote it: errors name lines
+		documents[0] = string(text) // the original text, because errors name its lines
 	}
 	for i, document := range documents {
 		source := name
@@ -226,7 +228,7 @@ func documentsIn(name string, text []byte) (found []doctor.Config, others []stri
 	return found, others, nil
 }
 
-// documentAt returns the text of a document, with the same keys in the same order.
+// documentAt returns a document as YAML, with its keys in the same order.
 func documentAt(node *yaml.Node) string {
 	text, err := yaml.Marshal(node)
 	if err != nil {
@@ -248,11 +250,11 @@ type kubeObject struct {
 	Items []yaml.Node `yaml:"items"`
 }
 
-// nodeFileKeys are the keys by which a node file is known.
+// nodeFileKeys are the keys by which a node file is recognized.
 var nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fabric", "node", "prefixes", "publish"}
 
-// configOf returns the configurations in one document, none for an object of Kubernetes that
-// has none.
+// configOf returns the configurations in one document. For an object of Kubernetes without a
+// configuration it returns no configuration, but the object's kind in others.
 func configOf(name, source, text string) (found []doctor.Config, others []string, err error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
@@ -261,7 +263,7 @@ func configOf(name, source, text string) (found []doctor.Config, others []string
 	var keys map[string]yaml.Node
 	switch {
 	case len(document.Content) == 0 || document.Content[0].ShortTag() == "!!null":
-		return nil, nil, nil // empty, between two lines "---"
+		return nil, nil, nil // the document between two lines "---" is empty
 	case document.Content[0].Kind != yaml.MappingNode:
 		return nil, nil, errNothing
 	}
@@ -312,7 +314,7 @@ func objectConfigs(name, source string, document *yaml.Node) (found []doctor.Con
 	}
 	list := kind.Kind == "List" || strings.HasSuffix(kind.Kind, "List") && kind.Items.Kind == yaml.SequenceNode
 	if !list && kind.Kind != "NetworkAttachmentDefinition" && kind.Kind != "ConfigMap" {
-		return nil, []string{kind.Kind}, nil // its fields may have any type
+		return nil, []string{kind.Kind}, nil // the fields of another kind may have any type
 	}
 	var o kubeObject
 	if err := document.Decode(&o); err != nil {
@@ -357,9 +359,10 @@ func objectConfigs(name, source string, document *yaml.Node) (found []doctor.Con
 	return found, others, nil
 }
 
-// dataKind returns the kind of a value of a ConfigMap, "" for others. The configurations of
-// other programs, too, have keys like "resources" or "paths": unless its key is node.yaml, a
-// node file has no key that is unknown.
+// dataKind returns the kind of configuration in a value of a ConfigMap. It returns "" for any other
+// value. Configurations of other programs can also have keys like "resources" or "paths". So a
+// value counts as a node file only if its key in the ConfigMap is node.yaml, or if it has no key
+// that a node file does not have.
 func dataKind(key, text string) doctor.ConfigKind {
 	configs, _, err := configOf("", "", text)
 	if err != nil || len(configs) != 1 {

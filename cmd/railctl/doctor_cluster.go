@@ -12,7 +12,7 @@ import (
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
 
-// defaultAgentNamespace is that of the manifests.
+// defaultAgentNamespace is the namespace of rail-agent's pods in the manifests.
 const defaultAgentNamespace = "kube-system"
 
 func newDoctorCluster() *cobra.Command {
@@ -22,16 +22,18 @@ func newDoctorCluster() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cluster",
 		Short: "Find what is wrong with the rails of all nodes of a cluster",
-		Long: `Read the facts of all nodes with a rail-agent, and check them by all rules: each
-node, its pods and networks, and the nodes together. It runs on any machine with a
-kubeconfig, and needs no root: the API server runs "rail-agent facts" in the agent's
-pod of each node. 32 nodes are asked at a time, each for 25 s at most. If a node
-does not answer, that is a finding, and the other nodes are still checked.
+		Long: `Read the facts of all nodes with a rail-agent, and check them by all rules. The
+rules check each node with its pods and networks, and compare the nodes. The
+command runs on any machine with a kubeconfig and does not need root: the API
+server runs "rail-agent facts" in the agent's pod on each node. 32 nodes are asked
+at the same time. Each node has 25 s to answer. A node that does not answer is a
+finding, and the other nodes are still checked.
 
 The account needs the rights to list pods, nodes, servicecidrs, ippools,
-overlappingrangeipreservations and network-attachment-definitions, and to get and
-create pods/exec in the agents' namespace. pods/exec makes an account root on the
-nodes. Facts that it may not read are missing, and their rules are unknown.
+overlappingrangeipreservations and network-attachment-definitions. In the agents'
+namespace it needs the rights to get and create pods/exec. An account with the
+right to pods/exec can become root on the nodes. If the account may not read some
+facts, these facts are missing, and rules that need them are unknown.
 
 ` + exitCodesHelp,
 		Example: `  railctl doctor cluster
@@ -58,12 +60,13 @@ nodes. Facts that it may not read are missing, and their rules are unknown.
 	return cmd
 }
 
-// readCluster returns the facts of --facts, or of the cluster with some nodes; none are all.
+// readCluster returns the facts in the file of --facts. Without --facts it reads the facts of the
+// cluster and of these nodes. If nodes is empty, it reads all nodes.
 func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...string) (*doctor.Facts, error) {
 	if d.facts != "" {
 		f, err := d.read(cmd)
 		if err == nil && f.Cluster == nil {
-			err = fmt.Errorf("%s has the facts of one node; check them by railctl doctor --facts", cell.Printable(d.facts))
+			err = fmt.Errorf("%s has the facts of one node; check them with railctl doctor --facts", cell.Printable(d.facts))
 		}
 		return f, err
 	}
@@ -83,15 +86,15 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...st
 	return f, nil
 }
 
-// judgeCluster returns the results of the rules for the cluster, and of the others for each
-// node. Results of rules for configurations that are the same on all nodes are listed once,
-// without a node: the networks are the cluster's.
+// judgeCluster returns the results of the rules for clusters, and the results of the other rules
+// for each node. If a rule for configurations has the same result on all nodes, the result is
+// listed once and without a node, because the networks belong to the cluster.
 func judgeCluster(rules []doctor.Rule, f *doctor.Facts) []doctor.Result {
 	results := doctor.Judge(doctor.Select(rules, doctor.ClusterScope), f)
 	configs := doctor.Select(rules, doctor.ConfigScope)
 	var ofConfigs [][]doctor.Result
 	for _, n := range f.Cluster.Nodes {
-		if n == nil { // in a file of --facts
+		if n == nil { // possible in a file of --facts
 			continue
 		}
 		results = append(results, doctor.Judge(doctor.Select(rules, doctor.NodeScope, doctor.PodScope), n)...)
@@ -114,7 +117,7 @@ func judgeCluster(rules []doctor.Rule, f *doctor.Facts) []doctor.Result {
 	return results
 }
 
-// sameEverywhere reports whether the results of the i-th rule differ in the node only.
+// sameEverywhere reports whether the results of the i-th rule differ only in the node.
 func sameEverywhere(of [][]doctor.Result, i int) bool {
 	first := of[0][i]
 	return !slices.ContainsFunc(of, func(results []doctor.Result) bool {

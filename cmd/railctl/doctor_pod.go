@@ -17,9 +17,9 @@ func newDoctorPod(d *doctorFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod NAMESPACE/NAME",
 		Short: "Find what is wrong with the rails of a pod of this node",
-		Long: `Check a pod of this node that holds a NIC, by the rules for pods: its devices, its
-limit of locked memory, GIDs, environment variables and GPUs. The findings of "railctl
-doctor" about the NICs of the pod are also listed.
+		Long: `Check a pod of this node that holds a NIC. The rules for pods check its devices,
+its limit of locked memory, its GIDs, its environment variables and its GPUs.
+Findings of other rules about the pod and its NICs are also listed.
 
 ` + exitCodesHelp,
 		Example: `  railctl doctor pod default/trainer-0
@@ -48,8 +48,8 @@ doctor" about the NICs of the pod are also listed.
 	return ofNode(cmd, &own.Flags)
 }
 
-// judgePod returns the results of the rules for pods about one pod, and those of the rules for
-// nodes that found something about it or its NICs.
+// judgePod returns the results of the rules for pods about one pod. It also returns the results of
+// rules for nodes that found something about the pod or its NICs.
 func judgePod(rules []doctor.Rule, f *doctor.Facts, name string) ([]doctor.Result, error) {
 	i := slices.IndexFunc(f.Pods, func(p doctor.Pod) bool { return p.Namespace+"/"+p.Name == name })
 	if i < 0 {
@@ -70,7 +70,7 @@ func judgePod(rules []doctor.Rule, f *doctor.Facts, name string) ([]doctor.Resul
 	return append(doctor.Judge(doctor.Select(rules, doctor.PodScope), &alone), concerned...), nil
 }
 
-// namesOf returns how findings name the pod and its NICs.
+// namesOf returns the names that findings use for the pod and its NICs.
 func namesOf(f *doctor.Facts, p *doctor.Pod) []string {
 	objects := []string{p.Object()}
 	if f.NICs == nil {
@@ -86,7 +86,7 @@ func namesOf(f *doctor.Facts, p *doctor.Pod) []string {
 	return objects
 }
 
-// noSuchPod returns the error of a pod without facts.
+// noSuchPod returns the error for a pod that has no facts.
 func noSuchPod(f *doctor.Facts, name string) error {
 	namespace, pod, ok := strings.Cut(name, "/")
 	switch {

@@ -20,18 +20,19 @@ func newEnv(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env NAMESPACE/NAME",
 		Short: "Print the settings of NCCL, UCX, NVSHMEM or vLLM for a pod of this node",
-		Long: `Print the environment variables for the rails of a pod of this node. Containers get
-them by NRI, and rail-agent writes them to /run/rail-cni/pods/UID. The formats are
+		Long: `Print the environment variables for the rails of a pod of this node. The pod's
+containers get the same variables by NRI. rail-agent also writes them to
+/run/rail-cni/pods/UID. The formats are
 
-  nccl     the variables of NCCL, one KEY=value a line, as in nccl.conf
+  nccl     the variables of NCCL, one KEY=value on each line, as in nccl.conf
   ucx, nvshmem, vllm
-           the variables of UCX, of NVSHMEM, and of vLLM, likewise
-  json     all that "publish" in the node file asks for, as one object
-  sh       the same as a script that exports them, as in env.sh
-  topo     no variables: the topology in NCCL's XML, as in topo.xml
+           the variables of UCX, of NVSHMEM, or of vLLM, in the same form
+  json     all variables that "publish" in the node file asks for, as one object
+  sh       all these variables as a script that exports them, as in env.sh
+  topo     not variables, but the topology in NCCL's XML, as in topo.xml
 
-If something cannot be read, the error is printed on stderr, the rest is printed,
-and the exit code is 1.`,
+If something cannot be read, the command prints the error on stderr and the rest on
+stdout, and the exit code is 1.`,
 		Example: `  railctl env default/trainer-0 --format nccl
   railctl env default/trainer-0 --format json | jq -r .UCX_NET_DEVICES`,
 		Args: one("a pod"),
@@ -42,7 +43,7 @@ and the exit code is 1.`,
 	named := addPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(envFormats, format) {
-			return fmt.Errorf("--format %s: it is one of %s", format, strings.Join(envFormats, ", "))
+			return fmt.Errorf("--format is %q; it must be one of %s", format, strings.Join(envFormats, ", "))
 		}
 		rails, settings, machine, unread, err := railsOf(*stateDir, named(args[0]))
 		if err != nil {

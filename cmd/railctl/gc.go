@@ -18,17 +18,18 @@ func newGC(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "End the attachments whose pod is gone: return their NICs, free their addresses",
-		Long: `End the attachments of this node whose pod no longer has a network namespace,
-because the pod was killed without a CNI DEL or the runtime lost track of it. gc
-returns each NIC to the host with its earlier settings, has the IPAM plugin free
-the addresses, and removes the record. It also ends attachments whose addresses
-could not be freed earlier. It never touches the attachments of living pods.
+		Long: `End the attachments of this node whose pod no longer has a network namespace. Such
+a pod was killed without a CNI DEL, or the runtime lost track of it. For each
+attachment, gc returns the NIC to the host with its earlier settings, lets the IPAM
+plugin free the addresses, and removes the record. gc also ends attachments whose
+addresses could not be freed earlier. It never touches the attachments of living
+pods.
 
-Every ADD does the same before it begins. Use this command if no pod starts on the
-node, or to see why an attachment cannot be ended.
+Every ADD does the same before it begins. Use this command if no new pod starts on
+the node, or if you want to see why an attachment cannot be ended.
 
 The exit code is 1 if an attachment could not be ended. The last column has the
-reason. "busy" means that a plugin is working on the attachment.`,
+reason. "busy" means that a plugin is working on the attachment at this moment.`,
 		Example: `  railctl gc --dry-run
   railctl gc
   railctl gc -o json | jq -r '.[] | select(.outcome == "not ended") | .error'`,
@@ -64,8 +65,8 @@ func collect(cmd *cobra.Command, stateDir string, output *format, dryRun bool) e
 	return reportErrors(cmd.ErrOrStderr(), errs)
 }
 
-// plainLog returns a log for a person at a terminal: warnings, without the
-// time.
+// plainLog returns a logger for a person at a terminal. It prints only warnings and errors, without
+// the time.
 func plainLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{
 		Level: slog.LevelWarn,

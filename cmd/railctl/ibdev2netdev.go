@@ -24,22 +24,24 @@ func newIbdev2netdev(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ibdev2netdev [--pod NAMESPACE/NAME | --container ID | --netns PATH]",
 		Short: "Map RDMA devices to interfaces, on the host or in a pod",
-		Long: `Print a line for each port of an RDMA device that has an interface in the
-network namespace, in the form of NVIDIA's script of the same name:
+		Long: `Print a line for each port of an RDMA device that has an interface in the network
+namespace. The lines have the form of NVIDIA's script of the same name:
 
   mlx5_0 port 1 ==> net1 (Up)
 
-Without a flag it prints the host's ports. A pod needs no tools of its own. "Up"
-means that the interface is up and has a carrier.
+Without a flag, it prints the host's ports. For a pod, the pod's image needs no
+tools. "Up" means that the interface is up and has a carrier.
 
-The command asks the kernel, and does not compare names. It prints a line only if
-both ends are in the network namespace: in exclusive mode the RDMA device and the
-interface, in shared mode only the interface. An InfiniBand port has a line for its
-interface and for each of its children. A macvlan has no line, because the port
-belongs to its master. "railctl show" names the master.
+The command asks the kernel which interface belongs to which port, and does not
+compare names. It prints a line only if the interface is in the network namespace.
+In exclusive mode, the RDMA device must also be in this network namespace. An
+InfiniBand port has one line for its interface and one line for each child of the
+interface. A macvlan has no line, because the port belongs to the macvlan's master.
+"railctl show" names the master.
 
-The exit code is 1 if this kernel has no RDMA, or if something cannot be read. It
-is 0 if there are no lines; stderr then says so.`,
+The exit code is 1 if this kernel has no RDMA, or if something cannot be read. If
+there is no line to print, the exit code is 0, and a message on stderr says that
+there is none.`,
 		Example: `  railctl ibdev2netdev
   railctl ibdev2netdev --pod default/gpu-rdma-pod-1
   railctl ibdev2netdev --netns /run/netns/x`,
@@ -89,7 +91,7 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// pairShown is a line in JSON.
+// pairShown is one line of the output, in JSON.
 type pairShown struct {
 	Device string `json:"device"`
 	Port   uint32 `json:"port"`
@@ -97,7 +99,7 @@ type pairShown struct {
 	Up     bool   `json:"up"`
 }
 
-// what returns the namespace in the user's words.
+// what returns a text that names the network namespace as the user did.
 func (c *ibdev2netdev) what() string {
 	switch {
 	case c.holder != inventory.Holder{}:
@@ -108,7 +110,7 @@ func (c *ibdev2netdev) what() string {
 	return "the host netns"
 }
 
-// where opens the requested namespace.
+// where opens the network namespace that the user requested.
 func (c *ibdev2netdev) where() (*netns.Netns, error) {
 	switch {
 	case c.netns != "":

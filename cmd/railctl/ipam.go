@@ -14,28 +14,27 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/reconcile"
 )
 
-// clusterTime bounds a command, beyond a grace period: the client retries until
-// its context ends.
+// clusterTime is the time limit of a command, in addition to a grace period. It is needed because
+// the client retries until its context ends.
 const clusterTime = 5 * time.Minute
 
 func newIPAM(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "Inspect, check and clean up the address pools of the cluster",
-		Long: `Inspect, check and clean up whereabouts' address pools (IPPool) in the cluster. It
-runs anywhere with a kubeconfig, without root. On a node, "gc" also frees the
-addresses that the node's plugins could not free while the API server was
-unreachable.`,
+		Long: `Inspect, check and clean up whereabouts' address pools (IPPool) in the cluster.
+These commands run on any machine with a kubeconfig, without root. On a node, "gc"
+also frees addresses that the node's plugins could not free while the API server
+was unreachable.`,
 	}
 	cmd.AddCommand(newIPAMShow(), newIPAMExplain(), newIPAMCheck(), newIPAMGC(stateDir))
 	return cmd
 }
 
-// clusterCommand has the common flags of commands that use the cluster.
+// clusterCommand has the flags that all commands of "railctl ipam" share.
 type clusterCommand struct{ cluster.Flags }
 
-// begin opens the cluster. The context is for a command's time and its grace
-// period.
+// begin opens the cluster. The context ends after clusterTime and the grace period wait.
 func (c *clusterCommand) begin(cmd *cobra.Command, wait time.Duration) (context.Context, context.CancelFunc, *kube.Client, error) {
 	client, err := c.Open("railctl/" + version)
 	if err != nil {
@@ -56,20 +55,23 @@ func newIPAMGC(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "Free the addresses of pods that are gone, and repair incomplete pairs",
-		Long: `Free the addresses of pods that are gone: entries of IPPools together with their
-reservations, and reservations without an entry. Also create the reservations that
-entries lack, if other entries of the pool have reservations.
+		Long: `Free the addresses of pods that are gone. This removes entries of IPPools together
+with their reservations, and reservations without an entry. If some entries of a
+pool have reservations, the command also creates the reservations that other
+entries of the pool lack.
 
-It checks twice, the grace period apart, and checks each pod once more before it
-frees an address. A pod that exists keeps its addresses until its DEL, unless it has
-ended (Succeeded, Failed). With --grace 0s it checks once: use that only if no pod
-is about to be created again under the same name.
+It checks twice and waits for the grace period between the two checks. Before it
+frees an address, it checks the pod once more. A pod that exists keeps its
+addresses until its DEL, except if the pod has ended (Succeeded, Failed). With
+--grace 0s it checks only once. Use that only if no pod is about to be created
+again with the same name.
 
-Entries without podref, entries whose key is not an address, and entries whose
-holder is not a pod stay. "left alone" means that a person must decide.
+The command does not remove entries without podref, entries whose key is not an
+address, and entries whose holder is not a pod. The outcome "left alone" means that
+a person must decide.
 
-The exit code is 1 if something failed, or if something changed during the run and
-is left to the next run.`,
+The exit code is 1 if something failed, or if something changed during the run so
+that the next run must deal with it.`,
 		Example: `  railctl ipam gc --dry-run
   railctl ipam gc --grace 2m
   railctl ipam gc -o json | jq -r '.[] | select(.outcome == "freed") | .address'`,
@@ -77,7 +79,7 @@ is left to the next run.`,
 	}
 	output := addOutputFlag(cmd, "ipam gc")
 	addPoolFlags(cmd, &c.Flags)
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check once, and only print what would be freed if nothing changes in the grace period")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check once, and only print what would be freed if nothing changed during the grace period")
 	cmd.Flags().DurationVar(&grace, "grace", reconcile.DefaultGrace, "time between the two checks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel, client, err := c.begin(cmd, grace)

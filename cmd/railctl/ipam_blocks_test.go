@@ -107,7 +107,7 @@ POOL         RANGE        BLOCKSIZE  BLOCKS  CLAIMED  FREED  USED  NETWORKS     
 10.9.0.0-24  10.9.0.0/24  1     253   254   -         -
 
 `+divided, "show")
-	l.prints(`pool 10.0.0.0-26, blocks of 4 addresses; who holds an address is as published by the node's rail-agent
+	l.prints(`pool 10.0.0.0-26, blocks of 4 addresses; the holders of addresses are as the nodes' rail-agents have published them
 BLOCK         NODE   STATE    USED  PROBLEM
 10.0.0.4/30   node1  claimed  2     -
 10.0.0.8/30   node2  claimed  4     -
@@ -143,7 +143,7 @@ func (l *blockLab) explains() {
 	}
 	contains(l.t, "without --node", errOut, "network ns-blocks/rail gives each node blocks of its range; name a node with --node")
 	l.prints(`network ns-blocks/rail, pool 10.0.0.0-26: from 10.0.0.1 to 10.0.0.62
-  node node1 holds these blocks of 4 addresses; which are used is as published by its rail-agent
+  node node1 holds these blocks of 4 addresses; the numbers of used addresses are as its rail-agent has published them
     10.0.0.4/30: 2 used
     10.0.0.36/30: 1 used, revoked: the Node is gone, or was rebooted and has not taken the block again
   10.0.0.4: held by default/pod-0
@@ -151,7 +151,7 @@ func (l *blockLab) explains() {
   10.0.0.6: free, comes next
 `, "explain", l.ns+"/rail", "--node", "node1")
 	l.prints(`network ns-blocks/rail, pool 10.0.0.0-26: from 10.0.0.1 to 10.0.0.62
-  node node2 holds these blocks of 4 addresses; which are used is as published by its rail-agent
+  node node2 holds these blocks of 4 addresses; the numbers of used addresses are as its rail-agent has published them
     10.0.0.8/30: 4 used
   10.0.0.8: held by default/pod-3
   10.0.0.9: held by default/pod-4

@@ -13,17 +13,18 @@ func newIPAMCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the address ranges of all networks against each other and the pools",
-		Long: `Check the ranges of all NetworkAttachmentDefinitions that use whereabouts:
+		Long: `Check the ranges of all NetworkAttachmentDefinitions that use whereabouts. It
+reports:
 
   ranges that overlap without enable_overlapping_ranges (duplicate addresses);
-  a gateway that a pod holds, or that another network of the pool hands out;
+  gateways that a pod holds, or that another network of the same pool can assign;
   ranges with more addresses than one IPPool can hold, without blocks or node slices;
-  node slices that do not exist, or that a node lacks;
-  networks of one range that differ in block_size, or in having it;
-  ranges that have no more blocks than the cluster has nodes;
+  node slices that do not exist, and nodes without a node slice;
+  networks with the same range of which one has another block_size, or none;
+  ranges with at most as many blocks as the cluster has nodes;
   configurations that cannot work.
 
-The exit code is 1 if there is an error. Warnings alone leave it 0.`,
+The exit code is 1 if there is an error. If there are only warnings, it is 0.`,
 		Args: cobra.NoArgs,
 	}
 	output := addOutputFlag(cmd, "ipam check")

@@ -16,24 +16,25 @@ func newIPAMExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain NAMESPACE/NAD | FILE",
 		Short: "Show which address a network would assign next, and why",
-		Long: `Show which address of each range the next new pod of a network would get, and why no
-lower address is free: it is excluded, a gateway, held by a pod, or reserved by
-another pool of the same address space. The network is a
-NetworkAttachmentDefinition, or a file with a CNI configuration (list).
+		Long: `For each range of a network, show which address the next new pod would get, and why
+no lower address is free. An address is not free if it is excluded, is a gateway,
+is held by a pod, or is reserved by another pool of the same address space. Name
+the network by its NetworkAttachmentDefinition, or by a file with a CNI
+configuration or list.
 
-A pod that holds an address of the pool gets the same address again. ADDs that run
-at the same time may get higher addresses.
+A pod that already holds an address of the pool gets the same address again. If
+several ADDs run at the same time, some of them get higher addresses.
 
-For a network with block_size, it lists the blocks that the node holds, and looks
-for the address in them. Only the node knows for certain which addresses are free;
-its rail-agent publishes them some seconds later.`,
+If the network has block_size, the command lists the blocks that the node holds,
+and looks for the next address in these blocks. Only the node knows for certain
+which addresses are free. Its rail-agent publishes them some seconds later.`,
 		Example: `  railctl ipam explain default/roce-net-1
   railctl ipam explain ./10-rail.conflist --node node1`,
 		Args: one("a network or its file"),
 	}
 	output := addOutputFlag(cmd, "ipam explain")
 	addPoolFlags(cmd, &c.Flags)
-	cmd.Flags().StringVar(&node, "node", "", "the node, for a network with node_slice_size or block_size")
+	cmd.Flags().StringVar(&node, "node", "", "node of the new pod; needed if the network has node_slice_size or block_size")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)
 		if err != nil {
@@ -65,7 +66,7 @@ func printExplanations(cmd *cobra.Command, output *format, list []report.Explana
 		const most = 20
 		for i, s := range x.Steps {
 			if i == most && len(x.Steps) > most {
-				fmt.Fprintf(out, "  … and %d more; -o json has all\n", len(x.Steps)-most)
+				fmt.Fprintf(out, "  … and %d more; -o json lists all\n", len(x.Steps)-most)
 				break
 			}
 			block := s.From.String()
@@ -88,7 +89,7 @@ func printExplanations(cmd *cobra.Command, output *format, list []report.Explana
 	return reportErrors(cmd.ErrOrStderr(), errs)
 }
 
-// printBlocksOf prints the blocks of the node, if the network has blocks.
+// printBlocksOf prints the blocks that the node holds, if the network has blocks.
 func printBlocksOf(out io.Writer, x *report.Explanation) {
 	switch {
 	case x.Node == "":
@@ -97,7 +98,7 @@ func printBlocksOf(out io.Writer, x *report.Explanation) {
 		fmt.Fprintf(out, "  node %s holds no block\n", x.Node)
 		return
 	}
-	fmt.Fprintf(out, "  node %s holds these blocks of %d addresses; which are used is as published by its rail-agent\n", x.Node, x.BlockSize)
+	fmt.Fprintf(out, "  node %s holds these blocks of %d addresses; the numbers of used addresses are as its rail-agent has published them\n", x.Node, x.BlockSize)
 	for _, b := range x.Blocks {
 		fmt.Fprintf(out, "    %s: %d used", b.Range, b.Used)
 		if why := b.Problem(); why != "" {

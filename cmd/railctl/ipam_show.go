@@ -17,23 +17,26 @@ func newIPAMShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [POOL | NAMESPACE/NETWORK]",
 		Short: "List the address pools of the cluster, or who holds the addresses of one",
-		Long: `List the IPPools of the cluster: how many addresses are used, which networks
-(NetworkAttachmentDefinitions) name the pool, and problems: an entry without its
-reservation (or with the reservation of another pod), a gateway that a pod holds,
-keys that are not addresses. With a pool's name or range, list its holders; with
-the name of a network, those of all its pools.
+		Long: `List the IPPools of the cluster. For each pool, show how many addresses are used,
+which networks (NetworkAttachmentDefinitions) name the pool, and the pool's
+problems. Problems are an entry without its reservation or with the reservation of
+another pod, a gateway that a pod holds, and a key that is not an address. With the
+name or the range of a pool, list who holds the pool's addresses. With the name of
+a network, list this for all pools of the network.
 
-FREE and SIZE count the addresses of the whole network, without the first and the
-last. "railctl ipam explain" also considers what a configuration leaves out.
+FREE and SIZE count all addresses of the pool's range except the first and the
+last. They ignore that a configuration may exclude addresses. "railctl ipam
+explain" takes that into account.
 
-Pools that are divided into blocks (block_size) have a separate table. BLOCKS is the
-number of blocks in the whole network, CLAIMED the number that nodes hold, and FREED
-the number that were held and are free now. The other blocks were never claimed.
-If such a pool is named, list its blocks: which node holds each block, and
-which pods have its addresses. Only the node knows the latter for certain; its
-rail-agent publishes it some seconds later.
+Pools that are divided into blocks (block_size) have a separate table. BLOCKS is
+the number of blocks in the whole range. CLAIMED is the number of blocks that nodes
+hold. FREED is the number of blocks that were held earlier and are free now. The
+other blocks were never claimed. If you name such a pool, the command lists its
+blocks, the node that holds each block, and the pods that have addresses of the
+block. Only the node knows for certain which pods these are. Its rail-agent
+publishes them some seconds later.
 
-The exit code is 1 if something cannot be read. The rest is shown.`,
+If something cannot be read, the rest is shown, and the exit code is 1.`,
 		Example: `  railctl ipam show
   railctl ipam show 172.31.1.0/24
   railctl ipam show default/roce
@@ -71,7 +74,7 @@ func printPools(cmd *cobra.Command, output *format, views []*report.Pool) error 
 		return output.print(out, views, nil)
 	}
 	if len(views) == 0 {
-		fmt.Fprintln(out, "no pools: nobody has got an address of this cluster yet")
+		fmt.Fprintln(out, "no pools: no pod of this cluster has got an address yet")
 		return nil
 	}
 	rows := [][]string{{"POOL", "RANGE", "USED", "FREE", "SIZE", "NETWORKS", "PROBLEMS"}}
@@ -94,7 +97,7 @@ func printPools(cmd *cobra.Command, output *format, views []*report.Pool) error 
 	return output.print(out, nil, divided)
 }
 
-// problemsOf returns a pool's problems for a table.
+// problemsOf returns a pool's problems as the text of a table's cell.
 func problemsOf(v *report.Pool) string {
 	switch n := len(v.Problems); n {
 	case 0:
@@ -130,7 +133,7 @@ func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name
 	if *output != asTable || len(divided) == 0 {
 		return output.print(out, wanted, rows)
 	}
-	if len(rows) > 1 { // of another address space
+	if len(rows) > 1 { // the pool has another address space
 		if err := output.print(out, nil, rows); err != nil {
 			return err
 		}
@@ -150,7 +153,7 @@ func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name
 // printBlocks prints the blocks of a pool and who holds their addresses, as tables.
 func printBlocks(out io.Writer, v *report.Pool) error {
 	table := asTable
-	fmt.Fprintf(forPeople{out}, "pool %s, blocks of %d addresses; who holds an address is as published by the node's rail-agent\n", v.Name, v.Divided.BlockSize)
+	fmt.Fprintf(forPeople{out}, "pool %s, blocks of %d addresses; the holders of addresses are as the nodes' rail-agents have published them\n", v.Name, v.Divided.BlockSize)
 	rows := [][]string{{"BLOCK", "NODE", "STATE", "USED", "PROBLEM"}}
 	for _, b := range v.Divided.Blocks {
 		rows = append(rows, []string{b.Range.String(), b.Node, b.State, strconv.Itoa(b.Used), b.Problem()})

@@ -23,15 +23,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// kubectlFlags are kubectl's flags about which cluster, as which user.
+// kubectlFlags are the flags of kubectl that choose the cluster and the user.
 type kubectlFlags struct{ context, cluster string }
 
-// silentTries bounds the tries while a server has not answered yet.
+// silentTries is the maximum number of tries while the server has never answered.
 const silentTries = 3
 
 const kubeconfigHelp = "kubeconfig file (default: the merged files of $KUBECONFIG, or ~/.kube/config"
 
-// addClusterFlags adds the flags by which a command finds the API server, as kubectl does.
+// addClusterFlags adds the flags with which a command finds the API server in the same way as
+// kubectl.
 func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	k := &kubectlFlags{}
 	flags := cmd.Flags()
@@ -41,24 +42,24 @@ func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	}
 	flags.StringVar(&f.Kubeconfig, "kubeconfig", "", help+", or a pod's service account)")
 	flags.StringVar(&k.context, "context", "", "context of the kubeconfig (default: its current context)")
-	if flags.Lookup("cluster") == nil { // "doctor collect" has another flag of this name
+	if flags.Lookup("cluster") == nil { // "doctor collect" has a different flag with this name
 		flags.StringVar(&k.cluster, "cluster", "", "cluster of the kubeconfig (default: the context's cluster)")
 	}
-	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "how long one request may take (default: 10s)")
+	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "time limit of one request (default: 10s)")
 	f.Find, f.Access.SilentTries = k.find, silentTries
 	f.Access.Waiting = func(server string) {
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s: waiting for %s, which does not answer\n", program, cell.Printable(server))
 	}
 }
 
-// addPoolFlags also adds the namespace of the address pools.
+// addPoolFlags adds the same flags, and the flag for the namespace of the address pools.
 func addPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
 	addClusterFlags(cmd, f)
 	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 }
 
 // find returns the kubeconfig files that kubectl would read, and a function that reads the access
-// from them.
+// to the cluster from these files.
 func (k *kubectlFlags) find(flag string) (files []string, load func() (*kube.Access, error), err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = flag
@@ -85,8 +86,9 @@ func (k *kubectlFlags) find(flag string) (files []string, load func() (*kube.Acc
 	return files, func() (*kube.Access, error) { return k.access(rules) }, nil
 }
 
-// access returns what the kubeconfig means to kubectl, with the context and the cluster of the
-// flags. client-go runs the program that it may name for credentials.
+// access returns the access to the cluster that kubectl would get from the kubeconfig, with the
+// context and the cluster of the flags. If the kubeconfig names a program for credentials,
+// client-go runs this program.
 func (k *kubectlFlags) access(rules *clientcmd.ClientConfigLoadingRules) (*kube.Access, error) {
 	config, err := k.merged(rules)
 	if err != nil {
@@ -107,7 +109,8 @@ func (k *kubectlFlags) access(rules *clientcmd.ClientConfigLoadingRules) (*kube.
 	return a, err
 }
 
-// merged returns the files as one, with the current context and its cluster and user alone.
+// merged returns the kubeconfig files as one config that has only the current context, its cluster
+// and its user.
 func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) (*api.Config, error) {
 	config, err := rules.Load()
 	if err != nil {
@@ -115,7 +118,7 @@ func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) (*api.C
 	}
 	if k.context != "" {
 		if config.Contexts[k.context] == nil {
-			return nil, fmt.Errorf("it has no context %q, but %s", k.context, keysOf(config.Contexts))
+			return nil, fmt.Errorf("there is no context %q; the contexts are %s", k.context, keysOf(config.Contexts))
 		}
 		config.CurrentContext = k.context
 	}
@@ -124,14 +127,14 @@ func (k *kubectlFlags) merged(rules *clientcmd.ClientConfigLoadingRules) (*api.C
 	}
 	if current := config.Contexts[config.CurrentContext]; k.cluster != "" && current != nil {
 		if config.Clusters[k.cluster] == nil {
-			return nil, fmt.Errorf("it has no cluster %q, but %s", k.cluster, keysOf(config.Clusters))
+			return nil, fmt.Errorf("there is no cluster %q; the clusters are %s", k.cluster, keysOf(config.Clusters))
 		}
 		current.Cluster = k.cluster
 	}
 	return config, api.MinifyConfig(config)
 }
 
-// keysOf returns the keys of a map for a sentence.
+// keysOf returns the keys of a map as a text for a sentence.
 func keysOf[V any](m map[string]V) string {
 	if len(m) == 0 {
 		return "none"

@@ -16,8 +16,8 @@ import (
 // version is set by the linker.
 var version = "unknown"
 
-// The process's first thread must never be parked in another namespace: that
-// would keep the namespace alive.
+// The process's first thread must never enter another namespace and stay there, because that would
+// keep the namespace alive.
 func init() { runtime.LockOSThread() }
 
 func main() {
@@ -25,7 +25,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// errReported is returned by a command that has printed its errors itself.
+// errReported is the error of a command that has already printed its errors.
 var errReported = errors.New("said already")
 
 // run runs railctl with its arguments. It returns the exit code.
@@ -54,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-// extra are commands that only a build with tags has.
+// extra are commands that exist only in builds with certain tags.
 var extra []func(root *cobra.Command) *cobra.Command
 
 func newRoot() *cobra.Command {
@@ -63,8 +63,8 @@ func newRoot() *cobra.Command {
 		Short: "Inspect and clean up what rail-cni has lent on this node",
 		Long: `railctl shows which pods of this node hold which NICs and RDMA devices, ends
 attachments whose pod is gone, and sets the RDMA mode. Run it as root on the node,
-in the host's network namespace. (In a debug pod: hostNetwork: true, and the host's
-/run mounted.)`,
+in the host's network namespace. (A debug pod needs hostNetwork: true, and the
+host's /run must be mounted.)`,
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -72,7 +72,7 @@ in the host's network namespace. (In a debug pod: hostNetwork: true, and the hos
 	}
 	var stateDir string
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", nodefile.DefaultStateDir,
-		`state directory of the plugins, the "stateDir" of their configuration`)
+		`state directory of the plugins ("stateDir" in their configuration)`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
 	for _, of := range []func(*string) *cobra.Command{newShow, newNICs, newTopology, newPod, newEnv, newIbdev2netdev} {
 		root.AddCommand(ofNode(of(&stateDir), nil))
@@ -87,17 +87,17 @@ in the host's network namespace. (In a debug pod: hostNetwork: true, and the hos
 	return root
 }
 
-// requireRoot returns an error with the cure, because the kernel's error about
-// a namespace or a file does not name it.
+// requireRoot returns an error if the user is not root. It checks this early, because the kernel's
+// errors about namespaces and files do not name the cure.
 func requireRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("it needs root, to read the node's state and network namespaces; run railctl as root on the node, or from elsewhere with --node if the command has it")
+		return errors.New("this command needs root to read the node's state and network namespaces; run railctl as root on the node, or on another machine with --node if the command has this flag")
 	}
 	return nil
 }
 
-// reportErrors prints errors that did not keep a command from doing the rest, and
-// returns the error that makes it exit with 1.
+// reportErrors prints the errors of a command that could do only a part of its work. If there are
+// any, it returns an error that makes railctl exit with 1.
 func reportErrors(stderr io.Writer, errs []error) error {
 	for _, err := range errs {
 		fmt.Fprintf(forPeople{stderr}, "%s: %v\n", program, err)

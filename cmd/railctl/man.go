@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// This file is not part of the released railctl: "go run -tags man ./cmd/railctl man DIR" of
-// scripts/package.sh writes the manual pages with it.
+// This file is not part of the released railctl. scripts/package.sh uses it to write the manual
+// pages, by "go run -tags man ./cmd/railctl man DIR".
 
 func init() {
 	extra = append(extra, func(root *cobra.Command) *cobra.Command {
@@ -18,8 +18,8 @@ func init() {
 			Hidden: true,
 			Args:   cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
-				root.DisableAutoGenTag = true // it has the time of day
-				// The date is that of SOURCE_DATE_EPOCH.
+				root.DisableAutoGenTag = true // the generated tag would contain the time of day
+				// The date of the pages is SOURCE_DATE_EPOCH.
 				header := &doc.GenManHeader{Section: "1", Source: "rail-cni " + version, Manual: "rail-cni"}
 				return doc.GenManTree(root, header, args[0])
 			},

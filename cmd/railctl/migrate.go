@@ -21,7 +21,7 @@ func newMigrate(stateDir *string) *cobra.Command {
 	return cmd
 }
 
-// kubeletDir exists on a node only.
+// kubeletDir is a directory that exists only on a node.
 const kubeletDir = "/var/lib/kubelet"
 
 func newMigrateDevices(stateDir *string) *cobra.Command {
@@ -30,21 +30,22 @@ func newMigrateDevices(stateDir *string) *cobra.Command {
 		Use:   "devices [-f FILE]",
 		Short: "Print another device plugin's configuration as resources of the node file",
 		Long: `Read the configuration of k8s-rdma-shared-dev-plugin (ConfigMap rdma-devices) or of
-sriov-network-device-plugin, as a manifest or as its bare JSON. Print the key
-"resources" of the node file with the same resources and selectors, and the steps of
-the switch. The key configList or resourceList shows which of the two plugins the
-configuration is for.
+sriov-network-device-plugin. The input is the manifest of the ConfigMap or only the
+JSON in it. Print the key "resources" of the node file with the same resources and
+selectors, and the steps to switch over. The command recognizes the plugin by the
+key configList or resourceList.
 
-If a resource has a key that rail-cni does not support, the error names the resource
-and the key, and nothing is printed. If you run the command as root on a node, it
-also tries the selectors on the NICs of the node, lent or not: a selector that
-matches none is a warning on stderr. The command changes nothing.`,
+If a resource has a key that rail-cni does not support, nothing is printed, and the
+error names the resource and the key. If you run the command as root on a node, it
+also tries the selectors on all NICs of the node, including lent NICs. If a
+selector matches no NIC, it prints a warning on stderr. The command changes
+nothing.`,
 		Example: `  kubectl -n kube-system get configmap rdma-devices -o yaml | railctl migrate devices
   railctl migrate devices -f config.json`,
 		Args: cobra.NoArgs,
 	}
 	cmd.Flags().StringVarP(&file, "filename", "f", "-", `file with the ConfigMap or the JSON, "-" for stdin`)
-	cmd.Flags().StringVar(&key, "key", "", "key of the ConfigMap, if several have a configuration")
+	cmd.Flags().StringVar(&key, "key", "", "key of the ConfigMap; needed if several keys have a configuration")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		text, err := readInput(cmd.InOrStdin(), file)
 		if err != nil {
@@ -73,7 +74,8 @@ matches none is a warning on stderr. The command changes nothing.`,
 	return cmd
 }
 
-// maxInput bounds what is read. An object of the API server has less than 1.5 MiB.
+// maxInput is the maximum size of the input, in bytes. An object of the API server has less than
+// 1.5 MiB.
 const maxInput = 4 << 20
 
 // readInput reads the file with this name, or stdin.

@@ -39,30 +39,30 @@ func newMode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mode [shared|exclusive]",
 		Short: "Show the RDMA mode of this node, or set it now and at boot",
-		Long: `Without an argument, show the RDMA mode of the running kernel, and the mode that
-the node boots with.
+		Long: `Without an argument, show the RDMA mode of the running kernel and the mode with
+which the node boots.
 
 shared (the kernel's default): every network namespace sees and can open every RDMA
-device. A NIC is lent without its RDMA device. The pod uses the device through the
-NIC's address, which becomes a GID.
+device. A NIC is lent without its RDMA device. The pod uses the RDMA device through
+the NIC's address, which becomes a GID.
 
-exclusive: an RDMA device is in one network namespace, and can be used only
-there. host-device lends it together with its NIC. Pods that share a NIC by
+exclusive: an RDMA device is in one network namespace, and can be used only there.
+host-device lends the RDMA device together with its NIC. Pods that share a NIC by
 macvlan have no RDMA in this mode.
 
-With an argument, set the mode: at boot, in ` + bootmode.File + `,
-and at once. The kernel changes the mode only while there is no network namespace
-except the initial one: on a node with pods you must reboot. An initramfs that loads
-the RDMA core has a copy of the file, and must be rebuilt. The kernel argument
-ib_core.netns_mode=0 (exclusive) or 1 (shared) has the same effect as the file. If
-/etc is read-only, only the argument works, and the error says where to set it on
-this system.
+With an argument, set the mode for the next boot, in ` + bootmode.File + `,
+and set it in the running kernel. The kernel changes its mode only while there is
+no network namespace except the initial one. So on a node with pods you must
+reboot. If the initramfs loads the RDMA core, it has its own copy of the file, so
+rebuild the initramfs. The kernel argument ib_core.netns_mode=0 (exclusive) or 1
+(shared) has the same effect as the file. If /etc is read-only, only the kernel
+argument works, and the error says where to set it on this system.
 
-In exclusive mode k8s-rdma-shared-dev-plugin does not start. If that plugin serves
-this node, setting exclusive mode prints a warning.
+In exclusive mode, k8s-rdma-shared-dev-plugin does not start. If that plugin serves
+this node, the command prints a warning when it sets exclusive mode.
 
-The exit code is 1 if one of the settings could not be made. The others are kept,
-and stdout names them.`,
+The exit code is 1 if one of the two settings could not be made. The other setting
+is kept, and stdout names it.`,
 		Example: `  railctl rdma mode
   railctl rdma mode exclusive --persist-only && reboot
   railctl rdma mode -o json | jq -r .mode`,
@@ -79,8 +79,8 @@ and stdout names them.`,
 	}
 	m.format = addOutputFlag(cmd, "rdma mode")
 	cmd.Flags().BoolVar(&m.nowOnly, "now-only", false, "set only the mode of the running kernel")
-	cmd.Flags().BoolVar(&m.persistOnly, "persist-only", false, "set only the mode that the node boots with")
-	cmd.Flags().StringVar(&m.boot.Root, "root", "/", "where the node's root file system is mounted, in a debug pod")
+	cmd.Flags().BoolVar(&m.persistOnly, "persist-only", false, "set only the mode with which the node boots")
+	cmd.Flags().StringVar(&m.boot.Root, "root", "/", "directory in which the node's root file system is mounted (for a debug pod)")
 	cmd.MarkFlagsMutuallyExclusive("now-only", "persist-only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		m.out, m.log = cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -97,13 +97,13 @@ and stdout names them.`,
 
 // modeShown is what "railctl rdma mode -o json" prints.
 type modeShown struct {
-	Mode     rdma.Mode  `json:"mode"` // of the running kernel, empty without an RDMA core
+	Mode     rdma.Mode  `json:"mode"` // the mode of the running kernel; empty if the kernel has no RDMA core
 	AtBoot   rdma.Mode  `json:"atBoot"`
-	BuiltIn  bool       `json:"builtIn"` // ib_core is not a module
+	BuiltIn  bool       `json:"builtIn"` // true if ib_core is built into the kernel
 	Settings []whereSet `json:"settings"`
 }
 
-// whereSet is a place that sets the mode at boot.
+// whereSet is one place that sets the mode at boot.
 type whereSet struct {
 	Where string    `json:"where"`
 	Value string    `json:"value"` // of netns_mode
@@ -139,15 +139,15 @@ func (m *modeRun) show() error {
 	return nil
 }
 
-// meaning explains a mode.
+// meaning returns a text that explains a mode.
 func meaning(m rdma.Mode) string {
 	if m == rdma.Exclusive {
-		return "each RDMA device is in one network namespace; it is lent with its NIC, and macvlan pods have no RDMA"
+		return "each RDMA device is in one network namespace; the device is lent with its NIC, and macvlan pods have no RDMA"
 	}
-	return "every network namespace can use every RDMA device; a NIC is lent without it, and works by its GIDs"
+	return "every network namespace can use every RDMA device; a NIC is lent without its device, and the pod uses the device by its GIDs"
 }
 
-// atBoot explains the mode at boot.
+// atBoot returns a text that explains the mode at boot.
 func atBoot(boot bootmode.State) string {
 	n := len(boot.Settings)
 	if n == 0 && boot.BuiltIn {
@@ -160,7 +160,7 @@ func atBoot(boot bootmode.State) string {
 	text := fmt.Sprintf("%s, by %s (netns_mode=%s)", boot.Mode, last.Where(), last.Value)
 	if boot.Mode == "" {
 		text = "ib_core will not load: netns_mode is 0 (exclusive) or 1 (shared)"
-		n++ // list them all
+		n++ // list all settings, including the last
 	}
 	for _, s := range boot.Settings[:n-1] {
 		text += fmt.Sprintf("\n          %s says netns_mode=%s", s.Where(), s.Value)
@@ -171,8 +171,8 @@ func atBoot(boot bootmode.State) string {
 	return text
 }
 
-// set sets the mode, and prints to stdout what was done. It returns errors for
-// the rest.
+// set sets the mode, and prints to stdout what it has done. It returns an error for each setting
+// that it could not make.
 func (m *modeRun) set(mode rdma.Mode) []error {
 	c := m.boot.Change(mode, !m.nowOnly, !m.persistOnly)
 	if mode == rdma.Exclusive {
@@ -189,15 +189,15 @@ func (m *modeRun) set(mode rdma.Mode) []error {
 	case c.Now:
 		fmt.Fprintf(m.out, "The mode is %s now.\n", mode)
 	case c.NotLoaded:
-		fmt.Fprintln(m.out, "The RDMA core (module ib_core) is not loaded: it will have this mode when it is.")
+		fmt.Fprintln(m.out, "The RDMA core (module ib_core) is not loaded. It will have this mode when it is loaded.")
 	case c.NowErr != nil:
 		errs = append(errs, notNow(c.NowErr, mode, c.AtBoot))
 	}
 	return errs
 }
 
-// warnOfSharedPlugin prints a warning if k8s-rdma-shared-dev-plugin serves the
-// node: pods that ask for its resources do not start in exclusive mode.
+// warnOfSharedPlugin prints a warning if k8s-rdma-shared-dev-plugin serves the node, because pods
+// that ask for its resources do not start in exclusive mode.
 func (m *modeRun) warnOfSharedPlugin() {
 	found, err := inventory.SharedDevicePlugin(m.boot.Root)
 	if err != nil {
@@ -209,8 +209,8 @@ func (m *modeRun) warnOfSharedPlugin() {
 	}
 }
 
-// printBootMode prints that the node boots with the mode, and the steps left to
-// the user.
+// printBootMode prints that the node boots with the mode, and the steps that the user still has to
+// do.
 func (m *modeRun) printBootMode(mode rdma.Mode, written bool) {
 	argument := m.boot.ByArgument(mode)
 	switch {
@@ -234,8 +234,7 @@ func (m *modeRun) printBootMode(mode rdma.Mode, written bool) {
 	fmt.Fprintf(m.out, "The kernel argument %s has the same effect, without a file and an initramfs.\n", rdma.Argument(mode))
 }
 
-// notNow returns the reason why the running kernel keeps its mode, and the
-// cure.
+// notNow returns an error with the reason why the running kernel keeps its mode, and with the cure.
 func notNow(err error, mode rdma.Mode, persisted bool) error {
 	if !errors.Is(err, rdma.ErrOtherNetns) {
 		return err

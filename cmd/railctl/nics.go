@@ -19,32 +19,32 @@ func newNICs(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nics",
 		Short: "List the NICs of this node, lent or not, with their RDMA devices and nearest GPUs",
-		Long: `List the NICs of this node that have a parent device: those on the host, and those
-that are lent, with the pod that has them.
+		Long: `List the NICs of this node that have a parent device. The list contains NICs on the
+host and NICs that are lent. For a lent NIC it shows the pod that has the NIC.
 
-LINK is "up" if the interface is up and has a carrier, otherwise "down", and "-" if
-it cannot be read. RDMA is the device and port of the interface, and STATE that
-port's state. HOLDER is the pod that has the NIC, or the number of child interfaces
-on it. GPU is the distance of the nearest GPU, in the abbreviations of nvidia-smi,
-and the GPU:
+LINK is "up" if the interface is up and has a carrier, "-" if this cannot be read,
+and otherwise "down". RDMA is the RDMA device and port of the interface. STATE is
+the state of this port. HOLDER is the pod that has the NIC, or the number of child
+interfaces on the NIC. GPU is the nearest GPU with its distance, in the
+abbreviations of nvidia-smi:
 
-  PIX   at most one PCIe switch is between them
-  PXB   several switches
+  PIX   between NIC and GPU is at most one PCIe switch
+  PXB   several PCIe switches
   PHB   the host bridge, usually in the CPU
   NODE  several host bridges of one NUMA node
   SYS   the link between NUMA nodes
 
-RAIL is the number of the NIC's rail, by the node file. With -o wide the table also
-has the model (the PCI IDs if the name of the model is unknown), the MAC, the MTU,
-the firmware, the resources that offer the NIC, and all GPUs at the smallest
-distance. A function with a userspace driver has no interface and no name.
+RAIL is the number of the NIC's rail in the node file. With -o wide, the table also
+has the model, the MAC, the MTU, the firmware, the resources that offer the NIC,
+and all GPUs at the smallest distance. If the name of the model is unknown, its PCI
+IDs are shown. A function with a userspace driver has no interface and no name.
 
-Problems with the rails and resources of the node file are printed on stderr: a
-selector that matches no NIC, for example. They do not change the exit code.
+Problems with the rails and resources of the node file, for example a selector that
+matches no NIC, are printed on stderr. They do not change the exit code.
 
-The list has the NICs of railctl's own network namespace, those lent from it, and
-the functions without an interface. If something cannot be read, the error is
-printed on stderr, the rest is listed, and the exit code is 1.`,
+The list has the NICs in railctl's own network namespace, the NICs that were lent
+from this namespace, and the functions without an interface. If something cannot be
+read, the error is printed on stderr, the rest is listed, and the exit code is 1.`,
 		Example: `  railctl nics -o wide
   railctl nics -o json | jq -r '.[] | select(.lent == null) | .pci'
   railctl nics -o json | jq -r '.[] | "\(.name) \(.gpus[0].uuid // .gpus[0].pci)"'`,
@@ -68,7 +68,7 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
 			list.Errors = append(list.Errors, err)
 		}
 		if len(list.NICs) == 0 && *format == asTable {
-			fmt.Fprintln(cmd.OutOrStdout(), "no NICs: no interface of this network namespace has a device, and none is lent")
+			fmt.Fprintln(cmd.OutOrStdout(), "no NICs: no interface in this network namespace has a parent device, and no NIC is lent")
 		} else if err := format.print(cmd.OutOrStdout(), list.NICs, nicRows(list.NICs, pools, wide)); err != nil {
 			return err
 		}
@@ -80,7 +80,7 @@ printed on stderr, the rest is listed, and the exit code is 1.`,
 	return cmd
 }
 
-// problemLine returns a problem of the node file for stderr.
+// problemLine returns a problem with the node file as a line for stderr.
 func problemLine(p resource.Problem) string {
 	if p.Resource == "" {
 		return fmt.Sprintf("%s: %s: %s", program, p.Reason, cell.Printable(p.Message))
@@ -108,7 +108,7 @@ func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string 
 	return rows
 }
 
-// resourceCell returns the resources that the NIC is in. A subfunction is in none.
+// resourceCell returns the resources that offer the NIC. No resource offers a subfunction.
 func resourceCell(n *inventory.NIC, pools []resource.Pool) string {
 	var names []string
 	for _, p := range pools {
@@ -119,7 +119,8 @@ func resourceCell(n *inventory.NIC, pools []resource.Pool) string {
 	return cell.List(names)
 }
 
-// gpuCell returns the nearest GPU, or all at its distance.
+// gpuCell returns the nearest GPU. With all, it returns all GPUs at the same distance as the
+// nearest.
 func gpuCell(n *inventory.NIC, all bool) string {
 	var nearest []string
 	for _, g := range n.GPUs {
@@ -133,7 +134,7 @@ func gpuCell(n *inventory.NIC, all bool) string {
 	return n.GPUs[0].Distance.String() + " " + strings.Join(nearest, ",")
 }
 
-// mtuCell returns the MTU, "" if it is not known.
+// mtuCell returns the MTU as text. It returns "" if the MTU is not known.
 func mtuCell(mtu int) string {
 	if mtu == 0 {
 		return ""

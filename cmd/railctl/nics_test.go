@@ -71,7 +71,7 @@ func TestNICsTellsOfAResourceThatSelectsNothing(t *testing.T) {
 			}
 		}
 	}
-	if _, errOut, code := l.railctl("nics", "-o", "narrow"); code != 1 || !strings.Contains(errOut, "it is one of table, wide, json, yaml") {
+	if _, errOut, code := l.railctl("nics", "-o", "narrow"); code != 1 || !strings.Contains(errOut, "it must be one of table, wide, json, yaml") {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
 }

@@ -17,23 +17,23 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// nodeFlags are the flags of a command about one node, which can run in the pod of rail-agent on
-// another node.
+// nodeFlags are the flags of a command about one node. With these flags the command can run in the
+// pod of rail-agent on another node.
 type nodeFlags struct {
 	*cluster.Flags
 	node, agents string
 }
 
-// ofNode adds the flag --node to a command about one node: its RunE then runs the same railctl
-// command in the agent's pod of that node. f has the command's flags about the cluster, nil if it
-// has none.
+// ofNode adds the flag --node to a command about one node. If the user sets the flag, the command's
+// RunE runs the same railctl command in the agent's pod on that node. f has the command's flags
+// about the cluster, or is nil if the command has none.
 func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 	if f == nil {
 		f = &cluster.Flags{WithoutPlugins: true}
 		addClusterFlags(cmd, f)
 	}
 	n := &nodeFlags{Flags: f}
-	cmd.Flags().StringVar(&n.node, "node", "", "run it in the pod of rail-agent on this node of the cluster, through the API server")
+	cmd.Flags().StringVar(&n.node, "node", "", "run the command in rail-agent's pod on this node of the cluster, through the API server")
 	cmd.Flags().StringVar(&n.agents, "agent-namespace", defaultAgentNamespace, "with --node: namespace of rail-agent's pods")
 	here := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -49,8 +49,8 @@ func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 	return cmd
 }
 
-// The flags that are not passed on: those about the way to the node, and those with files of this
-// machine, except a file on stdout.
+// These flags are not passed on to the node. flagsHere say how to reach the node. fileFlags name
+// files on this machine. They are allowed only if the file is stdout.
 var (
 	flagsHere = []string{"node", "agent-namespace", "kubeconfig", "context", "cluster", "request-timeout"}
 	fileFlags = []string{"facts", "svg"}
@@ -89,22 +89,24 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string) error {
 		if exit.Code >= exitNotRun || !out.any && !errOut.any {
 			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "%s: %v\n", program, err)
 		}
-		return exitCode(exit.Code) // it has printed why
+		return exitCode(exit.Code) // the program on the node has printed the reason
 	}
 	return err
 }
 
-// exitNotRun is the least exit code of a program that a runtime could not run, or a signal ended.
+// exitNotRun is the smallest exit code that means that the runtime could not run the program, or
+// that a signal ended the program.
 const exitNotRun = 126
 
-// passed passes on what a program on the node prints, in whole characters.
+// passed passes on the output of a program on the node. It never splits a character.
 type passed struct {
 	to   io.Writer
-	any  bool   // it has printed something
-	rest []byte // the begin of a character
+	any  bool   // true if the program has printed something
+	rest []byte // the beginning of a character that is not complete yet
 }
 
-// Write writes p except the begin of a character at its end.
+// Write writes p. If p ends in the middle of a character, Write keeps the beginning of this
+// character for the next call.
 func (w *passed) Write(p []byte) (int, error) {
 	w.any = w.any || len(p) > 0
 	text := append(w.rest, p...)
@@ -122,14 +124,14 @@ func (w *passed) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
-// end writes what is left of a character that does not end.
+// end writes the rest, if the output ended in the middle of a character.
 func (w *passed) end() error {
 	_, err := w.to.Write(w.rest)
 	w.rest = nil
 	return err
 }
 
-// commandLine returns the arguments of railctl for the same command on the node.
+// commandLine returns the arguments with which railctl runs the same command on the node.
 func commandLine(cmd *cobra.Command, args []string) (line []string, err error) {
 	for c := cmd; c.HasParent(); c = c.Parent() {
 		line = slices.Insert(line, 0, c.Name())

@@ -28,9 +28,9 @@ const (
 	asLine  format = "line" // one line, for node-problem-detector
 )
 
-// The commands with --output, each with the formats that it takes, the default first. The
-// others print what another program reads (a manifest, shell variables, an SVG), or only say
-// what they did.
+// outputs has each command with the flag --output, and the formats of this flag. The first format
+// is the default. The other commands have no such flag: they print input for another program (a
+// manifest, shell variables, an SVG), or only a message about what they did.
 var outputs = map[string][]format{
 	"railctl check":          {asTable, asJSON, asYAML},
 	"railctl doctor":         {asTable, asLine, asJSON, asYAML},
@@ -51,22 +51,22 @@ var outputs = map[string][]format{
 	"railctl version":        {asTable, asJSON, asYAML},
 }
 
-// outputFlag is the flag --output of one command.
+// outputFlag is the value of the flag --output of one command.
 type outputFlag struct {
 	value   *format
 	formats []format
 }
 
-// String, Set and Type implement pflag.Value.
+// String returns the format. String, Set and Type implement pflag.Value.
 func (f *outputFlag) String() string { return string(*f.value) }
 
-// Type names the value in a help text.
+// Type returns the name of the value in the help text.
 func (f *outputFlag) Type() string { return "format" }
 
-// Set refuses an unknown format.
+// Set sets the format. It returns an error if the command does not have this format.
 func (f *outputFlag) Set(s string) error {
 	if !slices.Contains(f.formats, format(s)) {
-		return fmt.Errorf("it is one of %s", joined(f.formats))
+		return fmt.Errorf("it must be one of %s", joined(f.formats))
 	}
 	*f.value = format(s)
 	return nil
@@ -82,7 +82,8 @@ func namesOfFormats(formats []format) []string {
 	return all
 }
 
-// addOutputFlag adds the flag -o to a command, which has the formats of its path in outputs.
+// addOutputFlag adds the flag -o to a command. The map outputs has the flag's formats, by the path
+// of the command.
 func addOutputFlag(cmd *cobra.Command, path string) *format {
 	f := asTable
 	formats := outputs["railctl "+path]
@@ -92,8 +93,8 @@ func addOutputFlag(cmd *cobra.Command, path string) *format {
 	return &f
 }
 
-// print writes a list as JSON or YAML, or as the table that rows make. Names and texts of others
-// are escaped where they could change the terminal.
+// print writes the list as JSON or YAML, or the rows as a table. Names and texts that others have
+// chosen are escaped if they could change the terminal.
 func (f *format) print(w io.Writer, list any, rows [][]string) error {
 	switch *f {
 	case asJSON:
@@ -120,7 +121,8 @@ func (f *format) print(w io.Writer, list any, rows [][]string) error {
 	return t.Flush()
 }
 
-// writeAs writes a report that has a form of its own as text and as JSON.
+// writeAs writes a report in the format f. The functions asText and asJSONText write the report as
+// text and as JSON.
 func writeAs(f format, w io.Writer, asJSONText, asText func(io.Writer) error) error {
 	switch f {
 	case asJSON:
@@ -135,8 +137,8 @@ func writeAs(f format, w io.Writer, asJSONText, asText func(io.Writer) error) er
 	return asText(w)
 }
 
-// printYAML writes the JSON form as YAML, with the same keys in the same order.
-// JSON is YAML already; only its style changes.
+// printYAML writes the list as YAML, with the same keys in the same order as in JSON. It parses the
+// JSON as YAML, which is possible for every JSON document, and changes only the style.
 func printYAML(w io.Writer, list any) error {
 	data, err := json.Marshal(list)
 	if err != nil {
@@ -157,8 +159,8 @@ func printYAML(w io.Writer, list any) error {
 	return err
 }
 
-// withoutControls returns JSON with the escapes of characters that change a terminal, and that JSON
-// may have as they are, and YAML only as escapes.
+// withoutControls returns the JSON with escapes in place of control characters that could change a
+// terminal. JSON may contain these characters unescaped, but YAML may contain them only as escapes.
 func withoutControls(text string) string {
 	var escaped strings.Builder
 	for _, r := range text {
@@ -171,18 +173,19 @@ func withoutControls(text string) string {
 	return escaped.String()
 }
 
-// forPeople writes text for a person. Names and messages in it come from others, such as the pods
-// that are named in pools: what is not printable is written as an escape, so that it cannot change
-// the terminal.
+// forPeople writes text for people. The text may contain names and messages from others, for
+// example from pods that are named in address pools. So characters that are not printable are
+// written as escapes, and cannot change the terminal.
 type forPeople struct{ io.Writer }
 
-// Write writes p, which ends with a whole character.
+// Write writes p. p must end with a complete character.
 func (w forPeople) Write(p []byte) (int, error) {
 	_, err := io.WriteString(w.Writer, escaped(string(p)))
 	return len(p), err
 }
 
-// escaped returns text with escapes for what is neither printable, nor a line break or a tab.
+// escaped returns text with an escape in place of each character that is not printable. Line breaks
+// and tabs are kept.
 func escaped(text string) string {
 	var out strings.Builder
 	for at, r := range text {
@@ -199,7 +202,7 @@ func escaped(text string) string {
 
 func plain(n *yaml.Node) {
 	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
-		n.Style = 0 // an empty list has no other form than "[]"
+		n.Style = 0 // an empty list can only be written as "[]"
 		if withoutControls(n.Value) != n.Value {
 			n.Style = yaml.DoubleQuotedStyle // has escapes
 		}

@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The names of the program: as "kubectl-rail" in the PATH it is kubectl's plugin "rail"
+// These are the names of the program. If its file is in the PATH with the name "kubectl-rail", the
+// program is kubectl's plugin "rail"
 // (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
 const (
 	ownName    = "railctl"
@@ -16,10 +17,10 @@ const (
 	pluginName = "kubectl rail"
 )
 
-// program is the name in help and errors.
+// program is the program's name in help texts and errors.
 var program = ownName
 
-// nameOf returns the name of the program that was started as path.
+// nameOf returns the name of the program if it was started as path.
 func nameOf(path string) string {
 	if filepath.Base(path) == pluginFile {
 		return pluginName
@@ -27,10 +28,12 @@ func nameOf(path string) string {
 	return ownName
 }
 
-// asPlugin lets the help of all commands say "kubectl rail" rather than "railctl".
+// asPlugin changes the help texts of all commands: they name the program "kubectl rail" and not
+// "railctl".
 func asPlugin(root *cobra.Command) {
 	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: pluginName}
-	// kubectl asks "kubectl_complete-rail", which runs "kubectl rail __complete".
+	// For completion, kubectl runs the program "kubectl_complete-rail", which runs "kubectl rail
+	// __complete".
 	root.CompletionOptions.DisableDefaultCmd = true
 	rename := func(text *string) { *text = strings.ReplaceAll(*text, ownName+" ", pluginName+" ") }
 	var walk func(*cobra.Command)

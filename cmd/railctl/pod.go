@@ -20,16 +20,17 @@ func newPod(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pod NAMESPACE/NAME",
 		Short: "Print the rail information published to a pod of this node",
-		Long: `Print the current rails of a pod of this node: the interfaces that have a NIC of the
-host or an RDMA device, or whose network needs the rail of the NIC. With -o json the
-output is the document that rail-agent writes for the pod to
-/run/rail-cni/pods/UID/rails.json, without its generation.
+		Long: `Print the current rails of a pod of this node. A rail is an interface that has a
+NIC of the host or an RDMA device, or whose network needs the rail of the NIC. With
+-o json, the output is the document that rail-agent writes to
+/run/rail-cni/pods/UID/rails.json for the pod, but without the document's
+generation.
 
-GID is the index of the RoCE v2 GID of the first address that has one. GPU is the
-distance of the nearest GPU, and the GPU ("railctl nics --help" explains distances).
+GID is the index of the RoCE v2 GID of the first address that has such a GID. GPU
+is the nearest GPU with its distance ("railctl nics --help" explains distances).
 
-If something cannot be read, the error is printed on stderr, the rest is printed,
-and the exit code is 1.`,
+If something cannot be read, the command prints the error on stderr and the rest on
+stdout, and the exit code is 1.`,
 		Example: `  railctl pod default/trainer-0
   railctl pod default/trainer-0 -o json | jq -r '.rails[] | "\(.ifName) \(.rdma) \(.gidIndexV2)"'`,
 		Args: one("a pod"),
@@ -49,8 +50,8 @@ and the exit code is 1.`,
 	return cmd
 }
 
-// addPodNamespace adds kubectl's flag for a command with a pod as its argument. It returns the
-// pod's name with its namespace.
+// addPodNamespace adds kubectl's flag --namespace to a command whose argument is a pod. It returns
+// a function that returns the pod's name with its namespace.
 func addPodNamespace(cmd *cobra.Command) (named func(arg string) string) {
 	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of the pod, if the argument has none")
 	return func(arg string) string {
@@ -61,8 +62,8 @@ func addPodNamespace(cmd *cobra.Command) (named func(arg string) string) {
 	}
 }
 
-// railsOf returns the document of a pod, the settings of the node, and the machine. unread has
-// an error for each fact that could not be read.
+// railsOf returns the document about the rails of a pod, the settings of the node, and the facts
+// about the machine. unread has an error for each fact that could not be read.
 func railsOf(stateDir, name string) (rails *publish.Rails, s publish.Settings, m publish.Machine, unread []error, err error) {
 	if err := requireRoot(); err != nil {
 		return nil, s, m, nil, err
@@ -96,8 +97,8 @@ func railsOf(stateDir, name string) (rails *publish.Rails, s publish.Settings, m
 	return rails, publish.SettingsOf(list.File), publish.Machine{Tree: list.Tree, Root: "/"}, unread, nil
 }
 
-// recordsOf returns the records of the pod's rails: those of its newest container, if one
-// that ends has some as well.
+// recordsOf returns the records of the pod's rails. If an older container of the pod is still
+// ending and has records as well, only the records of the newest container are returned.
 func recordsOf(stateDir, pod string) ([]*ledger.Record, []error, error) {
 	if !ledger.Exists(stateDir) {
 		return nil, nil, nil

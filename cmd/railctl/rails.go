@@ -31,7 +31,7 @@ func newRails(stateDir *string) *cobra.Command {
 	return cmd
 }
 
-// discovery has the flags of "railctl rails discover".
+// discovery is one run of "railctl rails discover", with its flags.
 type discovery struct {
 	selection string
 	file      string
@@ -44,18 +44,19 @@ func newRailsDiscover(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "discover",
 		Short: "Propose the rails of this node for its node file",
-		Long: `Propose the key "rails" of the node file: the NICs with RDMA get the rails 0, 1, 2,
-… in the order of their PCI addresses, whether or not they are lent. Virtual
-functions get no rail. NICs that may not be lent get none either: they are listed as
-comments, with the reason.
+		Long: `Propose the key "rails" of the node file. The NICs with RDMA get the rails 0, 1, 2,
+… in the order of their PCI addresses. It does not matter whether a NIC is lent at
+this moment. Virtual functions get no rail. NICs that may not be lent get no rail
+either. They are listed as comments, with the reason.
 
-Compare the order with the cabling before you use it: rail 3 of one node must reach
-rail 3 of the others. Nodes of one model usually have the same PCI addresses.
+Compare the order with the cabling before you use the proposal: rail 3 of one node
+must reach rail 3 of the other nodes. Nodes of the same model usually have the same
+PCI addresses.
 
---select chooses the NICs, by a selector as in the pools of the node file. --write
-adds the rails to the node file and leaves the rest of it as it is. Rails that the
-file has already are replaced only with --replace. Every ADD reads the file, so
-nothing needs a restart.`,
+--select chooses the NICs by a selector, as in the pools of the node file. --write
+adds the rails to the node file and does not change the rest of the file. If the
+file already has rails, they are replaced only with --replace. Every ADD reads the
+file, so nothing needs a restart.`,
 		Example: `  railctl rails discover
   railctl rails discover --select '{vendors: ["15b3"], linkTypes: [ether]}'
   railctl rails discover --write`,
@@ -63,9 +64,9 @@ nothing needs a restart.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&d.selection, "select", "", `selector of the NICs as YAML (default "{rdma: true}")`)
-	flags.StringVar(&d.file, "file", "", "node file to write to (default the one that the plugins read)")
+	flags.StringVar(&d.file, "file", "", "node file to write to (default: the node file that the plugins read)")
 	flags.BoolVar(&d.write, "write", false, "write the rails to the node file")
-	flags.BoolVar(&d.replace, "replace", false, "with --write: replace the rails that the file has")
+	flags.BoolVar(&d.replace, "replace", false, "with --write: replace the rails that are already in the file")
 	_ = cmd.MarkFlagFilename("file", "yaml") // fails only for a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := requireRoot(); err != nil {
@@ -104,8 +105,8 @@ func (d *discovery) run(out io.Writer, nics []resource.NIC) error {
 	return err
 }
 
-// propose returns the rails, and comments about the NICs that have none because they may
-// not be lent.
+// propose returns the proposed rails. left has comments about the NICs that get no rail because
+// they may not be lent.
 func (d *discovery) propose(nics []resource.NIC) (rails *resource.Rails, left string, err error) {
 	order := &resource.Rails{Auto: true}
 	if d.selection != "" {
@@ -114,7 +115,7 @@ func (d *discovery) propose(nics []resource.NIC) (rails *resource.Rails, left st
 			return nil, "", fmt.Errorf("--select %s: %w", d.selection, err)
 		}
 	}
-	selected, _ := order.Assign(nics) // nothing is an error below
+	selected, _ := order.Assign(nics) // the case that nothing was selected is an error below
 	var comments strings.Builder
 	open := slices.DeleteFunc(slices.Clone(nics), func(n resource.NIC) bool {
 		_, is := selected[n.PCI]
@@ -145,7 +146,8 @@ func (d *discovery) propose(nics []resource.NIC) (rails *resource.Rails, left st
 	return rails, comments.String(), nil
 }
 
-// noteOf names the NIC for a person. A pod may have chosen the name.
+// noteOf returns a description of the NIC for people. It is escaped, because a pod may have chosen
+// the NIC's name.
 func noteOf(n *resource.NIC) string {
 	words := []string{n.PCI}
 	if len(n.Names) > 0 {
@@ -201,12 +203,12 @@ func (d *discovery) writeTo(rails *resource.Rails) (string, error) {
 	return path, os.Chmod(path, mode)
 }
 
-// railsKey is the key of the node file.
+// railsKey is the key of the node file that contains the rails.
 const railsKey = "rails"
 
-// withRails returns the text of a node file with the rails, which are the key and its
-// value as YAML. All other lines stay as they are. It is an error if the file has rails and
-// replace is false.
+// withRails returns the text of the node file old with the rails. rails is the key and its value as
+// YAML. All other lines stay unchanged. withRails returns an error if the file already has rails
+// and replace is false.
 func withRails(old []byte, rails string, replace bool) ([]byte, error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal(old, &document); err != nil {
@@ -218,31 +220,31 @@ func withRails(old []byte, rails string, replace bool) ([]byte, error) {
 	}
 	lines := slices.Collect(strings.Lines(string(old)))
 	if first < len(lines) && !replace {
-		return nil, errors.New("it has rails already; compare them with \"railctl rails discover\", and replace them with --replace")
+		return nil, errors.New("it already has rails; compare them with the output of \"railctl rails discover\", and add --replace to replace them")
 	}
 	if first > 0 && !strings.HasSuffix(lines[first-1], "\n") {
 		lines[first-1] += "\n"
 	}
 	text := []byte(strings.Join(lines[:first], "") + rails + strings.Join(lines[behind:], ""))
 	if _, err := nodefile.Parse(text); err != nil {
-		return nil, fmt.Errorf("with the rails it would be refused: %w", err)
+		return nil, fmt.Errorf("the file would be invalid with these rails: %w", err)
 	}
 	if !sameBut(old, text, railsKey) {
-		return nil, errors.New("the lines of the key \"rails\" have other keys too; write one key on each line, or edit the file yourself")
+		return nil, errors.New("other keys are on the same lines as the key \"rails\"; write each key on its own line, or edit the file yourself")
 	}
 	return text, nil
 }
 
-// linesOfRails returns the lines that the key rails has: the index of the first, and that of
-// the one behind the last. Both are the number of lines if there is no such key.
+// linesOfRails returns the lines of the key rails: the index of its first line, and the index of
+// the line after its last line. If there is no such key, both are the number of lines in the text.
 func linesOfRails(text []byte, document *yaml.Node) (first, behind int, err error) {
 	lines := slices.Collect(strings.Lines(string(text)))
-	if len(document.Content) == 0 { // comments only, or nothing
+	if len(document.Content) == 0 { // the file is empty or has only comments
 		return len(lines), len(lines), nil
 	}
 	root := document.Content[0]
 	if root.Kind != yaml.MappingNode || root.Style&yaml.FlowStyle != 0 && len(root.Content) > 0 {
-		return 0, 0, errors.New("not every key is at the beginning of a line; write it so, or edit the file yourself")
+		return 0, 0, errors.New("not every key is at the beginning of a line; move each key to the beginning of a line, or edit the file yourself")
 	}
 	first, behind = len(lines), len(lines)
 	for i := 0; i < len(root.Content); i += 2 {
@@ -254,19 +256,19 @@ func linesOfRails(text []byte, document *yaml.Node) (first, behind int, err erro
 			behind = line
 		}
 	}
-	// Comments in front of the next key are about that key.
+	// Comments before the next key belong to that key.
 	for behind > first+1 && first < len(lines) && isComment(lines[behind-1]) {
 		behind--
 	}
 	return first, behind, nil
 }
 
-// isComment reports whether a line is empty, or a comment that no key encloses.
+// isComment reports whether a line is empty, or is a comment at the beginning of the line.
 func isComment(line string) bool {
 	return strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#")
 }
 
-// sameBut reports whether two texts have the same keys and values but for one key.
+// sameBut reports whether two texts have the same keys and values, except for the given key.
 func sameBut(a, b []byte, key string) bool {
 	var values [2]map[string]any
 	for i, text := range [][]byte{a, b} {

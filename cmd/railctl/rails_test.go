@@ -90,7 +90,7 @@ func TestRailsAreWrittenIntoTheNodeFile(t *testing.T) {
 		"a comment":       {old: "# of node 7\n", want: "# of node 7\n" + rails},
 		"other keys":      {old: "nics: # ours\n- {name: ens*}   # all\n\nallow: []\n", want: "nics: # ours\n- {name: ens*}   # all\n\nallow: []\n" + rails},
 		"no last newline": {old: "allow: []", want: "allow: []\n" + rails},
-		"rails":           {old: "allow: []\nrails: {auto: pciOrder}\n", text: "has rails already"},
+		"rails":           {old: "allow: []\nrails: {auto: pciOrder}\n", text: "already has rails"},
 		"rails that are replaced": {
 			old:  "# top\nallow: []\nrails: # as cabled\n- {id: 0,\n   name: a}\n# - {id: 1, name: b}\n\n# about paths\npaths:\n- /x/*\n",
 			want: "# top\nallow: []\n" + rails + "# - {id: 1, name: b}\n\n# about paths\npaths:\n- /x/*\n", replace: true,
@@ -98,7 +98,7 @@ func TestRailsAreWrittenIntoTheNodeFile(t *testing.T) {
 		"rails at the end":   {old: "allow: []\nrails:\n  auto: pciOrder\n  # by vendor\n  select: {rdma: true}\n# end\n", want: "allow: []\n" + rails + "# end\n", replace: true},
 		"nothing to replace": {old: "allow: []\n", want: "allow: []\n" + rails, replace: true},
 		"one line":           {old: "{allow: [], rails: {auto: pciOrder}}\n", replace: true, text: "at the beginning of a line"},
-		"end of document":    {old: "allow: []\n...\n", text: "would be refused"},
+		"end of document":    {old: "allow: []\n...\n", text: "would be invalid"},
 		"a mistake":          {old: "alow: []\n", text: "alow"},
 		"no YAML":            {old: "a: [\n", text: "line"},
 	} {

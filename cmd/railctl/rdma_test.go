@@ -168,7 +168,7 @@ func TestModeWithoutRDMA(t *testing.T) {
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, %s", code, errOut)
 	}
-	contains(t, "mode exclusive", out, bootmode.File+" is written: the mode is exclusive from the next boot on.", "rebuild it", "it will have this mode when it is")
+	contains(t, "mode exclusive", out, bootmode.File+" is written: the mode is exclusive from the next boot on.", "rebuild it", "It will have this mode when it is loaded")
 	data, err := os.ReadFile(filepath.Join(root, bootmode.File))
 	if err != nil {
 		t.Fatal(err)

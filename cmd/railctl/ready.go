@@ -16,12 +16,12 @@ func newReady() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ready",
 		Short: "Wait until rail-cni is ready on all nodes of a cluster",
-		Long: `Wait until the agents of all nodes are ready and up to date, until the reconciler is
-ready, and until the API server has address pools. An agent is ready when it has
-installed the plugins, when the API server accepts their kubeconfig, and when every
-record of the node was checked. The exit code is 1 if that takes longer than
---timeout; the error names the objects and nodes that are not ready. "helm test"
-runs this.`,
+		Long: `Wait until the agents of all nodes are ready and up to date, the reconciler is
+ready, and the API server has the kinds of address pools. An agent is ready when it
+has installed the plugins, the API server accepts the plugins' kubeconfig, and the
+agent has checked every record of the node. If this takes longer than --timeout,
+the exit code is 1, and the error names the objects and nodes that are not ready.
+"helm test" runs this command.`,
 		Example: `  railctl ready
   railctl ready --namespace rails --timeout 2m`,
 		Args: cobra.NoArgs,
@@ -29,7 +29,7 @@ runs this.`,
 	f := cmd.Flags()
 	addClusterFlags(cmd, &access)
 	f.StringVar(&c.Namespace, "namespace", "kube-system", "namespace of the DaemonSets")
-	f.StringArrayVar(&c.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace)")
+	f.StringArrayVar(&c.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all DaemonSets of agents in the namespace)")
 	f.StringVar(&c.Reconciler, "reconciler", "rail-cni-reconciler", `name of the reconciler's Deployment; "" for none`)
 	f.StringVar(&c.Pools, "pool-namespace", "kube-system", "namespace of the address pools")
 	f.DurationVar(&c.Timeout, "timeout", time.Minute, "how long to wait")

@@ -20,14 +20,16 @@ func newReport(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report --html FILE [--facts FILE]...",
 		Short: "Write one HTML page about the rails of this node, or of several nodes",
-		Long: `Write a page with the findings of "railctl doctor", a table of the node's NICs with
-rail, state, speed, errors and holder, and the picture of "railctl topology --svg". The
-page is one file. It loads nothing, has no script, and can be printed.
+		Long: `Write a page with the findings of "railctl doctor", a table of the node's NICs, and
+the picture of "railctl topology --svg". The table shows the rail, state, speed,
+errors and holder of each NIC. The page is one file. It loads no other files, has
+no script, and can be printed.
 
-With --facts the page is about facts that "railctl doctor collect" has printed, on any
-machine. Such a page has no picture. With several files, or the file of "railctl doctor
-collect --cluster", it begins with a matrix of nodes and rails, and also has the
-findings of the rules for clusters.
+With --facts, the page is about facts that "railctl doctor collect" has printed,
+and the command runs on any machine. Such a page has no picture. If --facts names
+several files, or the output of "railctl doctor collect --cluster", the page begins
+with a matrix of nodes and rails, and also has the findings of the rules for
+clusters.
 
 The exit code is 0 if the page was written, even if it has findings.`,
 		Example: `  railctl report --html node.html
@@ -43,7 +45,7 @@ The exit code is 0 if the page was written, even if it has findings.`,
 		var picture []byte
 		var all []*doctor.Facts
 		if len(stored) == 0 {
-			stored = []string{""} // this node
+			stored = []string{""} // "" stands for this node
 			picture = d.picture(cmd.ErrOrStderr())
 		}
 		for _, name := range stored {
@@ -68,8 +70,8 @@ The exit code is 0 if the page was written, even if it has findings.`,
 	return cmd
 }
 
-// picture returns the picture of this node, nil if its NICs cannot be read: the page then has
-// what the facts have.
+// picture returns the picture of this node. It returns nil if the node's NICs cannot be read. Then
+// the page has only what is in the facts.
 func (d *doctorFlags) picture(stderr io.Writer) []byte {
 	err := requireRoot()
 	if err == nil {
@@ -82,8 +84,9 @@ func (d *doctorFlags) picture(stderr io.Writer) []byte {
 	return nil
 }
 
-// judgeAll returns the nodes of the facts, those of a cluster one by one, and the results of
-// all rules. It refuses two facts of one node, which look like two nodes with one address.
+// judgeAll returns the results of all rules for the facts, and the facts of each node. The nodes of
+// a cluster are returned one by one. judgeAll returns an error if two facts are from the same node,
+// because they would look like two nodes with the same addresses.
 func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Result, err error) {
 	for _, f := range all {
 		if f.Cluster == nil {
@@ -95,7 +98,7 @@ func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Resu
 	seen := map[string]bool{}
 	for _, n := range nodes {
 		if seen[n.Node] {
-			return nil, nil, fmt.Errorf("the facts of node %s are there twice; name one file for each node", cell.Printable(n.Node))
+			return nil, nil, fmt.Errorf("two files have the facts of node %s; name only one file for each node", cell.Printable(n.Node))
 		}
 		seen[n.Node] = true
 	}

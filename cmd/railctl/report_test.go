@@ -77,7 +77,7 @@ func TestReportWritesThePageOfStoredFacts(t *testing.T) {
 		t.Errorf("to stdout: exit code %d\n%s", code, out)
 	}
 	for want, args := range map[string][]string{
-		"the facts of node node-1 are there twice": {"--html", "-", "--facts", one, "--facts", one},
+		"two files have the facts of node node-1": {"--html", "-", "--facts", one, "--facts", one},
 		`"html" not set`: {"--facts", one},
 		"no such file":   {"--html", "-", "--facts", filepath.Join(dir, "none")},
 	} {

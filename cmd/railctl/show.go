@@ -20,33 +20,35 @@ func newShow(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "List the attachments of this node, and the NICs lent to them",
-		Long: `List the attachments of this node: which pod has which NIC, or which macvlan
-on a NIC, under which name and with which addresses.
+		Long: `List the attachments of this node. An attachment shows which NIC, or which macvlan
+on a NIC, a pod has, and the name and the addresses of its interface.
 
-PHASE is the step of the attachment's life: lending (ADD works on it, or was
-killed), lent, returning (DEL works on it, or was killed), freeing (the NIC is
-returned, but the IPAM plugin could not free the addresses yet). STATE is "alive" if
-the pod's network namespace still exists, and "gone" if not; the next ADD or
-"railctl gc" then ends the attachment.
+PHASE is lending (an ADD is working on the attachment, or was killed), lent,
+returning (a DEL is working on the attachment, or was killed), or freeing (the NIC
+is returned, but the IPAM plugin could not free the addresses yet). STATE is
+"alive" if the pod's network namespace still exists, and otherwise "gone". The next
+ADD or "railctl gc" ends an attachment whose state is "gone".
 
-LINK is "up" if the interface in the pod is up and has a carrier, otherwise "down",
-and "-" if the interface is not in the pod or cannot be read. RDMA is the device and
-port of an attachment with RDMA. LINK and PORT STATE are the current ones. GID is
-the index of the RoCE v2 GID of the interface's address in the port's table: use it
-for ib_write_bw -x and NCCL_IB_GID_INDEX. With -o wide the table also has the char
-device, the GIDs' values, and the RDMA mode. A value that cannot be read is "?";
-stderr has the reason.
+LINK is "up" if the interface in the pod is up and has a carrier, "-" if the
+interface is not in the pod or cannot be read, and otherwise "down". RDMA is the
+device and port of an attachment with RDMA. LINK and PORT STATE are current values.
+GID is the index of the RoCE v2 GID of the interface's address in the port's table.
+Use this index for ib_write_bw -x and NCCL_IB_GID_INDEX. With -o wide, the table
+also has the char device, the values of the GIDs, and the RDMA mode. A value that
+cannot be read is "?", and stderr has the reason.
 
-VF SETTINGS are the settings of a virtual function that the attachment has changed,
-with the values of the network. The earlier values are not shown.
+VF SETTINGS are the settings of a virtual function that the attachment has changed.
+The values are those that the network has set. The earlier values are not shown.
 
-A NIC belongs to the network namespace that it was lent from, the host netns. --all
-also lists attachments of other host netns than railctl's own (nested runtimes).
+The network namespace from which a NIC was lent is the NIC's host netns. Without
+--all, only attachments with railctl's own host netns are listed. --all also lists
+attachments with another host netns (nested runtimes).
 
-stderr names each NIC that was not returned as it was, and the settings that differ.
+If a NIC was returned with other settings than it had before it was lent, stderr
+names the NIC and these settings.
 
-If a record, an RDMA device or a node file (/etc/rail-cni/node.yaml) cannot be read,
-stderr names it, the rest is shown, and the exit code is 1.`,
+If a record, an RDMA device or the node file (/etc/rail-cni/node.yaml) cannot be
+read, stderr has the error, the rest is shown, and the exit code is 1.`,
 		Example: `  railctl show
   railctl show -o json | jq -r '.[] | select(.state == "gone") | .nic'
   railctl show -o json | jq -r '.[] | .rdma.devices[]?.gids[]? | "\(.address) \(.index)"'
@@ -55,7 +57,7 @@ stderr names it, the rest is shown, and the exit code is 1.`,
 		Args: cobra.NoArgs,
 	}
 	s.format = addOutputFlag(cmd, "show")
-	cmd.Flags().BoolVarP(&s.all, "all", "A", false, "also list attachments of other host network namespaces")
+	cmd.Flags().BoolVarP(&s.all, "all", "A", false, "also list attachments with other host network namespaces")
 	cmd.Flags().BoolVarP(&s.wide, "wide", "w", false, "the same as -o wide")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.stateDir = *stateDir
@@ -94,13 +96,13 @@ func (s *shown) run(cmd *cobra.Command) error {
 		return err
 	}
 	if list.Others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d attachment(s) of other host network namespaces not shown; --all shows them\n", program, list.Others)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d attachment(s) with other host network namespaces are not shown; --all also lists them\n", program, list.Others)
 	}
 	printReturned(cmd, list.Returned)
 	return reportErrors(cmd.ErrOrStderr(), list.Errors)
 }
 
-// printReturned prints the NICs that were not returned as they were.
+// printReturned prints the NICs that were returned with other settings than they had before.
 func printReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	out := forPeople{cmd.ErrOrStderr()}
 	for _, r := range changed {
@@ -159,7 +161,8 @@ func (s *shown) row(a *inventory.Attachment, hasRDMA, hasVF bool) []string {
 	return row
 }
 
-// settingsCell returns the settings of a virtual function, sorted by name: "VLAN 100, trust on".
+// settingsCell returns the settings of a virtual function, sorted by name, for example "VLAN 100,
+// trust on".
 func settingsCell(v *inventory.Function) string {
 	if v == nil {
 		return ""
@@ -171,7 +174,8 @@ func settingsCell(v *inventory.Function) string {
 	return strings.Join(all, ", ")
 }
 
-// rdmaCells returns the columns of the table. Several devices or addresses share one.
+// rdmaCells returns the cells about RDMA of a row of the table. Several devices or addresses share
+// one cell.
 func rdmaCells(p *inventory.RDMA, wide bool) []string {
 	var names, states, indexes, values, uverbs []string
 	mode := ""

@@ -164,7 +164,7 @@ func TestShowOfOtherHostNetns(t *testing.T) {
 		t.Errorf("exit code %d", code)
 	}
 	equal(t, "show elsewhere", out, "no attachments\n")
-	contains(t, "stderr", errOut, "1 attachment(s) of other host network namespaces not shown", "--all")
+	contains(t, "stderr", errOut, "1 attachment(s) with other host network namespaces are not shown", "--all")
 	out, errOut, _ = railctlIn(other, "show", "--all", "--state-dir", l.state)
 	equal(t, "stderr", errOut, "")
 	contains(t, "show --all", out, "HOST NETNS", "default/web-0", l.node.ID.String())

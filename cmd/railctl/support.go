@@ -24,7 +24,7 @@ type supportFlags struct {
 	doctorFlags
 	file    string
 	nodes   []string
-	agents  string // their namespace
+	agents  string // the namespace of the agents' pods
 	local   bool
 	since   time.Duration
 	timeout time.Duration
@@ -34,25 +34,26 @@ func newSupportBundle(stateDir *string) *cobra.Command {
 	s := supportFlags{doctorFlags: doctorFlags{stateDir: stateDir}}
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
-		Short: "Write one file for support: facts, findings, logs, networks, Events, without secrets",
-		Long: `Write a .tar.gz file with what a person without access to the cluster needs to find
-a problem. Its README.txt lists the files, what was left out, and what could not be
-read.
+		Short: "Write one file for support, without secrets: facts, findings, logs, networks, Events",
+		Long: `Write a .tar.gz file with everything that a person needs to find a problem without
+access to the cluster. The file README.txt in it lists the other files, what was
+left out, and what could not be read.
 
-With a kubeconfig the bundle describes the cluster, and you need not be root. It has
-the facts and findings of "railctl doctor cluster" with a page of "railctl report",
-the logs of rail-cni's pods, its objects, the NetworkAttachmentDefinitions, the
-nodes and Events. For each node it has the node file, and the output of "railctl
-show", "nics" and "version" in the agent's pod. Without a kubeconfig, or with
---local, the bundle describes only this node; run the command as root then.
+With a kubeconfig, the bundle describes the cluster, and you need not be root. It
+has the facts and findings of "railctl doctor cluster", the page of "railctl
+report", the logs of rail-cni's pods, rail-cni's objects, the
+NetworkAttachmentDefinitions, the nodes and Events. For each node it has the node
+file and the output of "railctl show", "railctl nics" and "railctl version" in the
+agent's pod. Without a kubeconfig, or with --local, the bundle describes only this
+node. Then run the command as root.
 
-Secrets, ConfigMaps and kubeconfigs are not read. Private keys, tokens and passwords
-are replaced in all files, and so are the values of environment variables with such
-names. Names and addresses are kept.
+Secrets, ConfigMaps and kubeconfigs are not read. In all files, private keys,
+tokens and passwords are replaced. Values of environment variables are replaced if
+the variable's name suggests a secret. Names and addresses are kept.
 
-In addition to the rights for "railctl doctor cluster", the account needs the rights
-to get pods/log, and to list events, daemonsets and deployments. The exit code is 1
-if something could not be read; the bundle has the rest.`,
+The account needs the same rights as for "railctl doctor cluster". It also needs
+the rights to get pods/log and to list events, daemonsets and deployments. If
+something could not be read, the bundle has the rest, and the exit code is 1.`,
 		Example: `  kubectl rail support-bundle
   railctl support-bundle -o bundle.tar.gz --node gpu-7 --since 1h
   railctl support-bundle --local`,
@@ -60,13 +61,13 @@ if something could not be read; the bundle has the rest.`,
 	}
 	s.addKubeconfig(cmd)
 	flags := cmd.Flags()
-	flags.StringVarP(&s.file, "file", "o", "", `write the bundle to FILE, "-" for stdout (default rail-cni-support-TIME.tar.gz)`)
-	flags.StringSliceVar(&s.nodes, "node", nil, "only these nodes (default: all nodes with a rail-agent)")
+	flags.StringVarP(&s.file, "file", "o", "", `write the bundle to FILE, "-" for stdout (default: rail-cni-support-TIME.tar.gz)`)
+	flags.StringSliceVar(&s.nodes, "node", nil, "include only these nodes (default: all nodes with a rail-agent)")
 	flags.StringVar(&s.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
 	flags.StringVarP(&s.Namespace, "namespace", "n", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
-	flags.BoolVar(&s.local, "local", false, "only this node, without the cluster")
+	flags.BoolVar(&s.local, "local", false, "include only this node, and do not ask the cluster")
 	flags.DurationVar(&s.since, "since", 24*time.Hour, "maximum age of logs and Events")
-	flags.DurationVar(&s.timeout, "timeout", 5*time.Minute, "time limit of the whole bundle; files that were not read by then are missing")
+	flags.DurationVar(&s.timeout, "timeout", 5*time.Minute, "time limit of the whole bundle; what was not read in this time is missing")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case s.local && len(s.nodes) > 0:
@@ -83,7 +84,8 @@ if something could not be read; the bundle has the rest.`,
 	return cmd
 }
 
-// write writes the bundle of the cluster, or of this node.
+// write writes the bundle. If ofCluster is true, the bundle describes the cluster, otherwise only
+// this node.
 func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), s.timeout, fmt.Errorf("the bundle was not complete within --timeout, %s", s.timeout))
 	defer cancel()
@@ -110,7 +112,7 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 		err = fill(cmd.OutOrStdout())
 	case s.file == "":
 		s.file = name + ".tar.gz"
-		err = fillFile(s.file, os.O_CREATE|os.O_EXCL, fill) // root may be in a directory of others, who plant a link
+		err = fillFile(s.file, os.O_CREATE|os.O_EXCL, fill) // O_EXCL: in another user's directory, a link could trick root
 	case isDevice(s.file):
 		err = fillFile(s.file, os.O_TRUNC, fill)
 	default:
@@ -120,7 +122,7 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 		return fmt.Errorf("the bundle %s is not complete: %w", s.file, err)
 	}
 	if s.file != toStdout {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s is written; README.txt in it says what is inside\n", s.file)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s is written; README.txt in it lists the contents\n", s.file)
 	}
 	return reportErrors(cmd.ErrOrStderr(), brief(missing))
 }
@@ -128,7 +130,7 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 // bundleMode is the mode of a bundle's file.
 const bundleMode = 0o600
 
-// fillFile opens a file with the flags, and fills it.
+// fillFile opens a file with the flags for os.OpenFile, and calls fill to write its content.
 func fillFile(path string, flags int, fill func(io.Writer) error) error {
 	file, err := os.OpenFile(path, os.O_WRONLY|flags, bundleMode)
 	if err != nil {
@@ -137,15 +139,17 @@ func fillFile(path string, flags int, fill func(io.Writer) error) error {
 	return errors.Join(fill(file), file.Close())
 }
 
-// isStdout reports whether the path leads to the file that is our stdout, as /dev/stdout does.
+// isStdout reports whether the path leads to the same file as this process's stdout. For example,
+// /dev/stdout does.
 func isStdout(path string) bool {
 	info, err := os.Stat(path)
 	out, outErr := os.Stdout.Stat()
 	return err == nil && outErr == nil && os.SameFile(info, out)
 }
 
-// isDevice reports whether the path leads to something that is written to, not replaced: a device, a
-// pipe, or what a link of the system's leads to, such as /dev/stderr.
+// isDevice reports whether the path must be written to and must not be replaced by a new file. This
+// is so for a device, for a pipe, and for the target of one of the system's links, such as
+// /dev/stderr.
 func isDevice(path string) bool {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
 		return true
@@ -158,7 +162,7 @@ func isDevice(path string) bool {
 	return err == nil && (below("/proc/") || below("/dev/") && !below("/dev/shm/"))
 }
 
-// brief returns errors for the parts that are missing, not too many for a terminal.
+// brief returns errors for the missing parts, but only as many as fit on a terminal.
 func brief(missing []string) (errs []error) {
 	const few = 10
 	for i, m := range missing {
@@ -170,7 +174,7 @@ func brief(missing []string) (errs []error) {
 	return errs
 }
 
-// addCluster adds what the cluster and its nodes have.
+// addCluster adds the files about the cluster and its nodes to the bundle.
 func (s *supportFlags) addCluster(cmd *cobra.Command, b *support.Bundle) {
 	client, err := s.Open("railctl/" + version)
 	if err != nil {
@@ -186,7 +190,7 @@ func (s *supportFlags) addCluster(cmd *cobra.Command, b *support.Bundle) {
 	b.AddCluster(cmd.Context(), support.ClusterOptions{Client: client, Namespace: s.agents, Nodes: s.nodes, Since: s.since})
 }
 
-// addNode adds what this node has.
+// addNode adds the files about this node to the bundle.
 func (s *supportFlags) addNode(cmd *cobra.Command, b *support.Bundle) {
 	one := s.doctorFlags
 	one.alone = s.local
@@ -212,9 +216,10 @@ func (s *supportFlags) addNode(cmd *cobra.Command, b *support.Bundle) {
 	b.AddPodLogs(support.PodLogs, s.agents)
 }
 
-// addFindings adds the facts, their findings, a page, and the node files among them.
+// addFindings adds the facts, the findings, a page about them, and the node files that the facts
+// contain.
 func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
-	b.AddJSON("facts.json", "what is known, for railctl doctor --facts or railctl doctor cluster --facts", f)
+	b.AddJSON("facts.json", "the facts, for railctl doctor --facts or railctl doctor cluster --facts", f)
 	var text, document bytes.Buffer
 	if err := errors.Join(
 		doctor.WriteText(&text, results, doctor.TextOptions{Verbose: true, Notes: doctor.NewDocument(f, results).Notes}),
@@ -222,8 +227,8 @@ func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
 	); err != nil {
 		b.Missing("findings.txt", err)
 	}
-	b.Add("findings.txt", "what railctl doctor makes of the facts", text.Bytes())
-	if err := b.AddText("findings.json", "the same as -o json", document.Bytes()); err != nil {
+	b.Add("findings.txt", "the report of railctl doctor about the facts", text.Bytes())
+	if err := b.AddText("findings.json", "the same report as -o json prints it", document.Bytes()); err != nil {
 		b.Missing("findings.json", err)
 	}
 	nodes := []*doctor.Facts{f}
@@ -238,7 +243,7 @@ func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
 		if err != nil {
 			b.Missing("report.html", err)
 		} else {
-			b.Add("report.html", "the same as a page", html)
+			b.Add("report.html", "the report as a page", html)
 		}
 	}
 	for _, n := range nodes {
@@ -251,9 +256,9 @@ func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
 		}
 		for i, c := range n.Configs.Files.Value {
 			if c.Kind == doctor.NodeFile {
-				b.Add(dir+"node.yaml", "its node file", []byte(c.Text))
+				b.Add(dir+"node.yaml", "the node file", []byte(c.Text))
 			} else {
-				b.Add(fmt.Sprintf("%sconfig-%d.json", dir, i), "the "+string(c.Kind)+" that its node file names", []byte(c.Text))
+				b.Add(fmt.Sprintf("%sconfig-%d.json", dir, i), "the "+string(c.Kind)+" that the node file names", []byte(c.Text))
 			}
 		}
 	}

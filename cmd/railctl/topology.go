@@ -20,17 +20,19 @@ func newTopology(stateDir *string) *cobra.Command {
 	var output *format
 	cmd := &cobra.Command{
 		Use:   "topology [--pod NAMESPACE/NAME] [--svg [FILE]]",
-		Short: "Print the distances between the node's GPUs and NICs, also of lent NICs, or draw them",
-		Long: `Print a matrix of the node's GPUs and NICs as "nvidia-smi topo -m" does, but without
-NVIDIA's driver, and including lent NICs. "railctl nics --help" explains the
-distances. A legend names the devices. It knows GPUs of NVIDIA and AMD, and Gaudi.
+		Short: "Print or draw the distances between the node's GPUs and NICs, including lent NICs",
+		Long: `Print a matrix of the node's GPUs and NICs, as "nvidia-smi topo -m" does. The
+command does not need NVIDIA's driver, and it includes lent NICs. "railctl nics
+--help" explains the distances. A legend names the devices. The command knows the
+GPUs of NVIDIA and AMD, and Gaudi.
 
-With --svg it draws an SVG instead: the NUMA nodes, host bridges and PCIe switches, the
-GPUs and NICs in them, and the rail, RDMA devices, state and holder of each NIC. The
-SVG needs no other file. It is written to FILE, or to stdout.
+With --svg, the command draws an SVG instead. It shows the NUMA nodes, host bridges
+and PCIe switches with their GPUs and NICs, and the rail, RDMA devices, state and
+holder of each NIC. The SVG needs no other file. It is written to FILE, or to
+stdout.
 
-With --pod the matrix has all GPUs, and only the NICs that the pod holds. The SVG
-has all NICs. In the SVG the pod's NICs have a second border, and name the nearest
+With --pod, the matrix has all GPUs, but only the NICs that the pod holds. The SVG
+has all NICs. In the SVG, the pod's NICs have a second border, and show the nearest
 GPUs of the node, because railctl does not know which GPUs the pod has. A pod with
 only macvlans holds no NIC.`,
 		Example: `  railctl topology
@@ -71,17 +73,17 @@ only macvlans holds no NIC.`,
 			return reportErrors(cmd.ErrOrStderr(), list.Errors)
 		},
 	}
-	cmd.Flags().StringVar(&svg, "svg", "", "draw an SVG, and write it to `FILE`; \"-\" is stdout")
-	cmd.Flags().StringVar(&pod, "pod", "", "print only the NICs of the pod `NAMESPACE/NAME`; with --svg mark them")
+	cmd.Flags().StringVar(&svg, "svg", "", "draw an SVG and write it to `FILE`; \"-\" is stdout")
+	cmd.Flags().StringVar(&pod, "pod", "", "print only the NICs of the pod `NAMESPACE/NAME`; with --svg, mark these NICs")
 	output = addOutputFlag(cmd, "topology")
 	cmd.Flags().Lookup("svg").NoOptDefVal = toStdout // the file may also follow as an argument
 	return cmd
 }
 
-// toStdout is the name of stdout as a file.
+// toStdout is the file name that stands for stdout.
 const toStdout = "-"
 
-// checkHolds returns an error if the pod holds no NIC. The pod "" is none, and no error.
+// checkHolds returns an error if the pod holds no NIC. If pod is "", it returns nil.
 func checkHolds(list *inventory.NICList, pod string) error {
 	if pod == "" || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return n.LentTo(pod) }) {
 		return nil
@@ -107,12 +109,12 @@ func writeTo(stdout io.Writer, file string, text []byte) error {
 	return os.WriteFile(file, text, 0o644)
 }
 
-// place is a row and a column of the matrix.
+// place is one device in the matrix, which has a row and a column.
 type place struct {
 	short, pci, legend string
 }
 
-// places returns the GPUs, and the NICs that the pod holds. If pod is "", it returns all NICs.
+// places returns all GPUs, and the NICs that the pod holds. If pod is "", it returns all NICs.
 func places(list *inventory.NICList, pod string) []place {
 	var all []place
 	for i, g := range list.GPUs {
@@ -144,10 +146,10 @@ type placeShown struct {
 	PCI       string            `json:"pci"`
 	Legend    string            `json:"legend"`
 	NUMA      *int              `json:"numa,omitempty"`
-	Distances map[string]string `json:"distances"` // by the name of the other
+	Distances map[string]string `json:"distances"` // the key is the name of the other device
 }
 
-// matrix returns the rows in JSON.
+// matrix returns the rows of the matrix for JSON.
 func matrix(list *inventory.NICList, pod string) []placeShown {
 	all := places(list, pod)
 	rows := []placeShown{}

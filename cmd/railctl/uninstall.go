@@ -19,15 +19,16 @@ func newUninstall() *cobra.Command {
 		Short: "Remove rail-cni from all nodes of a cluster, then delete its objects",
 		Long: `Remove rail-cni from all nodes of a cluster, then delete its objects.
 
-Each node's agent removes the plugins, the kubeconfig and the flat file, and
-restores the earlier files, byte for byte. It waits until no pod of its node holds a
-NIC. This command and "kubectl describe node" name the pods that still hold one.
-Other nodes do not wait. When all nodes are done, the objects are deleted.
+On each node, the agent waits until no pod holds a NIC. Then it removes the
+plugins, the kubeconfig and the flat file, and restores the earlier files, byte for
+byte. This command and "kubectl describe node" name the pods that still hold a NIC.
+A node that waits does not delay other nodes. When all nodes are done, the command
+deletes the objects.
 
-If you run it again, it continues where it stopped. Until it is done, "railctl
-install" (or a helm upgrade) brings the plugins back on all nodes. Pools and their
-definitions stay, because nodes that continue with whereabouts v0.9.4 keep the
-addresses of their pods in them.`,
+If you run the command again, it continues where it stopped. As long as it is not
+done, "railctl install" (or a helm upgrade) brings the plugins back on all nodes.
+Address pools and their definitions are not deleted: on nodes that continue with
+whereabouts v0.9.4, the pools keep the addresses of the pods.`,
 		Example: `  railctl uninstall
   railctl uninstall --timeout 1h
   railctl uninstall --crds`,
@@ -36,11 +37,11 @@ addresses of their pods in them.`,
 	f := cmd.Flags()
 	addClusterFlags(cmd, &access)
 	f.StringVarP(&u.Namespace, "namespace", "n", "kube-system", "namespace of the DaemonSets")
-	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace, with --nodes-only rail-agent)")
+	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace; with --nodes-only: rail-agent)")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
-	f.BoolVar(&u.Force, "force", false, "do not wait for pods; their NICs are not restored then, and their addresses are not freed")
+	f.BoolVar(&u.Force, "force", false, "do not wait for pods; then the NICs of running pods are not restored, and their addresses are not freed")
 	f.BoolVar(&u.NodesOnly, "nodes-only", false, "remove rail-cni from the nodes, but keep the cluster's objects (Helm's pre-delete hook uses this)")
-	f.BoolVar(&u.Definitions, "crds", false, "delete whereabouts' CustomResourceDefinitions too, and with them all pools")
+	f.BoolVar(&u.Definitions, "crds", false, "also delete whereabouts' CustomResourceDefinitions, and with them all address pools")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := access.Open("railctl/" + version)
 		if err != nil {

@@ -7,16 +7,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// exitUsage is the exit code for a command that does not exist.
+// exitUsage is the exit code if the user names a command that does not exist.
 const exitUsage = 2
 
-// usageError is the error of a command that does not exist.
+// usageError is the error if the user names a command that does not exist.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
 
-// refuseUnknown lets each command that only has others refuse the name of none, with a
-// suggestion. cobra prints its help and succeeds, except for the program itself.
+// refuseUnknown changes each command that has only subcommands: if the user names a subcommand that
+// does not exist, the command fails and suggests a similar name. Without this change, cobra would
+// print the help and succeed, except for the program itself.
 func refuseUnknown(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -39,8 +40,8 @@ func refuseUnknown(root *cobra.Command) {
 	walk(root)
 }
 
-// known returns the check of the arguments of a command that has others: what is one argument
-// too many for it is a command that does not exist.
+// known returns the check of arguments for a command that has subcommands. If there are too many
+// arguments for the command, the first one is reported as a subcommand that does not exist.
 func known(own cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -50,7 +51,7 @@ func known(own cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// unknownCommand returns the error of a name that is no command of cmd.
+// unknownCommand returns the error that cmd has no subcommand with this name.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	text := fmt.Sprintf("unknown command %q for %q", name, cmd.CommandPath())
 	if cmd.SuggestionsMinimumDistance <= 0 {
@@ -64,7 +65,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return &usageError{text}
 }
 
-// helpOf prints the help of the command that the arguments name.
+// helpOf prints the help of the command that args name.
 func helpOf(cmd *cobra.Command, args []string) error {
 	of, rest, err := cmd.Root().Find(args)
 	if of == nil || err != nil || len(rest) > 0 && of.HasSubCommands() {
@@ -77,14 +78,15 @@ func helpOf(cmd *cobra.Command, args []string) error {
 	return of.Help()
 }
 
-// one returns the check of a command that takes one argument, what.
+// one returns the check of arguments for a command that takes exactly one argument. what describes
+// the argument in errors.
 func one(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
 			return fmt.Errorf("name %s: %s", what, cmd.CommandPath()+strings.TrimPrefix(cmd.Use, cmd.Name()))
 		case len(args) > 1:
-			return fmt.Errorf("it takes %s, and has %d arguments", what, len(args))
+			return fmt.Errorf("the command takes one argument (%s), but there are %d", what, len(args))
 		}
 		return nil
 	}

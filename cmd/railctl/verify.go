@@ -37,32 +37,35 @@ func newVerify() *cobra.Command {
 	v := &verifyFlags{}
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Measure the rails between nodes, and name those that are broken or slow",
-		Long: `Measure each rail between every two nodes of a cluster. A pod on each node gets all
-rails from their networks (NetworkAttachmentDefinitions). Rails are numbered from 0, in
-the order of the networks. For each path it tests the route and the neighbor, and
-measures the losses and round trips of short packets and of packets of the MTU, which
-may not be fragmented. --level 0 tests only routes and neighbors. The levels 2 and 3
-also measure RDMA, by perftest from the image of --rdma-image.
+		Short: "Measure the rails between nodes, and name rails that are broken or slow",
+		Long: `Measure each rail between every two nodes of a cluster. The command makes a pod on
+each node. The pod gets all rails from the rails' networks
+(NetworkAttachmentDefinitions). Rails are numbered from 0, in the order of the
+networks. For each path, the command tests the route and the neighbor. It measures
+losses and round trips of short packets, and of packets as large as the MTU, which
+may not be fragmented. --level 0 tests only routes and neighbors. The levels 2 and
+3 also measure RDMA, with perftest from the image of --rdma-image.
 
-Each finding names the node and the rail that have the defect. If the measured paths
-do not show which end of a path has the defect, the finding names both ends; a run
-with a third node then shows which end it is.
+Each finding names the node and the rail that have the defect. If the measured
+paths do not show which end of a path has the defect, the finding names both ends.
+In this case, run the command again with one more node to see which end it is.
 
 If --fabric, or "fabric" in the node file, is "isolated", different rails must not
-reach each other, and this is tested, too.
+reach each other. The command then tests this as well.
 
-It runs on any machine with a kubeconfig, and needs no root. The account needs the
-rights to list pods, and to get and list network-attachment-definitions; in
---namespace to create, list and delete jobs, to list pods and events, and to get and
-create pods/attach. The pods belong to Jobs, which are deleted when railctl ends. If
-railctl is killed, the pods end by themselves: their NICs return at once, or after
-half a minute if the connection hangs, and Kubernetes deletes the Jobs. A rail that
-another pod uses is not measured.
+The command runs on any machine with a kubeconfig and does not need root. The
+account needs the rights to list pods, and to get and list
+network-attachment-definitions. In the namespace of --namespace, it needs the
+rights to create, list and delete jobs, to list pods and events, and to get and
+create pods/attach. The pods belong to Jobs, which are deleted when railctl ends.
+If railctl is killed, the pods end by themselves and Kubernetes deletes the Jobs.
+The pods' NICs then return at once, or after half a minute if the connection hangs.
+A rail that another pod uses is not measured.
 
-With --netns it measures between network namespaces of this machine, instead of nodes.
-The rails are then the interfaces net1, net2, … or those of --interfaces. It changes
-nothing in the namespaces, and needs root.
+With --netns, the command measures between network namespaces of this machine
+instead of nodes. The rails are then the interfaces net1, net2, … or the interfaces
+that --interfaces names. The command changes nothing in the network namespaces.
+With --netns it needs root.
 
 The exit code is 0 if the rails are healthy, 1 if there is a finding, and 2 if the
 rails could not be evaluated.`,
@@ -76,7 +79,7 @@ rails could not be evaluated.`,
 	flags := cmd.Flags()
 	v.cluster.add(cmd)
 	flags.StringSliceVar(&v.netns, "netns", nil, "two or more network namespaces, instead of a cluster: names of \"ip netns\" or paths")
-	flags.StringSliceVar(&v.Interfaces, "interfaces", nil, "with --netns: the interfaces of the rails in each namespace (default: net1, net2, …)")
+	flags.StringSliceVar(&v.Interfaces, "interfaces", nil, "with --netns: the interfaces of the rails in each network namespace (default: net1, net2, …)")
 	flags.StringVar(&v.fabric, "fabric", "", "how rails reach each other: "+strings.Join(verify.Fabrics, ", ")+" (default: \"fabric\" of the node file)")
 	flags.StringVar(&v.html, "html", "", "also write the result as a page to `FILE`")
 	flags.IntVar(&v.level, "level", 1, "0: routes and neighbors; 1: also losses, round trips and packets of the MTU; 2: also messages by RDMA; 3: also latency and bandwidth of RDMA")
@@ -88,35 +91,35 @@ rails could not be evaluated.`,
 	return cmd
 }
 
-// newVerifyProbe returns the command that "railctl verify" runs in each namespace, and in each
-// pod.
+// newVerifyProbe returns the command that "railctl verify" runs in each network namespace or pod.
 func newVerifyProbe() *cobra.Command {
 	var idle time.Duration
 	cmd := &cobra.Command{
 		Use:    "probe",
-		Short:  "Measure in this network namespace for railctl verify, with JSON lines on stdin and stdout",
+		Short:  "Measure in this network namespace for railctl verify, by JSON lines on stdin and stdout",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return probe.Serve(contextOf(cmd), cmd.InOrStdin(), cmd.OutOrStdout(), idle)
 		},
 	}
-	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this time without a request; 0 is never")
+	cmd.Flags().DurationVar(&idle, "idle", 0, "end after this time without a request; 0 means never")
 	return cmd
 }
 
-// newVerifyExec returns the command by which a prober runs programs of perftest.
+// newVerifyExec returns the command with which a prober runs the programs of perftest.
 func newVerifyExec() *cobra.Command {
 	return &cobra.Command{
 		Use:    "exec -- PROGRAM ARGUMENT …",
-		Short:  "Run a program that finds this network namespace's RDMA devices",
+		Short:  "Run a program so that it finds the RDMA devices of this network namespace",
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(1),
 		RunE:   func(_ *cobra.Command, args []string) error { return probe.Exec(args) },
 	}
 }
 
-// newVerifyCopy returns the command by which a pod brings this program into another image.
+// newVerifyCopy returns the command with which a pod copies this program into a container with
+// another image.
 func newVerifyCopy() *cobra.Command {
 	return &cobra.Command{
 		Use:    "copy FILE",
@@ -132,12 +135,13 @@ func newVerifyCopy() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return os.WriteFile(args[0], text, 0o755) //nolint:gosec // the other container runs it
+			return os.WriteFile(args[0], text, 0o755) //nolint:gosec // the other container runs the copy
 		},
 	}
 }
 
-// contextOf returns the command's context, which is nil in a test.
+// contextOf returns the command's context. In a test the command has no context, so contextOf
+// returns the background context.
 func contextOf(cmd *cobra.Command) context.Context {
 	if ctx := cmd.Context(); ctx != nil {
 		return ctx
@@ -152,7 +156,7 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 	if len(v.netns) > 0 {
 		for _, name := range []string{"kubeconfig", "namespace", "network", "nodes", "selector", "image", "rdma-image", "start-timeout", "timeout", "agent-namespace"} {
 			if cmd.Flags().Changed(name) {
-				return fmt.Errorf("--%s is for a cluster; without it, or without --netns", name)
+				return fmt.Errorf("--%s applies only to a cluster; leave out either --%[1]s or --netns", name)
 			}
 		}
 	}
@@ -169,13 +173,13 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 	if err != nil && (result == nil || len(result.Findings) == 0) {
 		return err
 	}
-	if err != nil { // what is found already is not lost
+	if err != nil { // the results so far are still reported
 		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", program, cell.Printable(err.Error()))
 	}
 	return v.report(cmd.OutOrStdout(), result)
 }
 
-// check refuses flags that do not fit.
+// check returns an error if the values of the flags are not valid or do not fit together.
 func (v *verifyFlags) check() error {
 	switch {
 	case v.Count < 20 || v.Count > 10_000:
@@ -187,12 +191,12 @@ func (v *verifyFlags) check() error {
 	case len(v.netns) > 0:
 		return v.checkNamespaces()
 	case len(v.Interfaces) > 0:
-		return errors.New("--interfaces is for --netns; in a cluster name the rails' networks with --network")
+		return errors.New("--interfaces applies only to --netns; for a cluster, name the rails' networks with --network")
 	}
 	return v.cluster.check(v.level)
 }
 
-// checkNamespaces completes the flags of the form with --netns, or refuses them.
+// checkNamespaces checks the flags of a run with --netns, and sets defaults.
 func (v *verifyFlags) checkNamespaces() error {
 	seen := map[string]bool{}
 	for _, ns := range v.netns {
@@ -203,12 +207,12 @@ func (v *verifyFlags) checkNamespaces() error {
 		seen[name] = true
 	}
 	if len(v.netns) < 2 {
-		return errors.New("a rail has two ends; name two namespaces or more with --netns")
+		return errors.New("a rail has two ends; name at least two namespaces with --netns")
 	}
 	if v.Fabric = v.fabric; v.Fabric == "" {
 		file, err := nodefile.Read(nodefile.Path())
 		if err != nil {
-			return fmt.Errorf("%w; or name it with --fabric", err)
+			return fmt.Errorf("%w; or name the fabric with --fabric", err)
 		}
 		if file != nil {
 			v.Fabric = file.Fabric
@@ -217,7 +221,7 @@ func (v *verifyFlags) checkNamespaces() error {
 	return requireRoot()
 }
 
-// inNamespaces measures between namespaces of this machine.
+// inNamespaces measures between network namespaces of this machine.
 func (v *verifyFlags) inNamespaces(ctx context.Context, cmd *cobra.Command) (*verify.Result, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -238,7 +242,7 @@ func (v *verifyFlags) inNamespaces(ctx context.Context, cmd *cobra.Command) (*ve
 	return v.measure(ctx, cmd, nodes)
 }
 
-// measure runs the probers, with a progress bar.
+// measure runs the probers, and shows the progress.
 func (v *verifyFlags) measure(ctx context.Context, cmd *cobra.Command, nodes []verify.Node) (*verify.Result, error) {
 	if bar := newProgress(cmd.ErrOrStderr(), "rounds"); bar != nil {
 		v.Done = bar.round
@@ -247,7 +251,8 @@ func (v *verifyFlags) measure(ctx context.Context, cmd *cobra.Command, nodes []v
 	return verify.Run(ctx, nodes, v.Options)
 }
 
-// namespaceOf returns the name and the path of a namespace.
+// namespaceOf returns the name and the path of the network namespace ns, which is a name of "ip
+// netns" or a path.
 func namespaceOf(ns string) (name, path string) {
 	const dir = "/run/netns"
 	if !strings.Contains(ns, "/") {
@@ -259,7 +264,7 @@ func namespaceOf(ns string) (name, path string) {
 	return path, path
 }
 
-// report prints the result, and returns the error that has its exit code.
+// report prints the result. It returns an error that carries the exit code.
 func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
 	if err := writeAs(*v.format, out, result.WriteJSON, result.WriteText); err != nil {
 		return err
@@ -279,14 +284,14 @@ func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
 	return nil
 }
 
-// running shows how many pods run.
+// running shows how many of the pods are running.
 func (p *progress) running(now, all int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprintf(p.to, "\rpods: %d of %d run", now, all)
 }
 
-// round shows how many rounds are measured.
+// round shows how many rounds have been measured.
 func (p *progress) round(done, all int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

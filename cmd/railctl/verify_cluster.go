@@ -16,7 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify/pods"
 )
 
-// verifyCluster are the flags of "railctl verify" in a cluster.
+// verifyCluster has the flags of "railctl verify" for a cluster.
 type verifyCluster struct {
 	cluster.Flags
 	agents   string // their namespace
@@ -24,7 +24,7 @@ type verifyCluster struct {
 	nodes    []string
 	selector string
 	image    string
-	rdma     string // an image
+	rdma     string // the image with perftest
 	within   time.Duration
 	timeout  time.Duration
 }
@@ -33,7 +33,7 @@ func (c *verifyCluster) add(cmd *cobra.Command) {
 	c.WithoutPlugins = true
 	addClusterFlags(cmd, &c.Flags)
 	flags := cmd.Flags()
-	flags.StringVarP(&c.Namespace, "namespace", "n", "default", "namespace of the pods, and of networks that are named without a namespace")
+	flags.StringVarP(&c.Namespace, "namespace", "n", "default", "namespace of the pods, and of networks whose names have no namespace")
 	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
 	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first "+
 		"(default: all networks of the namespace whose plugin is host-device, or macvlan if there are none, ordered by the numbers in their names)")
@@ -41,8 +41,8 @@ func (c *verifyCluster) add(cmd *cobra.Command) {
 	flags.StringVar(&c.selector, "selector", "", "labels of the nodes to measure")
 	flags.StringVar(&c.image, "image", "", "image with /railctl for the pods (default: the image of the node's rail-agent)")
 	flags.StringVar(&c.rdma, "rdma-image", "", "image with the programs of perftest, for --level 2 and 3")
-	flags.DurationVar(&c.within, "start-timeout", time.Minute, "how long to wait for a pod to run; a node whose pod does not run by then is not measured")
-	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "time limit of the whole run; Kubernetes ends the pods after this time in any case")
+	flags.DurationVar(&c.within, "start-timeout", time.Minute, "how long to wait until the pods run; a node whose pod does not run after this time is not measured")
+	flags.DurationVar(&c.timeout, "timeout", 10*time.Minute, "time limit of the whole run; Kubernetes ends the pods after this time, even if railctl was killed")
 }
 
 func (c *verifyCluster) check(level int) error {
@@ -50,11 +50,11 @@ func (c *verifyCluster) check(level int) error {
 	case level >= 2 && c.rdma == "":
 		return fmt.Errorf("--level %d needs ib_send_lat, ib_write_lat and ib_write_bw; name an image that has them with --rdma-image", level)
 	case level < 2 && c.rdma != "":
-		return errors.New("--rdma-image is for --level 2 and 3")
+		return errors.New("--rdma-image applies only to --level 2 and 3")
 	case len(c.nodes) > 0 && c.selector != "":
 		return errors.New("--nodes and --selector exclude each other")
 	case len(c.nodes) == 1:
-		return errors.New("a rail has two ends; name two nodes or more with --nodes")
+		return errors.New("a rail has two ends; name at least two nodes with --nodes")
 	case c.within < time.Second || c.timeout < c.within:
 		return errors.New("--start-timeout must be at least 1s, and not more than --timeout")
 	}
@@ -66,7 +66,7 @@ func (c *verifyCluster) check(level int) error {
 	return nil
 }
 
-// fabricAgain bounds the second request for the fabric.
+// fabricAgain is the time limit of the second request for the fabric.
 const fabricAgain = 30 * time.Second
 
 // inCluster measures between nodes of a cluster.
@@ -87,7 +87,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		err    error
 	}
 	asked := make(chan answer, 1)
-	go func() { // while the pods start
+	go func() { // this runs while the pods start
 		fabric, err := v.findFabric(ctx, o.Agents)
 		asked <- answer{fabric, err}
 	}()
@@ -108,14 +108,14 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	}
 	found := <-asked
 	if found.err != nil && o.Agents != nil && !kube.IsForbidden(found.err) {
-		// The start of the pods may have kept the nodes busy.
+		// The first request may have failed because the nodes were busy starting the pods.
 		again, cancel := context.WithTimeout(ctx, fabricAgain)
 		defer cancel()
 		found.fabric, found.err = v.findFabric(again, o.Agents)
 	}
 	if v.Fabric = found.fabric; found.err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: the nodes' fabric is unknown, so paths between different rails are not tested; "+
-			"name it with --fabric: %s\n", program, cell.Printable(found.err.Error()))
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s: the fabric of the nodes is unknown, so paths between different rails are not tested; "+
+			"name the fabric with --fabric: %s\n", program, cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())
@@ -125,7 +125,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	return result, err
 }
 
-// options returns what pods to make.
+// options returns the options for making the pods.
 func (c *verifyCluster) options(ctx context.Context, client *kube.Client) (*pods.Options, error) {
 	o := &pods.Options{Client: client, Namespace: c.Namespace, Nodes: c.nodes, Image: c.image, RDMAImage: c.rdma, Within: c.within, Deadline: c.timeout}
 	var err error
@@ -146,12 +146,13 @@ func (c *verifyCluster) options(ctx context.Context, client *kube.Client) (*pods
 		o.Nodes = o.Agents.Nodes()
 	}
 	if len(o.Nodes) < 2 {
-		return nil, fmt.Errorf("a rail has two ends, and %s is the only node; name two nodes or more with --nodes", cell.Printable(o.Nodes[0]))
+		return nil, fmt.Errorf("a rail has two ends, but %s is the only node; name at least two nodes with --nodes", cell.Printable(o.Nodes[0]))
 	}
 	return o, nil
 }
 
-// findFabric returns the fabric of --fabric, or of an agent's node file.
+// findFabric returns the fabric that --fabric names. Without --fabric it returns the fabric in the
+// node file of one of the agents.
 func (v *verifyFlags) findFabric(ctx context.Context, agents *pods.Agents) (string, error) {
 	switch {
 	case v.fabric != "":

@@ -259,14 +259,14 @@ func TestVerifyCannotJudge(t *testing.T) {
 		args []string
 		want string
 	}{
-		"one namespace":    {[]string{"--netns", a}, "two namespaces or more"},
+		"one namespace":    {[]string{"--netns", a}, "at least two namespaces"},
 		"one twice":        {[]string{"--netns", a, "--netns", "/run/netns/" + a}, "twice"},
 		"none of the name": {[]string{"--netns", a, "--netns", "none"}, "/run/netns/none"},
 		"a bad fabric":     {[]string{"--netns", a + "," + b, "--fabric", "torus"}, "isolated, routed, flat"},
 		"few probes":       {[]string{"--netns", a + "," + b, "--probes", "19"}, "20 to 10000"},
 		"a bad format":     {[]string{"--netns", a + "," + b, "-o", "xml"}, "table, json"},
 		"no such flag":     {[]string{"--netns", a + "," + b, "--bogus"}, "--bogus"},
-		"a cluster's flag": {[]string{"--netns", a + "," + b, "--timeout", "5s"}, "--timeout is for a cluster"},
+		"a cluster's flag": {[]string{"--netns", a + "," + b, "--timeout", "5s"}, "--timeout applies only to a cluster"},
 		"no rails":         {[]string{"--netns", a + "," + b}, "--interfaces"},
 	} {
 		cmd := exec.Command(filepath.Join(testnet.Bin(t), "railctl"), append([]string{"verify"}, c.args...)...)

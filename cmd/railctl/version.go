@@ -13,7 +13,7 @@ import (
 func newVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version, and the CNI versions that it supports",
+		Short: "Print the version of railctl, and the CNI versions that it supports",
 		Args:  cobra.NoArgs,
 	}
 	output := addOutputFlag(cmd, "version")
@@ -33,7 +33,7 @@ func newVersion() *cobra.Command {
 	return cmd
 }
 
-// versions is what "railctl version -o json" prints.
+// versions is the output of "railctl version -o json".
 type versions struct {
 	Version  string   `json:"version"`
 	CNI      []string `json:"cniVersions"`

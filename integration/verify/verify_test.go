@@ -166,7 +166,7 @@ func TestVerifiesAtOnceDoNotHarmEachOther(t *testing.T) {
 func TestSelectorChoosesTheNodes(t *testing.T) {
 	l := theLab(t)
 	for selector, want := range map[string]string{
-		"kubernetes.io/hostname=node-2": "a rail has two ends, and node-2 is the only node",
+		"kubernetes.io/hostname=node-2": "a rail has two ends, but node-2 is the only node",
 		"no-such-label":                 "no node has the labels no-such-label",
 	} {
 		if said := l.cannot("--selector", selector); !strings.Contains(said, want) {

@@ -422,7 +422,7 @@ func TestPluginsInTheCNIDirectory(t *testing.T) {
 		{"replaced", func(b *Binary) { *b = Binary{Path: b.Path, SHA256: "dddd", Installed: "aaaa"} }, "another program: its SHA-256 sum is dddd"},
 		{"replaced by one of ours", func(b *Binary) { b.SHA256, b.Version = "dddd", "v2" }, "it is rail-cni v2: its SHA-256 sum is dddd"},
 		{"replaced by one of ours that does not run", func(b *Binary) { b.SHA256, b.Version = "dddd", "" }, "it is rail-cni: its SHA-256 sum is dddd"},
-		{"deleted", func(b *Binary) { *b = Binary{Path: b.Path, Installed: "aaaa"} }, "it is missing"},
+		{"deleted", func(b *Binary) { *b = Binary{Path: b.Path, Installed: "aaaa"} }, "the file is missing"},
 	} {
 		b := ours
 		c.set(&b)

@@ -1,6 +1,6 @@
-// Package cluster finds the API server and the node's side of its address store
-// for the commands. Both are of one server and namespace: the ones that the flags
-// name. Commands embed [Flags] and call [Flags.Open].
+// Package cluster finds the API server and the node's side of the address store for the commands.
+// Both belong to the server and the namespace that the flags name. A command embeds [Flags] and
+// calls [Flags.Open].
 package cluster
 
 import (
@@ -20,16 +20,16 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// Flags are the flags of every command that uses the cluster.
+// Flags are the flags that every command has that uses the cluster.
 type Flags struct {
 	Kubeconfig, Namespace string
 
-	// Find, unless nil, finds the kubeconfig, rather than [Kubeconfig]. It returns the
-	// kubeconfig's files, none if there are none, and a function that reads the access
-	// from them.
+	// Find, if it is not nil, finds the kubeconfig in place of [Kubeconfig]. It returns the files
+	// of the kubeconfig, and a function that reads the access to the cluster from these files. It
+	// returns no files if there is no kubeconfig.
 	Find func(flag string) (files []string, load func() (*kube.Access, error), err error)
-	// WithoutPlugins: the kubeconfig of the node's plugins, which has only the
-	// plugins' rights, is not used.
+	// WithoutPlugins is true if the kubeconfig of the node's plugins must not be used. That
+	// kubeconfig has only the rights that plugins need.
 	WithoutPlugins bool
 	// Access has the other settings of the client.
 	Access kube.Config
@@ -43,10 +43,9 @@ func (f *Flags) Add(cmd *cobra.Command) {
 	flags.StringVar(&f.Namespace, "namespace", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 }
 
-// Kubeconfig returns flag or, if that is "", the first existing file of the
-// list $KUBECONFIG. If none of the list exists it returns the first, so that
-// the error names it; without a list it returns "". (kubectl would merge them
-// all.)
+// Kubeconfig returns flag if it is not "". Otherwise it returns the first file in the list
+// $KUBECONFIG that exists. If no file in the list exists, it returns the first one, so that the
+// error names this file. Without a list it returns "". (kubectl would merge all files.)
 func Kubeconfig(flag string) string {
 	named := slices.DeleteFunc(filepath.SplitList(os.Getenv("KUBECONFIG")), func(path string) bool { return path == "" })
 	if flag != "" || len(named) == 0 {
@@ -59,14 +58,15 @@ func Kubeconfig(flag string) string {
 	return named[max(there, 0)]
 }
 
-// Open opens the cluster of the flags, without a request. userAgent appears in
-// the server's log.
+// Open returns a client for the cluster that the flags name. It sends no request. userAgent appears
+// in the server's log.
 func (f *Flags) Open(userAgent string) (*kube.Client, error) {
 	client, _, err := f.open(userAgent, 0)
 	return client, err
 }
 
-// open also returns the kubeconfig's path, "" for a pod's service account.
+// open does the same as Open, and also returns the path of the kubeconfig. The path is "" for the
+// service account of a pod.
 func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, string, error) {
 	conf, path, err := f.config()
 	if err != nil {
@@ -78,7 +78,7 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 	}
 	client, err := kube.Open(conf)
 	if path == "" && err != nil {
-		where := "none in whereabouts' flat file, and this is not a pod with a service account"
+		where := "whereabouts' flat file names none, and this is not a pod with a service account"
 		if f.WithoutPlugins {
 			where = "this is not a pod with a service account"
 		}
@@ -87,8 +87,8 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 	return client, path, err
 }
 
-// config returns how the server is reached, and the path of the kubeconfig, the first of
-// several.
+// config returns the settings to reach the server, and the path of the kubeconfig. If there are
+// several files, it is the path of the first.
 func (f *Flags) config() (conf kube.Config, path string, err error) {
 	conf = f.Access
 	if f.Find != nil {
@@ -109,7 +109,7 @@ func (f *Flags) config() (conf kube.Config, path string, err error) {
 	return conf, conf.Kubeconfig, err
 }
 
-// Named reports whether the user has named a kubeconfig.
+// Named reports whether the user has named a kubeconfig, by a flag or by $KUBECONFIG.
 func (f *Flags) Named() bool {
 	if f.Find == nil {
 		return Kubeconfig(f.Kubeconfig) != ""
@@ -118,8 +118,8 @@ func (f *Flags) Named() bool {
 	return err != nil || len(files) > 0
 }
 
-// OfPlugins returns the kubeconfig of this node's plugins, from whereabouts'
-// flat file, "" if there is none.
+// OfPlugins returns the kubeconfig of this node's plugins, which whereabouts' flat file names. It
+// returns "" if there is none.
 func OfPlugins() (string, error) {
 	conf, err := netconf.ParseWhereabouts([]byte(`{"name":"cluster","ipam":{}}`), "", netconf.WhereaboutsFlatFiles())
 	if err != nil {
@@ -128,9 +128,9 @@ func OfPlugins() (string, error) {
 	return conf.Kubeconfig, nil
 }
 
-// Store opens the node's side of the store, to replay the journal of this
-// node's plugins for the same server and namespace, with any kubeconfig of
-// theirs.
+// Store opens the node's side of the address store. The store replays the journal of this node's
+// plugins for the same server and namespace. It does so for any kubeconfig that leads the plugins
+// there.
 func (f *Flags) Store(userAgent, stateDir string) (*store.Store, error) {
 	client, path, err := f.open(userAgent, store.RetryFor)
 	if err != nil {
@@ -140,7 +140,7 @@ func (f *Flags) Store(userAgent, stateDir string) (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The notes are for the plugins, which may have no other way to the server.
+	// The notes are for the plugins, which may be able to reach the server only by these notes.
 	if plugins != "" && store.SameServer(client, store.Endpoint{Kubeconfig: plugins}) {
 		path = plugins
 	}
