@@ -10,27 +10,29 @@ import (
 	"strings"
 )
 
-// Thresholds are the limits above which a value is a defect. The zero value has the usual ones.
+// Thresholds are the limits above which a value is a defect. In the zero value, each limit has its
+// default.
 type Thresholds struct {
-	Loss     float64 // the share of short packets, of both directions of a path, that may be lost; 0.01
-	Relative float64 // how much longer than the median a round trip may take, as a share of it; 0.5
-	Micros   float64 // and at least this much longer, µs; 100
+	Loss     float64 // the share of short packets that a path may lose in both directions together; default 0.01
+	Relative float64 // how much longer than the median a round trip may take, as a share of the median; default 0.5
+	Micros   float64 // a round trip must also be at least this much longer, in µs; default 100
 }
 
 func (t Thresholds) filled() Thresholds {
 	return Thresholds{cmp.Or(t.Loss, 0.01), cmp.Or(t.Relative, 0.5), cmp.Or(t.Micros, 100)}
 }
 
-// analysis is a result that is judged.
+// analysis is a result while it is judged.
 type analysis struct {
 	*Result
 	Thresholds
-	dead  map[End]bool // ends whose paths are bad anyway
-	small map[End]bool // ends whose full packets are bad anyway
+	dead  map[End]bool // ends that already have a finding that explains all their bad paths
+	small map[End]bool // ends that already have a finding that explains lost full packets
 }
 
-// Analyze sets the findings and the status, from the rest of the result. A defect is named
-// once: paths of an end that is down, or not where it belongs, are bad for that reason.
+// Analyze sets the findings and the status of the result from its measurements. Each defect is
+// named only once. For example, if an end is down or at the wrong place, its bad paths have no
+// findings of their own.
 func (r *Result) Analyze(t Thresholds) {
 	a := &analysis{Result: r, Thresholds: t.filled(), dead: map[End]bool{}, small: map[End]bool{}}
 	r.Findings = []Finding{}
@@ -63,10 +65,11 @@ func (r *Result) Analyze(t Thresholds) {
 
 func (a *analysis) add(f Finding) { a.Findings = append(a.Findings, f) }
 
-// skipped reports whether a path is bad for a reason that has a finding.
+// skipped reports whether one of the path's ends already has a finding that explains why the path
+// is bad.
 func (a *analysis) skipped(p *Path) bool { return a.dead[p.From] || a.dead[p.To] }
 
-// down names ends that cannot pass packets.
+// down adds findings for ends that cannot pass packets.
 func (a *analysis) down() {
 	for i := range a.Ends {
 		if e := &a.Ends[i]; e.Interface.Problem != "" {
@@ -79,8 +82,8 @@ func (a *analysis) down() {
 	}
 }
 
-// mtus names ends whose MTU is not that of most ends of the rail, or, if there is no most, of
-// all ends.
+// mtus adds findings for ends that have another MTU than most ends of the rail. If no MTU is the
+// MTU of most ends of the rail, it compares with all ends of the run.
 func (a *analysis) mtus() {
 	byRail, all := map[int][]int{}, []int{}
 	for i := range a.Ends {
@@ -109,7 +112,8 @@ func (a *analysis) mtus() {
 	}
 }
 
-// majority returns the value that more than half of the values have, 0 for none.
+// majority returns the value that more than half of the values are equal to. It returns 0 if there
+// is no such value.
 func majority(values []int) int {
 	count := map[int]int{}
 	for _, v := range values {
@@ -120,7 +124,8 @@ func majority(values []int) int {
 	return 0
 }
 
-// swaps names two rails of a node whose broadcasts arrive at each other's place.
+// swaps adds findings for two rails of a node that are swapped: on other nodes, the broadcasts of
+// each of the two arrive at the other rail.
 func (a *analysis) swaps() {
 	hears := map[[2]End]bool{}
 	for i := range a.Ends {
@@ -158,8 +163,8 @@ func (a *analysis) swaps() {
 	}
 }
 
-// routes names ends whose packets leave by another interface, or for whose address another
-// interface answers.
+// routes adds findings for ends whose packets leave by another interface. It also adds findings for
+// ends whose address another interface answers for.
 func (a *analysis) routes() {
 	macs := map[string][]End{}
 	for i := range a.Ends {
@@ -191,7 +196,7 @@ func (a *analysis) routes() {
 		case to == nil || p.Route.MAC == "" || p.Route.NextHop != to.address(p.Route.NextHop):
 		case len(owners) == 1 && owners[0] != p.To:
 			who = owners[0].String()
-		case len(owners) == 0 && to.Interface.MAC != "" && p.Small.Sent > 0 && p.Small.Received == 0: // else a switch may answer for it, and forward
+		case len(owners) == 0 && to.Interface.MAC != "" && p.Small.Sent > 0 && p.Small.Received == 0: // if answers arrive, a switch may answer for the end and forward its packets
 			who = "an interface of none of the nodes, " + p.Route.MAC + ","
 		}
 		if who != "" {
@@ -199,12 +204,12 @@ func (a *analysis) routes() {
 			once(Finding{Kind: KindNeighbor, Ends: []End{p.To}, Evidence: fmt.Sprintf("%s answers for the address %s", who, p.Route.NextHop)})
 		}
 	}
-	for e := range misled { // its packets arrive at the other interface, which does not answer
+	for e := range misled { // packets to the end arrive at the other interface, which does not answer
 		a.dead[e] = true
 	}
 }
 
-// address returns the address if the end has it.
+// address returns s as an address, if it is an address of the end.
 func (e *EndState) address(s string) string {
 	for _, a := range e.Interface.Addresses {
 		if a.Addr().String() == s {
@@ -214,16 +219,16 @@ func (e *EndState) address(s string) string {
 	return ""
 }
 
-// place is where on a path something goes wrong.
+// place is the place on a path where something goes wrong.
 type place int
 
 const (
-	between place = iota // between the interfaces, or not known
+	between place = iota // between the two interfaces, or at an unknown place
 	atFrom
 	atTo
 )
 
-// where returns where most packets were lost.
+// where returns the place where most packets were lost.
 func (l Loss) where() place {
 	all := l.From + l.Forward + l.To + l.Back
 	switch {
@@ -235,8 +240,9 @@ func (l Loss) where() place {
 	return between
 }
 
-// judge names the ends that explain the bad paths. bad reports whether a path is, and where.
-// found is called for each group of ends; with more than one the paths do not tell which.
+// judge finds the ends that explain the bad paths. The function bad reports whether a path is bad,
+// and at which place. The function found is called for each group of ends. If a group has more than
+// one end, the paths do not show which of the ends has the defect.
 func (a *analysis) judge(bad func(*Path) (bool, place), found func(ends []End, paths []*Path)) {
 	g := newGraph()
 	named := map[End]bool{}
@@ -257,7 +263,7 @@ func (a *analysis) judge(bad func(*Path) (bool, place), found func(ends []End, p
 			named[p.From] = true
 		case atTo:
 			named[p.To] = true
-		case between: // the other paths decide
+		case between: // the other paths show which end it is
 		}
 	}
 	for e := range named {
@@ -274,7 +280,7 @@ func (a *analysis) judge(bad func(*Path) (bool, place), found func(ends []End, p
 	}
 }
 
-// either returns what a finding adds if it has several ends.
+// either returns the text to add to the evidence if a finding has several ends.
 func (a *analysis) either(ends []End) string {
 	switch {
 	case len(ends) < 2:
@@ -285,7 +291,7 @@ func (a *analysis) either(ends []End) string {
 	return "; the paths do not tell which end it is"
 }
 
-// unreachable names ends that no packet passes.
+// unreachable adds findings for ends that no packet passes.
 func (a *analysis) unreachable() {
 	var dead []End
 	a.judge(func(p *Path) (bool, place) {
@@ -309,7 +315,7 @@ func (a *analysis) unreachable() {
 	}
 }
 
-// fullPackets names ends that short packets pass, and packets of the MTU do not.
+// fullPackets adds findings for ends that pass short packets, but not packets as large as the MTU.
 func (a *analysis) fullPackets() {
 	a.judge(func(p *Path) (bool, place) {
 		if a.small[p.From] || a.small[p.To] {
@@ -331,7 +337,7 @@ func (a *analysis) fullPackets() {
 	})
 }
 
-// losses names ends that lose some packets.
+// losses adds findings for ends that lose some packets.
 func (a *analysis) losses() {
 	share := func(p *Path) float64 { return float64(p.Small.Sent-p.Small.Received) / float64(p.Small.Sent) }
 	var shares []float64
@@ -350,7 +356,7 @@ func (a *analysis) losses() {
 	})
 }
 
-// eachPath calls f for the paths by which packets pass.
+// eachPath calls f for each path on which packets pass.
 func (a *analysis) eachPath(f func(*Path)) {
 	for i := range a.Paths {
 		if p := &a.Paths[i]; p.Error == "" && p.Small.Received > 0 && !a.skipped(p) {
@@ -359,7 +365,8 @@ func (a *analysis) eachPath(f func(*Path)) {
 	}
 }
 
-// latencies names ends whose round trips take longer than those of others.
+// latencies adds findings for ends whose round trips take longer than the round trips of other
+// ends.
 func (a *analysis) latencies() {
 	var rtt, from, fabric, to []float64
 	a.eachPath(func(p *Path) {
@@ -373,7 +380,8 @@ func (a *analysis) latencies() {
 	slow := map[[2]End]bool{}
 	a.eachPath(func(p *Path) { slow[[2]End{p.From, p.To}] = p.Small.RTT > limit })
 	a.judge(func(p *Path) (bool, place) {
-		// A round trip has both directions in it, so one that is slow only from one end is chance.
+		// A round trip goes in both directions. So if round trips are slow only when they begin at
+		// one of the two ends, that is chance.
 		back, measured := slow[[2]End{p.To, p.From}]
 		if !slow[[2]End{p.From, p.To}] || measured && !back {
 			return false, between
@@ -392,8 +400,8 @@ func (a *analysis) latencies() {
 	})
 }
 
-// where returns where more than half of the time in excess is, with the usual times of a
-// sender and of a receiver.
+// where returns the place where more than half of the excess time is spent. from and to are the
+// usual times in a sender and in a receiver.
 func (t *Times) where(excess, from, to float64) place {
 	switch {
 	case t == nil:
@@ -406,8 +414,9 @@ func (t *Times) where(excess, from, to float64) place {
 	return between
 }
 
-// crossings names rails that reach each other although they are isolated: one finding for two
-// rails. If one node is part of all, its two ends are named.
+// crossings adds findings for rails that reach each other although the fabric is isolated. There is
+// one finding for each two rails. If the same node is part of all their crossings, the finding
+// names this node's two ends.
 func (a *analysis) crossings() {
 	if a.Fabric != Isolated {
 		return
@@ -452,7 +461,7 @@ func (a *analysis) crossings() {
 	}
 }
 
-// suspects returns the ends of findings that chance could have made.
+// suspects returns the ends of findings that may have been caused by chance.
 func (r *Result) suspects() map[End]bool {
 	again := map[End]bool{}
 	for _, f := range r.Findings {
@@ -465,7 +474,7 @@ func (r *Result) suspects() map[End]bool {
 	return again
 }
 
-// plural returns a number with the noun.
+// plural returns the number n and the noun, with an "s" after the noun if n is not 1.
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -473,7 +482,7 @@ func plural(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// duration returns microseconds in a unit that fits.
+// duration returns a time in microseconds as a text with a suitable unit.
 func duration(micros float64) string {
 	switch {
 	case math.IsNaN(micros):

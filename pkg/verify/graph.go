@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// graph is the pairs of ends of paths, and which of them are bad.
+// graph has the pairs of ends of all paths, and the bad pairs among them.
 type graph struct {
-	all map[End]int     // pairs of an end
+	all map[End]int     // the number of pairs that each end is in
 	bad map[[2]End]bool // each pair once
 	is  map[[2]End]bool // pairs that were added
 }
@@ -16,8 +16,8 @@ func newGraph() *graph {
 	return &graph{all: map[End]int{}, bad: map[[2]End]bool{}, is: map[[2]End]bool{}}
 }
 
-// pair adds a path between two ends. The other direction is the same pair, which is bad if one
-// of them is.
+// pair adds a path between two ends. The path in the other direction is the same pair. A pair is
+// bad if at least one of its two paths is bad.
 func (g *graph) pair(a, b End, bad bool) {
 	key := [2]End{a, b}
 	if g.is[[2]End{b, a}] {
@@ -33,14 +33,14 @@ func (g *graph) pair(a, b End, bad bool) {
 	}
 }
 
-// explain removes the bad pairs of an end.
+// explain removes the bad pairs of an end, because a finding now explains them.
 func (g *graph) explain(e End) {
 	maps.DeleteFunc(g.bad, func(key [2]End, _ bool) bool { return key[0] == e || key[1] == e })
 }
 
-// blame returns the ends that explain the bad pairs: again and again the one with the most, as
-// an end that is bad is bad to all others. Ends that explain a pair equally well are one
-// group, as are all ends of a rail whose pairs are all bad.
+// blame returns groups of ends that explain the bad pairs. It repeatedly takes the end with the
+// most bad pairs, because a bad end has bad paths to all other ends. Ends that explain a pair
+// equally well form one group. If all pairs of a rail are bad, all ends of the rail form one group.
 func (g *graph) blame(compare func(a, b End) int) (groups [][]End) {
 	for len(g.bad) > 0 {
 		count := map[End]int{}
@@ -78,7 +78,7 @@ func (g *graph) blame(compare func(a, b End) int) (groups [][]End) {
 	return groups
 }
 
-// other returns an end and the one with which it has a bad pair.
+// other returns the end e and the end with which e has a bad pair.
 func (g *graph) other(e End) []End {
 	for key := range g.bad {
 		if key[0] == e || key[1] == e {

@@ -9,26 +9,27 @@ import (
 	"sync"
 )
 
-// ErrEnded is returned for a prober that has ended, or whose answers end.
+// ErrEnded is the error if a prober has ended, or if its stream of answers has ended.
 var ErrEnded = errors.New("the prober ended")
 
-// Lines is a prober at the end of two streams: a request is a line of one, its answer the next
-// line of the other.
+// Lines is a prober that is reached by two streams. Each request is a line in one stream, and its
+// answer is the next line of the other stream.
 type Lines struct {
 	mu    sync.Mutex
 	stdin *json.Encoder
 	out   *bufio.Scanner
 }
 
-// NewLines returns the prober. An answer has at most so many bytes.
+// NewLines returns a prober that gets requests on in and answers on out. An answer may have at most
+// most bytes.
 func NewLines(in io.Writer, out io.Reader, most int) *Lines {
 	l := &Lines{stdin: json.NewEncoder(in), out: bufio.NewScanner(out)}
 	l.out.Buffer(nil, most)
 	return l
 }
 
-// Do lets the prober answer a request. An error that is [ErrEnded] is for all later requests as
-// well. The caller ends a call by closing the streams.
+// Do sends a request to the prober and returns the answer. If the error wraps [ErrEnded], all later
+// requests will fail as well. To end a call, the caller closes the streams.
 func (l *Lines) Do(r *Request) (*Answer, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

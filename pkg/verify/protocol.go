@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-// Prober measures in the netns of one node. It answers one request after another.
+// Prober measures in the netns of one node. It answers requests one after another.
 type Prober interface {
 	Do(ctx context.Context, r *Request) (*Answer, error)
 }
 
-// Request is one line to a prober. Exactly one field is set.
+// Request is a line that is sent to a prober. Exactly one of its fields is set.
 type Request struct {
 	Open     *Open    `json:"open,omitempty"`
-	Hello    bool     `json:"hello,omitempty"`  // broadcast by each rail
-	Received bool     `json:"heard,omitempty"`  // whose broadcasts arrived
-	Flows    []Flow   `json:"flows,omitempty"`  // measure all at the same time
-	Report   []uint32 `json:"report,omitempty"` // what arrived of flows, by their IDs
-	// RDMA is servers, or clients, of programs that run at the same time.
+	Hello    bool     `json:"hello,omitempty"`  // send the broadcasts of each rail
+	Received bool     `json:"heard,omitempty"`  // return the broadcasts that arrived
+	Flows    []Flow   `json:"flows,omitempty"`  // measure these flows at the same time
+	Report   []uint32 `json:"report,omitempty"` // return which probes of the flows with these IDs arrived
+	// RDMA are tests that run at the same time. They are either all servers or all clients.
 	RDMA  []RDMATest `json:"rdma,omitempty"`
-	Alive bool       `json:"alive,omitempty"` // no work: it keeps an idle prober from ending
+	Alive bool       `json:"alive,omitempty"` // do nothing; without any request the prober would end
 }
 
-// Open begins a run. It comes first, and once.
+// Open begins a run. It must be the first request, and may be sent only once.
 type Open struct {
-	Token      uint64   `json:"token"`      // of this run, which signs its packets; others are ignored
-	Node       int      `json:"node"`       // index of the node in broadcasts
-	Interfaces []string `json:"interfaces"` // the rails; those named net1, net2, … if empty
+	Token      uint64   `json:"token"`      // the key of this run, which signs its packets; packets of other runs are ignored
+	Node       int      `json:"node"`       // the index of the node, which broadcasts contain
+	Interfaces []string `json:"interfaces"` // the interfaces of the rails; if empty, the interfaces net1, net2, …
 }
 
-// Answer is a prober's line for a request.
+// Answer is the line that a prober sends as its answer to a request.
 type Answer struct {
 	Error    string        `json:"error,omitempty"`
 	Opened   []Interface   `json:"opened,omitempty"`
@@ -43,7 +43,7 @@ type Answer struct {
 	RDMA     []RDMAOutcome `json:"rdma,omitempty"`
 }
 
-// Interface is a rail as its node has it.
+// Interface is the interface of a rail on its node.
 type Interface struct {
 	Name      string           `json:"name"`
 	MTU       int              `json:"mtu"`
@@ -51,30 +51,31 @@ type Interface struct {
 	Up        bool             `json:"up"`
 	Carrier   bool             `json:"carrier"`
 	Addresses []netip.AddrPort `json:"addresses,omitempty"` // with the ports of the responder; IPv4 first
-	Problem   string           `json:"problem,omitempty"`   // why it cannot be measured
-	Deaf      string           `json:"deaf,omitempty"`      // why broadcasts are not heard
+	Problem   string           `json:"problem,omitempty"`   // the reason why the rail cannot be measured
+	Deaf      string           `json:"deaf,omitempty"`      // the reason why broadcasts cannot be received
 }
 
-// Broadcast is a broadcast of another rail that arrived.
+// Broadcast is a broadcast that a rail received from another rail.
 type Broadcast struct {
-	Rail     int `json:"rail"` // where it arrived
-	Node     int `json:"node"` // who sent it
+	Rail     int `json:"rail"` // the rail that received it
+	Node     int `json:"node"` // the node that sent it
 	FromRail int `json:"fromRail"`
-	// Repeated: it came from another station than the rail, or more than once.
+	// Repeated is true if the broadcast came from another station than the rail that signed it, or
+	// arrived more than once.
 	Repeated bool `json:"repeated,omitempty"`
 }
 
-// Flow is probes from a rail to one address.
+// Flow is a series of probes from a rail to one address.
 type Flow struct {
 	ID       uint32         `json:"id"`
 	Rail     int            `json:"rail"`
 	From     netip.Addr     `json:"from"`
 	To       netip.AddrPort `json:"to"`
-	Size     int            `json:"size"` // of the IP packets, in bytes, which are not fragmented
+	Size     int            `json:"size"` // the size of the IP packets in bytes; the packets are not fragmented
 	Count    int            `json:"count"`
 	Interval int            `json:"intervalMs"`
-	Wait     int            `json:"waitMs"` // for answers after the last probe
-	// Route asks for the route and the neighbor as well.
+	Wait     int            `json:"waitMs"` // how long to wait for answers after the last probe
+	// Route is true if the route and the neighbor are requested as well.
 	Route bool `json:"route,omitempty"`
 }
 
@@ -86,49 +87,51 @@ type Echo struct {
 	Route   *Route   `json:"route,omitempty"`
 }
 
-// Sample is one probe. Its times are by one clock each: no clocks are compared.
+// Sample is one probe. Each of its times is measured with one clock, so the clocks of two nodes are
+// never compared.
 type Sample struct {
-	RTT int64 `json:"rtt"` // from the program to the answer's arrival at the interface; 0 without an answer
-	Out int64 `json:"out"` // from the program to the interface; 0 if the kernel did not report that it left
+	RTT int64 `json:"rtt"` // from the program's sending until the answer arrived at the interface; 0 without an answer
+	Out int64 `json:"out"` // from the program's sending until the probe left the interface; 0 if the kernel did not report that
 }
 
-// Route is how a node reaches an address.
+// Route describes how a node reaches an address.
 type Route struct {
 	Interface string `json:"interface,omitempty"`
 	NextHop   string `json:"nextHop,omitempty"`
-	MAC       string `json:"mac,omitempty"`     // of the next hop, "" if unknown
-	Failed    bool   `json:"failed,omitempty"`  // the next hop does not answer ARP or neighbor discovery
-	Problem   string `json:"problem,omitempty"` // why there is no route
+	MAC       string `json:"mac,omitempty"`     // the MAC of the next hop, "" if unknown
+	Failed    bool   `json:"failed,omitempty"`  // true if the next hop does not answer ARP or neighbor discovery
+	Problem   string `json:"problem,omitempty"` // the reason why there is no route
 }
 
-// Seen has the packets of a flow that a responder saw.
+// Seen has the probes of a flow that arrived at a responder.
 type Seen struct {
 	ID    uint32          `json:"id"`
-	Holds map[uint32]Hold `json:"holds"` // by the numbers of the probes that arrived
+	Holds map[uint32]Hold `json:"holds"` // the key is the number of the probe
 }
 
-// Hold is the time of an answer in its node, in nanoseconds.
+// Hold has the times that an answer took in its node, in nanoseconds.
 type Hold struct {
-	Program int64 `json:"program"` // from the probe's arrival at the interface until the responder answered: how busy the machine is
-	Out     int64 `json:"out"`     // until the answer left the interface; 0 if the kernel did not report that
+	Program int64 `json:"program"` // from the arrival of the probe at the interface until the responder answered; shows how busy the machine is
+	Out     int64 `json:"out"`     // from then until the answer left the interface; 0 if the kernel did not report that
 }
 
-// MaxReceived bounds the broadcasts of an answer.
+// MaxReceived is the maximum number of broadcasts in an answer.
 const MaxReceived = 1 << 18
 
-// The bounds of answers. A prober may be in a pod whose user is hostile.
+// These are the limits of answers. They are needed because a prober may run in a pod of a hostile
+// user.
 const (
 	maxRails           = 256
-	maxHolds           = 10_000  // of a flow, as its probes
-	maxText            = 4 << 10 // bytes of a text
-	maxName            = 256     // bytes of a name
+	maxHolds           = 10_000  // the maximum for one flow; a flow has as many probes
+	maxText            = 4 << 10 // the maximum length of a text, in bytes
+	maxName            = 256     // the maximum length of a name, in bytes
 	maxTime            = int64(time.Hour)
 	maxMTU             = 1 << 20
-	maxSocketAddresses = 64 // addresses of an interface
+	maxSocketAddresses = 64 // the maximum number of addresses of an interface
 )
 
-// check returns an error if the answer is not one to the request, or has values that no prober
-// can have measured.
+// check returns an error if the answer does not fit the request q, or if it has values that no
+// prober can have measured.
 func (a *Answer) check(q *Request) error {
 	if len(a.Opened) > maxRails || len(a.Received) > MaxReceived {
 		return errors.New("the prober's answer is too long")
@@ -141,7 +144,7 @@ func (a *Answer) check(q *Request) error {
 	if q.Open != nil && !a.opens(q.Open.Interfaces) {
 		return errors.New("the prober opened other interfaces than it was asked for")
 	}
-	flows := map[uint32]int{} // the number of probes
+	flows := map[uint32]int{} // the number of probes of each flow
 	for _, f := range q.Flows {
 		flows[f.ID] = f.Count
 	}
@@ -178,7 +181,8 @@ func (a *Answer) check(q *Request) error {
 	return nil
 }
 
-// opens reports whether the interfaces are the wanted ones. Without names any are.
+// opens reports whether the answer has the interfaces with these names. Without names, any
+// interfaces are right.
 func (a *Answer) opens(names []string) bool {
 	return len(names) == 0 || slices.EqualFunc(a.Opened, names, func(i Interface, name string) bool { return i.Name == name })
 }

@@ -12,15 +12,16 @@ import (
 	"strings"
 )
 
-// RDMATest runs a program of perftest on a rail. Without To it is the server: the answer
-// is sent when the program listens. With To it is the client: the answer has the results.
+// RDMATest runs a program of perftest on a rail. Without To, the program is the server, and the
+// answer is sent as soon as the program listens. With To, the program is the client, and the answer
+// has the results.
 type RDMATest struct {
 	ID      uint32     `json:"id"`
 	Rail    int        `json:"rail"`
-	Program string     `json:"program"` // one of [RDMAPrograms]
+	Program string     `json:"program"` // a key of [RDMAPrograms]
 	From    netip.Addr `json:"from"`    // the rail's own address
 	To      netip.Addr `json:"to,omitzero"`
-	Port    uint16     `json:"port"` // TCP, by which the ends find each other
+	Port    uint16     `json:"port"` // the TCP port on which the two ends find each other
 }
 
 // RDMAOutcome is the outcome of a test.
@@ -28,27 +29,29 @@ type RDMAOutcome struct {
 	ID    uint32  `json:"id"`
 	Value float64 `json:"value,omitempty"` // µs, or Gb/s
 	Error string  `json:"error,omitempty"`
-	Own   bool    `json:"own,omitempty"` // the error is of this end: it has no RDMA device, for example
-	// Unknown: the program could not run for a reason that says nothing of the rail.
+	Own   bool    `json:"own,omitempty"` // true if the error is at this end; for example, this end has no RDMA device
+	// Unknown is true if the program could not run for a reason that does not concern the rail.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// The programs.
+// These are the names of the programs.
 const (
 	rdmaPing      = "ib_send_lat"
 	rdmaLatency   = "ib_write_lat"
 	rdmaBandwidth = "ib_write_bw"
 )
 
-// RDMAPrograms are the programs of perftest, with the options that both ends get.
+// RDMAPrograms has the programs of perftest that may be run. The values are the options that both
+// ends get.
 var RDMAPrograms = map[string][]string{
 	rdmaPing:      {"-n", "100", "-s", "2"},
 	rdmaLatency:   {"-n", "200", "-s", "2"},
 	rdmaBandwidth: {"-D", "1", "-s", "65536", "--report_gbits"},
 }
 
-// rdmaColumns are the headings of each program's table as it prints them, without units, and
-// which column counts. The lines of perftest have one of each (its perftest_parameters.h).
+// rdmaColumns has, for each program, the headings of the table that it prints, and the index of the
+// column with the result. A line of the table has one value for each heading (see
+// perftest_parameters.h of perftest).
 var rdmaColumns = map[string]struct {
 	heads []string
 	value int
@@ -58,8 +61,9 @@ var rdmaColumns = map[string]struct {
 	rdmaBandwidth: {[]string{"#bytes", "#iterations", "BWpeak[Gb/sec]", "BWaverage[Gb/sec]"}, 3},
 }
 
-// ParsePerftest returns the value in the output of a program: the typical latency in µs, or the
-// average bandwidth in Gb/s. It refuses an output that has not exactly one table with one line.
+// ParsePerftest returns the result in the output of a program: the typical latency in µs, or the
+// average bandwidth in Gb/s. It returns an error if the output does not have exactly one table with
+// exactly one line.
 func ParsePerftest(program, output string) (float64, error) {
 	columns, ok := rdmaColumns[program]
 	if !ok {
@@ -83,7 +87,7 @@ func ParsePerftest(program, output string) (float64, error) {
 		if len(fields) < len(columns.heads) {
 			return 0, fmt.Errorf("%s printed a line that is too short: %.200q", program, lines[i+1])
 		}
-		// A deviation in the others may be "-nan".
+		// Columns after these may have "-nan" as a deviation.
 		for _, f := range fields[:len(columns.heads)] {
 			if _, err := strconv.ParseFloat(f, 64); err != nil {
 				return 0, fmt.Errorf("%s printed a line with %.40q, which is not a number", program, f)
@@ -97,10 +101,11 @@ func ParsePerftest(program, output string) (float64, error) {
 	return value, nil
 }
 
-// maxValue bounds what a program can have measured, in µs or Gb/s.
+// maxValue is the largest value that a program can have measured, in µs or Gb/s.
 const maxValue = 1e7
 
-// check refuses an outcome that cannot be. A client has a value or an error.
+// check returns an error if the outcome is impossible. The outcome of a client must have a value or
+// an error.
 func (o *RDMAOutcome) check(client bool) error {
 	if len(o.Error) > maxText || !(o.Value >= 0) || o.Value > maxValue || o.Value != 0 && o.Error != "" || o.Unknown && o.Error == "" || client && o.Value == 0 && o.Error == "" {
 		return fmt.Errorf("the prober's RDMA test %d has an impossible outcome", o.ID)
@@ -108,16 +113,16 @@ func (o *RDMAOutcome) check(client bool) error {
 	return nil
 }
 
-// RDMA has the measurements by verbs on a path. A value is 0 if it was not measured.
+// RDMA has the measurements with verbs on a path. A value is 0 if it was not measured.
 type RDMA struct {
-	Ping      float64 `json:"pingMicros,omitempty"`    // by send, µs
-	Latency   float64 `json:"latencyMicros,omitempty"` // of a write, µs
-	Bandwidth float64 `json:"gigabits,omitempty"`      // of writes, Gb/s
+	Ping      float64 `json:"pingMicros,omitempty"`    // round trip of a send, in µs
+	Latency   float64 `json:"latencyMicros,omitempty"` // latency of a write, in µs
+	Bandwidth float64 `json:"gigabits,omitempty"`      // bandwidth of writes, in Gb/s
 	Error     string  `json:"error,omitempty"`
 	ErrorAt   *End    `json:"errorAt,omitempty"` // the end that has the error, if it is known
 }
 
-// and returns the better values of two measurements.
+// and returns the better values of the two measurements m and o.
 func (m *RDMA) and(o *RDMA) *RDMA {
 	switch {
 	case o == nil || m == nil || o.Error != "":
@@ -134,11 +139,11 @@ func (m *RDMA) and(o *RDMA) *RDMA {
 	return &RDMA{Ping: least(m.Ping, o.Ping), Latency: least(m.Latency, o.Latency), Bandwidth: max(m.Bandwidth, o.Bandwidth)}
 }
 
-// rdmaPort is the first of the ports; each rail has its own.
+// rdmaPort is the TCP port of rail 0. Each rail has its own port after it.
 const rdmaPort = 18600
 
-// rdma runs the programs between two nodes: all rails at the same time, first in one direction,
-// then in the other.
+// rdma runs the programs between two nodes. It runs them on all rails at the same time, first in
+// one direction and then in the other.
 func (r *run) rdma(ctx context.Context, pair Pair, jobs []*job) {
 	programs := r.programs()
 	jobs = slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool {
@@ -148,7 +153,7 @@ func (r *run) rdma(ctx context.Context, pair Pair, jobs []*job) {
 		r.unknown("%s to %s: RDMA is not measured between IPv6 addresses", j.path.From, j.path.To)
 		return true
 	})
-	unknown := map[uint32]bool{} // jobs of which a program could not run
+	unknown := map[uint32]bool{} // the jobs for which a program could not run
 	for _, program := range programs {
 		for _, server := range []int{pair.B, pair.A} {
 			tests := slices.DeleteFunc(slices.Clone(jobs), func(j *job) bool {
@@ -161,8 +166,8 @@ func (r *run) rdma(ctx context.Context, pair Pair, jobs []*job) {
 	}
 }
 
-// converse runs one program between the ends of paths that begin at one node and end at one. It
-// adds the IDs of the jobs whose program could not run to unknown.
+// converse runs one program on the paths of the jobs, which must all go from the same node to the
+// same other node. If the program could not run for a job, converse adds the job's ID to unknown.
 func (r *run) converse(ctx context.Context, program string, jobs []*job, unknown map[uint32]bool) {
 	byID := map[uint32]*job{}
 	var servers, clients []RDMATest
@@ -222,7 +227,8 @@ func (r *run) converse(ctx context.Context, program string, jobs []*job, unknown
 	}
 }
 
-// rdmaOutcomes asks a node, and reports whether it answered.
+// rdmaOutcomes sends q to a node, and calls use for each outcome in the answer. It reports whether
+// the node answered.
 func (r *run) rdmaOutcomes(ctx context.Context, node int, q *Request, use func(o *RDMAOutcome)) bool {
 	a, err := r.do(ctx, node, q)
 	if err == nil && len(a.RDMA) != len(q.RDMA) {
@@ -238,7 +244,7 @@ func (r *run) rdmaOutcomes(ctx context.Context, node int, q *Request, use func(o
 	return true
 }
 
-// programs returns what the level asks for.
+// programs returns the programs that o.RDMA asks for.
 func (o Options) programs() []string {
 	switch o.RDMA {
 	case RDMAPing:
@@ -249,13 +255,13 @@ func (o Options) programs() []string {
 	return nil
 }
 
-// What is measured by RDMA.
+// These are the values of [Options.RDMA].
 const (
-	RDMAPing      = 1 // that verbs pass messages
-	RDMABandwidth = 2 // latency and bandwidth as well
+	RDMAPing      = 1 // test whether verbs pass messages
+	RDMABandwidth = 2 // also measure latency and bandwidth
 )
 
-// rdmaWorks names ends whose verbs do not work.
+// rdmaWorks adds findings for ends on which verbs do not work.
 func (a *analysis) rdmaWorks() {
 	a.judge(func(p *Path) (bool, place) {
 		switch m := p.RDMA; {
@@ -279,7 +285,7 @@ func (a *analysis) rdmaWorks() {
 	})
 }
 
-// rdmaOutliers names ends that are slower by RDMA than others.
+// rdmaOutliers adds findings for ends that are slower with RDMA than other ends.
 func (a *analysis) rdmaOutliers() {
 	a.outliers(KindBandwidth, "Gb/s", func(p *Path) float64 { return p.RDMA.Bandwidth }, func(v, middle, deviation float64) bool {
 		return v < min(middle-3*deviation, middle*bandwidthShare)
@@ -290,8 +296,8 @@ func (a *analysis) rdmaOutliers() {
 }
 
 const (
-	bandwidthShare = 0.8 // of the median, below which bandwidth is a defect
-	rdmaMicros     = 5   // above the median, from when latency is one
+	bandwidthShare = 0.8 // bandwidth below this share of the median is a defect
+	rdmaMicros     = 5   // latency that exceeds the median by this many µs is a defect
 )
 
 func (a *analysis) outliers(kind Kind, unit string, value func(*Path) float64, bad func(v, middle, deviation float64) bool, text string) {

@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// ResultSchema is the schema of results as JSON. Fields are added to it, none changes.
+// ResultSchema is the schema of results in JSON. New versions may add fields, but they never change
+// a field.
 const ResultSchema = "rail-cni.io/verify/v1"
 
 // Status is the outcome of a run.
 type Status string
 
-// The outcomes.
+// These are the outcomes of a run.
 const (
 	Healthy Status = "healthy"
 	Defects Status = "defects"
-	Unknown Status = "unknown" // something could not be measured, and nothing bad is known
+	Unknown Status = "unknown" // something could not be measured, but no defect was found
 )
 
 // Result has the measurements of a run, and the findings that follow from them.
@@ -27,10 +28,10 @@ type Result struct {
 	Taken    time.Time  `json:"taken"`
 	Version  string     `json:"version"` // of the program
 	Fabric   string     `json:"fabric,omitempty"`
-	Brief    bool       `json:"brief,omitempty"` // losses, round trips and packets of the MTU are not judged
+	Brief    bool       `json:"brief,omitempty"` // true if losses, round trips and packets of the MTU are not judged
 	Status   Status     `json:"status"`
 	Findings []Finding  `json:"findings"`
-	Unknown  []string   `json:"unknown,omitempty"` // what could not be measured
+	Unknown  []string   `json:"unknown,omitempty"` // the things that could not be measured, with the reasons
 	Nodes    []string   `json:"nodes"`
 	Rails    int        `json:"rails"`
 	Rounds   int        `json:"rounds"`
@@ -38,55 +39,55 @@ type Result struct {
 	Ends     []EndState `json:"ends"`
 	Paths    []Path     `json:"paths"`
 	Crossed  []Crossing `json:"crossed,omitempty"`
-	Tested   int        `json:"crossingsTested"` // paths between different rails
+	Tested   int        `json:"crossingsTested"` // the number of tested paths between different rails
 }
 
-// EndState has the facts about an end that need no path.
+// EndState has the facts about an end that do not depend on a path.
 type EndState struct {
 	End
 	Interface  Interface `json:"interface"`
-	Unknown    string    `json:"unknown,omitempty"` // why it could not be measured, if that is no defect of the rail
-	ReceivedOn []End     `json:"heardOn,omitempty"` // the ends of other nodes at which its broadcasts arrived
+	Unknown    string    `json:"unknown,omitempty"` // the reason why it could not be measured, if the reason is not a defect of the rail
+	ReceivedOn []End     `json:"heardOn,omitempty"` // the ends of other nodes that received this end's broadcasts
 }
 
-// Path is a rail from one node to another.
+// Path is the path of a rail from one node to another node.
 type Path struct {
 	From  End     `json:"from"`
 	To    End     `json:"to"`
 	Route *Route  `json:"route,omitempty"`
-	Error string  `json:"error,omitempty"` // why it could not be measured
+	Error string  `json:"error,omitempty"` // the reason why it could not be measured
 	Small Traffic `json:"small"`           // short packets
 	Full  Traffic `json:"full"`            // packets of the interface's MTU
 	RDMA  *RDMA   `json:"rdma,omitempty"`  // nil if it was not measured
 }
 
-// Traffic is the probes of one size. Times are medians in microseconds.
+// Traffic has the results of the probes of one size. Times are medians in microseconds.
 type Traffic struct {
-	Size     int     `json:"size"` // of the IP packets, bytes
+	Size     int     `json:"size"` // the size of the IP packets, in bytes
 	Sent     int     `json:"sent"`
 	Received int     `json:"received"`
-	Late     int     `json:"late,omitempty"` // more probes, which a busy machine answered too late: no loss of the rail
+	Late     int     `json:"late,omitempty"` // further probes that a busy machine answered too late; they do not count as losses
 	Lost     Loss    `json:"lost"`
-	RTT      float64 `json:"rttMicros"`       // without the time of the responder's program
-	Times    *Times  `json:"times,omitempty"` // nil if the kernel did not report when packets left
+	RTT      float64 `json:"rttMicros"`       // does not include the time that the responder's program took
+	Times    *Times  `json:"times,omitempty"` // nil if the kernel did not report when packets left the interfaces
 }
 
 // Loss counts the lost probes, by the place where they were lost.
 type Loss struct {
-	From    int `json:"from,omitempty"`    // they did not leave the sender's interface
-	Forward int `json:"forward,omitempty"` // they left it, and did not arrive
-	To      int `json:"to,omitempty"`      // they arrived, and the answer did not leave
-	Back    int `json:"back,omitempty"`    // the answer left, and did not arrive
+	From    int `json:"from,omitempty"`    // probes that did not leave the sender's interface
+	Forward int `json:"forward,omitempty"` // probes that left the sender's interface but did not arrive
+	To      int `json:"to,omitempty"`      // probes that arrived, but whose answer did not leave
+	Back    int `json:"back,omitempty"`    // probes whose answer left but did not arrive
 }
 
-// Times has the parts of the time of a round trip, in microseconds.
+// Times has the parts of a round trip's time, in microseconds.
 type Times struct {
-	From   float64 `json:"from"`   // in the sender, until the packet left its interface
-	Fabric float64 `json:"fabric"` // between the interfaces, both ways
-	To     float64 `json:"to"`     // in the receiver, until the answer left its interface
+	From   float64 `json:"from"`   // in the sender, until the packet left the sender's interface
+	Fabric float64 `json:"fabric"` // between the two interfaces, in both directions
+	To     float64 `json:"to"`     // in the receiver, until the answer left the receiver's interface
 }
 
-// Crossing is a packet that arrived at another rail, which it must not.
+// Crossing is a packet that arrived at another rail although the rails must not reach each other.
 type Crossing struct {
 	From End `json:"from"`
 	To   End `json:"to"`
@@ -95,20 +96,20 @@ type Crossing struct {
 // Kind is the kind of a finding.
 type Kind string
 
-// The kinds of findings.
+// These are the kinds of findings.
 const (
 	KindDown        Kind = "down"        // the interface is missing or down, or has no carrier or address
-	KindMTU         Kind = "mtu"         // packets of the MTU do not arrive, or the MTU is not that of the others
-	KindSwapped     Kind = "swapped"     // two rails of a node are exchanged
+	KindMTU         Kind = "mtu"         // packets as large as the MTU do not arrive, or the MTU differs from the MTU of other ends
+	KindSwapped     Kind = "swapped"     // two rails of a node are swapped
 	KindRoute       Kind = "route"       // packets leave by another interface
 	KindNeighbor    Kind = "neighbor"    // another interface answers for the address
-	KindUnreachable Kind = "unreachable" // nothing arrives
+	KindUnreachable Kind = "unreachable" // no packet arrives
 	KindLoss        Kind = "loss"        // some packets do not arrive
-	KindLatency     Kind = "latency"     // packets take longer than elsewhere
-	KindRDMA        Kind = "rdma"        // verbs do not work, and packets pass
-	KindBandwidth   Kind = "bandwidth"   // writes by RDMA pass at a lower rate than elsewhere
-	KindRDMALatency Kind = "rdmaLatency" // messages by RDMA take longer than elsewhere
-	KindCrossed     Kind = "crossed"     // rails reach each other, and must not
+	KindLatency     Kind = "latency"     // packets take longer than on other paths
+	KindRDMA        Kind = "rdma"        // verbs do not work, although packets pass
+	KindBandwidth   Kind = "bandwidth"   // writes by RDMA are slower than on other paths
+	KindRDMALatency Kind = "rdmaLatency" // messages by RDMA take longer than on other paths
+	KindCrossed     Kind = "crossed"     // rails reach each other although they must not
 )
 
 // Finding is a defect and the ends that have it.
@@ -118,13 +119,13 @@ type Finding struct {
 	// them or between them: the measured paths do not show where.
 	Ends     []End   `json:"ends"`
 	Either   bool    `json:"either,omitempty"`
-	Value    float64 `json:"value"` // in Unit
+	Value    float64 `json:"value"` // in the unit Unit
 	Median   float64 `json:"median"`
 	Unit     string  `json:"unit,omitempty"` // "bytes", "%", "µs", "Gb/s"
 	Evidence string  `json:"evidence"`
 }
 
-// The exit codes of a command that verifies.
+// These are the exit codes of a command that verifies rails.
 const (
 	ExitHealthy = 0
 	ExitDefects = 1
@@ -150,7 +151,7 @@ func (r *Result) WriteJSON(w io.Writer) error {
 	return e.Encode(r)
 }
 
-// end returns the state of an end, nil if there is none.
+// end returns the state of the end e. It returns nil if there is none.
 func (r *Result) end(e End) *EndState {
 	for i := range r.Ends {
 		if r.Ends[i].End == e {
@@ -160,7 +161,7 @@ func (r *Result) end(e End) *EndState {
 	return nil
 }
 
-// median returns the middle of the values, NaN of none.
+// median returns the median of the values. Without values it returns NaN.
 func median(values []float64) float64 {
 	if len(values) == 0 {
 		return math.NaN()
@@ -170,7 +171,7 @@ func median(values []float64) float64 {
 	return (v[(n-1)/2] + v[n/2]) / 2
 }
 
-// deviation returns the median absolute deviation (MAD) from the middle.
+// deviation returns the median absolute deviation (MAD) of the values from middle.
 func deviation(values []float64, middle float64) float64 {
 	var d []float64
 	for _, v := range values {
@@ -179,14 +180,15 @@ func deviation(values []float64, middle float64) float64 {
 	return median(d)
 }
 
-// late is the time in the responder's program, in nanoseconds, above which the program and not
-// the rail is the reason why an answer did not arrive in time.
+// late is a time in nanoseconds. If the responder's program took longer than this, and the answer
+// did not arrive in time, the program is the reason and not the rail.
 const late = 100_000_000
 
-// traffic joins what both ends know of a flow.
+// traffic returns the traffic of a flow from what the two ends have seen: the sender's echo and the
+// responder's report.
 func traffic(size int, e *Echo, seen *Seen) Traffic {
 	t := Traffic{Size: size, Sent: len(e.Samples)}
-	// Without any time of leaving the driver may not report them.
+	// If there is no time at all at which a probe left, the driver may not report such times.
 	stamped := slices.ContainsFunc(e.Samples, func(s Sample) bool { return s.Out > 0 })
 	answerStamped := false
 	if seen != nil {

@@ -17,47 +17,48 @@ import (
 type Node struct {
 	Name   string
 	Prober Prober
-	// Missing has the reason, by the number of the rail, why a rail cannot be measured,
-	// if that is not a defect of the rail.
+	// Missing has, by the number of the rail, the reason why a rail cannot be measured. These
+	// reasons are not defects of the rail.
 	Missing map[int]string
-	// Broken is why rails could not be given to the prober, by their numbers: a defect.
+	// Broken has, by the number of the rail, the reason why the prober could not get a rail. These
+	// reasons are defects.
 	Broken map[int]string
 }
 
-// Options say how a run measures. The zero value has the usual numbers.
+// Options describe how a run measures. In the zero value, each number has its default.
 type Options struct {
-	Interfaces []string // the rails of each node; those named net1, net2, … if empty
-	Fabric     string   // one of [Fabrics], or ""
-	Version    string   // of the program
+	Interfaces []string // the interfaces of the rails on each node; if empty, net1, net2, …
+	Fabric     string   // an element of [Fabrics], or ""
+	Version    string   // the version of the program
 	Thresholds Thresholds
 
-	// Brief asks for routes, neighbors and broadcasts only: losses, round trips and packets of
-	// the MTU are not judged.
+	// Brief is true if only routes, neighbors and broadcasts are judged, and not losses, round
+	// trips and packets of the MTU.
 	Brief    bool
-	Count    int           // short probes of each path; 100
-	Full     int           // probes of the MTU; 10
+	Count    int           // the number of short probes on each path; default 100
+	Full     int           // the number of probes of the MTU on each path; default 10
 	RDMA     int           // [RDMAPing] or [RDMABandwidth]; 0 for none
-	Interval time.Duration // between probes; 5 ms, and not less than 1 ms
-	Wait     time.Duration // for answers after the last probe; 500 ms
+	Interval time.Duration // the time between two probes; default 5 ms, at least 1 ms
+	Wait     time.Duration // how long to wait for answers after the last probe; default 500 ms
 
-	// Done, unless nil, is called after each round.
+	// Done, if it is not nil, is called after each round.
 	Done func(round, all int)
 }
 
-// repeats is how often a path that looks bad is measured again. lateRepeats is that of a path
-// whose probes a busy machine answered too late.
+// repeats is how often a path that looks bad is measured again. lateRepeats is how often a path is
+// measured again whose probes were answered too late by a busy machine.
 const (
 	repeats     = 2
 	lateRepeats = 4
 )
 
-// briefCount is how many probes show a route and a neighbor.
+// briefCount is the number of probes that are enough to see the route and the neighbor.
 const briefCount = 3
 
-// crossCount is how many probes look whether rails reach each other.
+// crossCount is the number of probes that test whether rails reach each other.
 const crossCount = 3
 
-// smallSize is the size of short probes, as IP packets in bytes.
+// smallSize is the size of the IP packets of short probes, in bytes.
 const smallSize = 96
 
 func (o Options) filled() Options {
@@ -75,7 +76,7 @@ func (o Options) round() time.Duration {
 	return time.Duration(o.Count+o.Full)*o.Interval + 2*o.Wait
 }
 
-// run is a run under way.
+// run is the state of a run.
 type run struct {
 	Options
 	nodes  []Node
@@ -88,8 +89,9 @@ type run struct {
 	paths map[Way]*Path
 }
 
-// Run measures the paths between the nodes, whose names must differ, and returns the result,
-// which is judged already. It fails if fewer than two nodes can be measured, or ctx ends.
+// Run measures the paths between the nodes and returns the result with its findings. The names of
+// the nodes must be different. Run returns an error if fewer than two nodes can be measured, or if
+// ctx ends.
 func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 	r := &run{Options: o.filled(), nodes: nodes, opened: make([][]Interface, len(nodes)), paths: map[Way]*Path{}}
 	start := time.Now()
@@ -101,7 +103,7 @@ func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 	r.rounds(ctx, func(Way) bool { return true })
 	r.fill()
 	r.judge()
-	// What looks bad is measured again: on a busy machine it may be chance.
+	// Paths that look bad are measured again, because on a busy machine this may be chance.
 	for i := range lateRepeats {
 		again := map[End]bool{}
 		if i < repeats {
@@ -122,7 +124,7 @@ func Run(ctx context.Context, nodes []Node, o Options) (*Result, error) {
 	return r.result, ctx.Err()
 }
 
-// late returns the ways of which most probes were answered too late to count.
+// late returns the ways on which most probes were answered too late to count.
 func (r *run) late() map[Way]bool {
 	ways := map[Way]bool{}
 	for w, p := range r.paths {
@@ -133,7 +135,8 @@ func (r *run) late() map[Way]bool {
 	return ways
 }
 
-// giveUp makes what is late after all repeats unknown: few probes are no ground to judge by.
+// giveUp marks ways that are still late after all repeats as unknown, because they have too few
+// probes to be judged.
 func (r *run) giveUp() {
 	late := r.late()
 	if len(late) == 0 {
@@ -157,7 +160,7 @@ func (r *run) judge() {
 	r.result.Analyze(r.Thresholds)
 }
 
-// do lets a node's prober answer a request.
+// do sends a request to the prober of a node, and returns the checked answer.
 func (r *run) do(ctx context.Context, node int, q *Request) (*Answer, error) {
 	a, err := r.nodes[node].Prober.Do(ctx, q)
 	if err == nil {
@@ -171,7 +174,7 @@ func (r *run) do(ctx context.Context, node int, q *Request) (*Answer, error) {
 
 func (r *run) end(node, rail int) End { return End{r.nodes[node].Name, rail} }
 
-// each calls f for each node at the same time.
+// each calls f for all nodes at the same time.
 func (r *run) each(f func(i int)) {
 	var all sync.WaitGroup
 	for i := range r.nodes {
@@ -180,17 +183,17 @@ func (r *run) each(f func(i int)) {
 	all.Wait()
 }
 
-// unknown notes what could not be measured.
+// unknown notes something that could not be measured.
 func (r *run) unknown(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.Unknown = append(r.result.Unknown, fmt.Sprintf(format, args...))
 }
 
-// open starts the responders, and makes the plan.
+// open starts the responders and makes the plan.
 func (r *run) open(ctx context.Context) error {
 	var token [8]byte
-	_, _ = rand.Read(token[:]) // it never fails
+	_, _ = rand.Read(token[:]) // rand.Read never fails
 	errs := make([]error, len(r.nodes))
 	r.each(func(i int) {
 		a, err := r.do(ctx, i, &Request{Open: &Open{Token: binary.BigEndian.Uint64(token[:]), Node: i, Interfaces: r.Interfaces}})
@@ -246,8 +249,8 @@ func (r *run) open(ctx context.Context) error {
 	return nil
 }
 
-// claims finds addresses that two nodes have on one rail. Packets to them reach one of the two,
-// and the result would be noted for the other as well.
+// claims finds addresses that two nodes have on the same rail. Packets to such an address reach
+// only one of the two nodes, so the results would be wrong for the other node.
 func (r *run) claims() {
 	type claim struct {
 		rail    int
@@ -278,7 +281,7 @@ func (r *run) claims() {
 	}
 }
 
-// miss notes a rail that cannot be measured.
+// miss notes that a rail of a node cannot be measured.
 func (r *run) miss(node, rail int, why string) {
 	state := EndState{End: r.end(node, rail), Interface: Interface{Problem: why}, Unknown: why}
 	if rail < len(r.opened[node]) {
@@ -289,8 +292,8 @@ func (r *run) miss(node, rail int, why string) {
 	r.unknown("%s: %s", state.End, why)
 }
 
-// broadcast lets all rails broadcast, and notes which ends hear which. All at the same time: these
-// are three packets for each rail.
+// broadcast lets all rails send broadcasts, and notes which ends receive them. All rails send at
+// the same time, because each rail sends only three packets.
 func (r *run) broadcast(ctx context.Context) {
 	ask := func(request *Request, use func(i int, a *Answer)) {
 		r.each(func(i int) {
@@ -330,7 +333,7 @@ func (r *run) broadcast(ctx context.Context) {
 	}
 }
 
-// rounds measures the wanted ways, round by round.
+// rounds measures the ways for which wanted returns true, round by round.
 func (r *run) rounds(ctx context.Context, wanted func(Way) bool) {
 	for k, pairs := range r.plan.Rounds {
 		var all sync.WaitGroup
@@ -350,14 +353,14 @@ func (r *run) rounds(ctx context.Context, wanted func(Way) bool) {
 	}
 }
 
-// job is a flow, and where its result belongs.
+// job is a flow, and the place for its result.
 type job struct {
 	Flow
 	way  Way
-	path *Path // nil if the rails differ
+	path *Path // nil if the flow is between different rails
 }
 
-// pair measures the ways between two nodes: first with short packets, then with full ones.
+// pair measures the ways between two nodes, first with short packets and then with full packets.
 func (r *run) pair(ctx context.Context, pair Pair, ways []Way) {
 	var small, full []*job
 	for _, w := range ways {
@@ -401,7 +404,7 @@ func (r *run) job(w Way, p *Path, from netip.Addr, to netip.AddrPort, size, coun
 	}}
 }
 
-// between returns the addresses of a way, of one family.
+// between returns the two addresses of a way. Both have the same family.
 func (r *run) between(w Way) (netip.Addr, netip.AddrPort, error) {
 	ends := [][]Interface{r.opened[w.From], r.opened[w.To]}
 	for k, rail := range []int{w.FromRail, w.ToRail} {
@@ -422,7 +425,8 @@ func (r *run) between(w Way) (netip.Addr, netip.AddrPort, error) {
 	return netip.Addr{}, netip.AddrPort{}, errors.New("the ends have no addresses of the same family")
 }
 
-// measure runs the flows of both nodes at the same time, and asks each what arrived.
+// measure runs the flows of both nodes at the same time. Then it asks each node which probes
+// arrived.
 func (r *run) measure(ctx context.Context, pair Pair, jobs []*job) {
 	nodes := []int{pair.A, pair.B}
 	byID := map[uint32]*job{}
@@ -478,7 +482,7 @@ func (r *run) measure(ctx context.Context, pair Pair, jobs []*job) {
 	}
 }
 
-// note writes what came of a flow to the result.
+// note writes the outcome of a flow to the result.
 func (r *run) note(j *job, e *Echo, seen *Seen) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -502,7 +506,8 @@ func (r *run) note(j *job, e *Echo, seen *Seen) {
 	}
 }
 
-// keep adds a path to those of the result, or what was measured again to what is there.
+// keep adds a path to the result. If the path was measured before, keep combines the two
+// measurements.
 func (r *run) keep(w Way, p *Path) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -514,8 +519,7 @@ func (r *run) keep(w Way, p *Path) {
 	r.paths[w] = p
 }
 
-// and returns the traffic of two measurements: the losses of both, and the times of the
-// faster one.
+// and combines two measurements: it returns the losses of both, and the times of the faster one.
 func (t Traffic) and(o Traffic) Traffic {
 	sum := t
 	if o.Received > 0 && (t.Received == 0 || o.RTT < t.RTT) {
@@ -528,7 +532,7 @@ func (t Traffic) and(o Traffic) Traffic {
 	return sum
 }
 
-// fill writes the paths to the result, in the order of nodes and rails.
+// fill writes the paths to the result, sorted by nodes and rails.
 func (r *run) fill() {
 	r.result.Paths = r.result.Paths[:0]
 	for _, p := range r.paths {
@@ -544,7 +548,7 @@ func (r *run) fill() {
 	r.result.Unknown = slices.Compact(r.result.Unknown)
 }
 
-// compare orders ends by the order of nodes, then by rails.
+// compare compares two ends by the order of their nodes, and then by their rails.
 func (r *Result) compare(a, b End) int {
 	return cmp.Or(cmp.Compare(slices.Index(r.Nodes, a.Node), slices.Index(r.Nodes, b.Node)), cmp.Compare(a.Rail, b.Rail))
 }

@@ -16,32 +16,32 @@ func (e End) String() string { return fmt.Sprintf("%s rail %d", e.Node, e.Rail) 
 // Pair is two nodes, by their indexes. A is less than B.
 type Pair struct{ A, B int }
 
-// Expectation is whether a packet from one rail should arrive at another.
+// Expectation is what should happen to a packet from one rail to another rail.
 type Expectation string
 
-// The expectations.
+// These are the expectations.
 const (
-	Must    Expectation = "must"     // a path of the rail itself
-	MustNot Expectation = "must not" // rails are isolated
-	May     Expectation = "may"      // it is not tested
+	Must    Expectation = "must"     // the packet must arrive: both ends are on the same rail
+	MustNot Expectation = "must not" // the packet must not arrive: the rails are isolated
+	May     Expectation = "may"      // the packet may arrive, so this is not tested
 )
 
-// The values of fabric, which are those of the node file. The empty one expects nothing of
-// paths between different rails.
+// These are the values of fabric. The node file has the same values. With the empty value, nothing
+// is expected of paths between different rails.
 const (
 	Isolated = "isolated"
 	Routed   = "routed"
 	Flat     = "flat"
 )
 
-// Fabrics are the values of fabric except the empty one.
+// Fabrics are the values of fabric, without the empty value.
 var Fabrics = []string{Isolated, Routed, Flat}
 
 // Plan is the order in which pairs of nodes measure.
 type Plan struct {
-	Nodes  int      // each of them needs one pod, which has all its rails
-	Rails  int      // of each node
-	Fabric string   // one of Fabrics, or ""
+	Nodes  int      // each node needs one pod, which has all rails of the node
+	Rails  int      // the number of rails of each node
+	Fabric string   // an element of Fabrics, or ""
 	Rounds [][]Pair // no node is in two pairs of a round
 }
 
@@ -52,9 +52,10 @@ type Way struct {
 	Expect         Expectation
 }
 
-// Schedule returns a tournament of the nodes by the circle method: node 0 stays, and the
-// others move on by one place each round. n nodes need n−1 rounds, or n if n is odd: then one
-// node rests in each round. Each pair of nodes is in exactly one round.
+// Schedule returns a tournament of the nodes by the circle method: node 0 stays at its place, and
+// all other nodes move on by one place in each round. If n is even, n nodes need n−1 rounds. If n
+// is odd, they need n rounds, and one node rests in each round. Each pair of nodes is in exactly
+// one round.
 func Schedule(nodes, rails int, fabric string) *Plan {
 	p := &Plan{Nodes: nodes, Rails: rails, Fabric: fabric}
 	places := nodes + nodes%2
@@ -63,7 +64,7 @@ func Schedule(nodes, rails int, fabric string) *Plan {
 		for k := range places / 2 {
 			a, b := seated(k, round, places), seated(places-1-k, round, places)
 			if a >= nodes || b >= nodes {
-				continue // the other one rests
+				continue // the other node rests
 			}
 			pairs = append(pairs, Pair{min(a, b), max(a, b)})
 		}
@@ -74,7 +75,7 @@ func Schedule(nodes, rails int, fabric string) *Plan {
 	return p
 }
 
-// seated returns which node is at a place of the circle in a round.
+// seated returns the node that is at place k of the circle in a round.
 func seated(k, round, places int) int {
 	if k == 0 {
 		return 0
@@ -82,7 +83,7 @@ func seated(k, round, places int) int {
 	return (k-1+round)%(places-1) + 1
 }
 
-// Expected returns what the fabric makes of a packet between two rails.
+// Expected returns what should happen in this fabric to a packet from the rail from to the rail to.
 func (p *Plan) Expected(from, to int) Expectation {
 	switch {
 	case from == to:
@@ -93,9 +94,9 @@ func (p *Plan) Expected(from, to int) Expectation {
 	return May
 }
 
-// Ways returns what a pair tests: each rail in both directions, and, if rails must not reach
-// each other, each two different rails in one direction. The other direction of two different
-// rails is another test, from the other rail.
+// Ways returns the ways that a pair of nodes tests. Each rail is tested in both directions. If
+// rails must not reach each other, each ordered pair of different rails is also tested, but only
+// from one node to the other.
 func (p *Plan) Ways(pair Pair) (ways []Way) {
 	for i := range p.Rails {
 		ways = append(ways, Way{pair.A, i, pair.B, i, Must}, Way{pair.B, i, pair.A, i, Must})
@@ -110,11 +111,11 @@ func (p *Plan) Ways(pair Pair) (ways []Way) {
 	return ways
 }
 
-// Pods returns how many pods a run needs in a cluster: they stay for all rounds.
+// Pods returns the number of pods that a run needs in a cluster. A pod is used in all rounds.
 func (p *Plan) Pods() int { return p.Nodes }
 
-// Time returns about how long the rounds take: the pairs of a round, and the rails of a pair,
-// are measured at the same time.
+// Time returns an estimate of how long the rounds take. The pairs of a round, and the rails of a
+// pair, are measured at the same time.
 func (p *Plan) Time(o Options) time.Duration {
 	return time.Duration(len(p.Rounds)) * o.filled().round()
 }

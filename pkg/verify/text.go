@@ -12,22 +12,23 @@ import (
 // Cell is an end in the matrix of nodes and rails. Its texts may come from a pod.
 type Cell struct {
 	Sign  Sign
-	Text  string // its measurement, or its worst finding
+	Text  string // the measurement of the end, or its worst finding
 	Title string // the end, with the evidence of all its findings
 }
 
-// Sign is the state of an end, as one character.
+// Sign shows the state of an end as one character.
 type Sign string
 
-// The signs of cells.
+// These are the signs of cells.
 const (
 	SignOK      Sign = "·"
-	SignMaybe   Sign = "?" // it, or another one
+	SignMaybe   Sign = "?" // this end or another end has the defect
 	SignBad     Sign = "✗"
 	SignUnknown Sign = "-"
 )
 
-// Cell returns the cell of an end: its worst finding, or the median round trip of its paths.
+// Cell returns the cell of an end. It has the worst finding about the end. Without a finding, it
+// has the median round trip of the end's paths.
 func (r *Result) Cell(e End) Cell {
 	c := Cell{Sign: SignUnknown, Title: e.String()}
 	state := r.end(e)
@@ -72,7 +73,7 @@ func (r *Result) Cell(e End) Cell {
 	return c
 }
 
-// short returns the finding in a cell's width.
+// short returns a short text about the finding that fits in a cell.
 func (f *Finding) short() string {
 	switch f.Kind {
 	case KindLatency:
@@ -91,7 +92,7 @@ func (f *Finding) short() string {
 	return string(f.Kind)
 }
 
-// Where returns the ends of a finding as a text: "node-b rail 3 (net4)".
+// Where returns the ends of a finding as a text, for example "node-b rail 3 (net4)".
 func (r *Result) Where(f *Finding) string {
 	const most = 6
 	join := ", "
@@ -139,12 +140,12 @@ func (r *Result) WriteText(w io.Writer) error {
 	return err
 }
 
-// Unmeasured returns what could not be measured, and why.
+// Unmeasured returns the things that could not be measured, with the reasons.
 func (r *Result) Unmeasured() []string {
 	return append(slices.Clone(r.Unknown), r.unmeasured()...)
 }
 
-// unmeasured returns why paths could not be measured, each reason once.
+// unmeasured returns the reasons why paths could not be measured. Each reason is returned once.
 func (r *Result) unmeasured() (reasons []string) {
 	for i := range r.Paths {
 		p := &r.Paths[i]
@@ -152,7 +153,7 @@ func (r *Result) unmeasured() (reasons []string) {
 			continue
 		}
 		if from, to := r.end(p.From), r.end(p.To); from == nil || to == nil || from.Interface.Problem+to.Interface.Problem != "" {
-			continue // a finding has it
+			continue // a finding already explains it
 		}
 		if s := fmt.Sprintf("%s to %s: %s", p.From, p.To, p.Error); len(reasons) < 10 {
 			reasons = append(reasons, s)
@@ -161,7 +162,7 @@ func (r *Result) unmeasured() (reasons []string) {
 	return reasons
 }
 
-// matrix writes a table of nodes and rails.
+// matrix writes the table of nodes and rails to b.
 func (r *Result) matrix(b *strings.Builder) {
 	rows := [][]string{{"NODE"}}
 	for k := range r.Rails {
@@ -190,7 +191,7 @@ func (r *Result) matrix(b *strings.Builder) {
 	}
 }
 
-// Summary returns what was measured, and the outcome.
+// Summary returns one line about what was measured and about the outcome.
 func (r *Result) Summary() string {
 	crossings := ""
 	if r.Fabric == Isolated {
@@ -199,8 +200,8 @@ func (r *Result) Summary() string {
 	return fmt.Sprintf("%s × %s, %s%s in %.1f s: %s, %s", plural(len(r.Nodes), "node"), plural(r.Rails, "rail"), plural(len(r.Paths), "path"), crossings, r.Seconds, r.Status, plural(len(r.Findings), "finding"))
 }
 
-// printable returns the text without control characters: names of nodes and interfaces, and
-// errors, may come from a pod.
+// printable returns the text without control characters. It is needed because names of nodes and
+// interfaces, and errors, may come from a pod.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {

@@ -16,13 +16,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// Agents are the pods of rail-agent of a cluster.
+// Agents are the pods of rail-agent in a cluster.
 type Agents struct {
 	client *kube.Client
-	pods   []remote.Pod // of nodes
+	pods   []remote.Pod // one for each node
 }
 
-// FindAgents lists the pods in a namespace. None is an error.
+// FindAgents lists the pods of rail-agent in a namespace. It returns an error if there are none.
 func FindAgents(ctx context.Context, client *kube.Client, namespace string) (*Agents, error) {
 	pods, err := remote.Pods(ctx, client, namespace)
 	if err != nil {
@@ -44,20 +44,22 @@ func (a *Agents) Nodes() (names []string) {
 	return names
 }
 
-// Image returns the image of the node's agent, else that of another one.
+// Image returns the image of the node's agent. If the node has no agent, it returns the image of
+// another agent.
 func (a *Agents) Image(node string) string {
 	i := slices.IndexFunc(a.pods, func(p remote.Pod) bool { return p.Node == node })
 	return a.pods[max(i, 0)].Image
 }
 
-// Fabric returns the fabric of the node file ("" for none) of the first node whose agent can tell
-// it. It needs the right to create pods/exec.
+// Fabric asks the agents of the nodes, one after another, for the key "fabric" of the node file. It
+// returns the first answer, which is "" if the node file has no such key. Fabric needs the right to
+// create pods/exec.
 func (a *Agents) Fabric(ctx context.Context) (string, error) {
 	const tries = 3
 	var errs []error
 	for i := range a.pods {
 		if a.pods[i].Problem != "" {
-			continue // it cannot be asked
+			continue // a pod that does not run cannot be asked
 		}
 		fabric, err := a.fabric(ctx, &a.pods[i])
 		if err == nil || ctx.Err() != nil {
@@ -70,7 +72,8 @@ func (a *Agents) Fabric(ctx context.Context) (string, error) {
 	return "", cmp.Or(errors.Join(errs...), errors.New("no pod of rail-agent runs"))
 }
 
-// fabric returns the fabric of the node file in the facts of a node, "" for none.
+// fabric returns the fabric in the node file of a node, which it takes from the node's facts. It
+// returns "" if the node file has no fabric.
 func (a *Agents) fabric(ctx context.Context, p *remote.Pod) (string, error) {
 	facts, err := a.facts(ctx, p)
 	if err != nil {
@@ -91,7 +94,7 @@ func (a *Agents) fabric(ctx context.Context, p *remote.Pod) (string, error) {
 	return "", nil
 }
 
-// facts returns what "rail-agent facts" prints in the pod.
+// facts returns the facts that "rail-agent facts" prints in the pod.
 func (a *Agents) facts(ctx context.Context, p *remote.Pod) (*doctor.Facts, error) {
 	text, err := p.Facts(ctx, a.client)
 	if err != nil {
@@ -100,7 +103,8 @@ func (a *Agents) facts(ctx context.Context, p *remote.Pod) (*doctor.Facts, error
 	return doctor.ReadFacts(bytes.NewReader(text))
 }
 
-// attachments returns what the ledger of a node has. It needs the right to create pods/exec.
+// attachments returns the attachments in the ledger of a node. It needs the right to create
+// pods/exec.
 func (a *Agents) attachments(ctx context.Context, node string) ([]doctor.Attachment, error) {
 	i := slices.IndexFunc(a.pods, func(p remote.Pod) bool { return p.Node == node })
 	if i < 0 {
@@ -116,7 +120,7 @@ func (a *Agents) attachments(ctx context.Context, node string) ([]doctor.Attachm
 	return facts.Ledger.Attachments.Value, nil
 }
 
-// Select returns the names of the nodes with the labels.
+// Select returns the names of the nodes whose labels match the selector.
 func Select(ctx context.Context, client *kube.Client, selector string) ([]string, error) {
 	var names []string
 	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{LabelSelector: selector, MetadataOnly: true}, func(item []byte) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// podObject is what is read of a pod.
+// podObject has the fields of a pod that are read.
 type podObject struct {
 	Metadata struct {
 		kube.Meta
@@ -53,15 +53,15 @@ type reason struct {
 
 func (r reason) String() string { return brief(strings.TrimSpace(r.Reason + " " + r.Message)) }
 
-// ofImage reports whether the reason is that the container's image cannot be had.
+// ofImage reports whether the reason is that the image of the container cannot be pulled.
 func (r *reason) ofImage() bool {
 	return r != nil && slices.Contains([]string{"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable"}, r.Reason)
 }
 
-// maxReason bounds what is kept of a message, in bytes.
+// maxReason is the maximum length, in bytes, of a message that is kept.
 const maxReason = 1 << 10
 
-// brief returns the beginning of a message.
+// brief returns a message, cut to maxReason bytes.
 func brief(s string) string {
 	if len(s) > maxReason {
 		return strings.ToValidUTF8(s[:maxReason], "") + " …"
@@ -69,7 +69,8 @@ func brief(s string) string {
 	return s
 }
 
-// madeBy reports whether the try's Job has made the pod. The labels of a pod may be anybody's.
+// madeBy reports whether the Job of the try s has made the pod. The labels alone do not prove this,
+// because anybody can set them on a pod.
 func (p *podObject) madeBy(s *state) bool {
 	for _, o := range p.Metadata.Owners {
 		if o.Controller {
@@ -79,7 +80,8 @@ func (p *podObject) madeBy(s *state) bool {
 	return false
 }
 
-// state returns the try of which the pod is, nil for a pod that is none of the run.
+// state returns the try to which the pod belongs. It returns nil if the pod does not belong to the
+// run.
 func (f *Fleet) state(p *podObject) *state {
 	if s := f.states[p.Metadata.Labels[nodeLabel]]; s != nil && s.renewed == nil && p.madeBy(s) {
 		return s
@@ -87,17 +89,18 @@ func (f *Fleet) state(p *podObject) *state {
 	return nil
 }
 
-// ownPods returns the pods of the run that are there.
+// ownPods returns the pods of the run that exist now.
 func (f *Fleet) ownPods(ctx context.Context) ([]podObject, error) {
 	found, err := f.pods(ctx, "")
 	return slices.DeleteFunc(found, func(p podObject) bool { return f.state(&p) == nil }), err
 }
 
-// pods returns the pods that have the label of the run, of one Job if it is named.
+// pods returns the pods that have the label of the run. If job is not "", it returns only the pods
+// of this Job.
 func (f *Fleet) pods(ctx context.Context, job string) ([]podObject, error) {
 	labels := runLabel + "=" + f.run
 	if job != "" {
-		labels += ",job-name=" + job // Kubernetes adds it to the pods of Jobs
+		labels += ",job-name=" + job // Kubernetes adds this label to the pods of Jobs
 	}
 	var found []podObject
 	_, err := f.Client.List(ctx, podsIn(f.Namespace), kube.ListOptions{LabelSelector: labels}, func(item []byte) error {
@@ -111,9 +114,11 @@ func (f *Fleet) pods(ctx context.Context, job string) ([]podObject, error) {
 	return found, err
 }
 
-// await attaches to each pod that runs, until none is waited for or their time is over.
+// await attaches to each pod as soon as the pod runs. It returns when no pod is waited for any
+// longer.
 func (f *Fleet) await(ctx context.Context) error {
-	// Jobs are made again beside this loop, which must attach to the pods of others meanwhile.
+	// Jobs are made again concurrently, so that this loop can attach to the pods of other nodes in
+	// the meantime.
 	var renewals sync.WaitGroup
 	slots := make(chan struct{}, atOnce)
 	renew, cancel := context.WithCancel(ctx)
@@ -166,10 +171,10 @@ func (f *Fleet) await(ctx context.Context) error {
 	}
 }
 
-// waits reports whether the pod may still run.
+// waits reports whether the pod does not run yet, but may still begin to run.
 func (s *state) waits() bool { return s.session == nil && !s.failed }
 
-// waiting returns the states of the members whose pods do not run yet.
+// waiting returns the states whose pods do not run yet, but may still begin to run.
 func (f *Fleet) waiting() (all []*state) {
 	for _, m := range f.members {
 		if s := f.states[m.label()]; s.waits() {
@@ -179,7 +184,7 @@ func (f *Fleet) waiting() (all []*state) {
 	return all
 }
 
-// note takes what a pod's status says.
+// note stores in s what the status of the pod p says.
 func (f *Fleet) note(ctx context.Context, s *state, p *podObject) {
 	if p.Status.Phase == "Failed" || p.Status.Phase == "Succeeded" {
 		s.failed, s.why = true, fmt.Sprintf("its pod %s/%s has ended: %s", f.Namespace, p.Metadata.Name, reason{p.Status.Reason, p.Status.Message})
@@ -199,7 +204,7 @@ func (f *Fleet) note(ctx context.Context, s *state, p *podObject) {
 	}
 	for _, c := range p.Status.Containers {
 		switch {
-		case c.Name != container: // something was added to the pod
+		case c.Name != container: // this container was added to the pod by somebody else
 		case c.State.Running != nil:
 			s.session = attach(ctx, f.Client, f.Namespace, p.Metadata.Name)
 		case c.State.Terminated != nil:
@@ -210,11 +215,11 @@ func (f *Fleet) note(ctx context.Context, s *state, p *podObject) {
 	}
 }
 
-// takeRenewed takes what came of making Jobs again.
+// takeRenewed stores the outcome of Jobs that were made again.
 func (f *Fleet) takeRenewed() {
 	for _, s := range f.states {
 		select {
-		case err := <-s.renewed: // never of nil
+		case err := <-s.renewed: // a nil channel is never ready
 			s.renewed, s.until = nil, time.Now().Add(f.Within)
 			if err != nil && !s.failed {
 				s.failed, s.why = true, err.Error()
@@ -224,7 +229,7 @@ func (f *Fleet) takeRenewed() {
 	}
 }
 
-// readEvents takes what events say of pods that do not run, and of Jobs without a pod.
+// readEvents stores what events say about pods that do not run, and about Jobs that have no pod.
 func (f *Fleet) readEvents(ctx context.Context, waiting []*state, pods []podObject) {
 	each(len(waiting), func(i int) {
 		s := waiting[i]
@@ -244,7 +249,7 @@ func (f *Fleet) readEvents(ctx context.Context, waiting []*state, pods []podObje
 		if message == "" {
 			return
 		}
-		if s.without = f.blamed(s, message, count); s.cure == "" || s.without != nil { // else its status says more
+		if s.without = f.blamed(s, message, count); s.cure == "" || s.without != nil { // otherwise the status of the pod has a better reason
 			s.why = brief(message)
 		}
 	})
@@ -253,8 +258,8 @@ func (f *Fleet) readEvents(ctx context.Context, waiting []*state, pods []podObje
 // ofNetwork finds the network in an error of Multus.
 var ofNetwork = regexp.MustCompile(`error adding container to network "[^"]*": `)
 
-// lastWarning returns the last warning about an object, and how often one about the same network
-// was seen.
+// lastWarning returns the last warning about an object. count is the number of warnings about the
+// same network.
 func (f *Fleet) lastWarning(ctx context.Context, name string) (message string, count int, err error) {
 	var last string
 	seen := map[string]int{} // by the network
@@ -276,7 +281,7 @@ func (f *Fleet) lastWarning(ctx context.Context, name string) (message string, c
 	return message, seen[ofNetwork.FindString(message)], err
 }
 
-// left is a rail that a pod cannot have.
+// left is a rail that is left out because the pod cannot get it.
 type left struct {
 	rail   int
 	why    string
@@ -286,9 +291,10 @@ type left struct {
 // lentTo finds the holder in an error of host-device.
 var lentTo = regexp.MustCompile(` is lent to ((?:pod|container) [^ ,;]{1,320})`)
 
-// blamed returns the rail whose network an event blames, nil for none. The errors are those of
-// Multus and of our plugins. A rail that another pod has is known at once; other errors may be
-// of the moment, and must come again.
+// blamed returns the rail whose network caused the error in an event. It returns nil if no network
+// did. The errors come from Multus and from rail-cni's plugins. If another pod has the rail, one
+// such event is enough. Any other error may be temporary, so it must occur again before the rail is
+// left out.
 func (f *Fleet) blamed(s *state, message string, count int) *left {
 	found := -1
 	rest := ""
@@ -298,7 +304,7 @@ func (f *Fleet) blamed(s *state, message string, count int) *left {
 			continue
 		}
 		if found >= 0 {
-			return nil // two networks have one name
+			return nil // two networks have the same name in their configurations
 		}
 		found, rest = k, after
 	}
@@ -307,7 +313,7 @@ func (f *Fleet) blamed(s *state, message string, count int) *left {
 	}
 	if m := lentTo.FindStringSubmatch(rest); m != nil {
 		if strings.HasPrefix(m[1], "pod "+f.Namespace+"/rail-verify-"+f.run) {
-			return nil // the pod of the try before
+			return nil // the pod of the earlier try still holds the rail
 		}
 		return &left{rail: found, why: "in use by " + m[1]}
 	}
@@ -317,7 +323,8 @@ func (f *Fleet) blamed(s *state, message string, count int) *left {
 	return &left{rail: found, why: fmt.Sprintf("its network %s cannot be attached: %s", &f.Networks[found], brief(rest)), defect: true}
 }
 
-// leaveOut begins the member's next try, without a rail. Its Job is not made yet.
+// leaveOut begins the member's next try, without the rail s.without. It does not make the Job of
+// the try yet.
 func (f *Fleet) leaveOut(s *state) *state {
 	m := s.member
 	if s.failed = true; s.without.defect {
@@ -331,15 +338,15 @@ func (f *Fleet) leaveOut(s *state) *state {
 	return next
 }
 
-// replace removes the Job of a try, and makes that of the member's next one. If the rail is in use,
-// others may be as well: they are left out at once.
+// replace removes the Job of the try s and makes the Job of the try next. If the rail was in use by
+// another pod, further rails may be in use as well. replace leaves all of them out at once.
 func (f *Fleet) replace(ctx context.Context, s, next *state) error {
 	if err := f.Client.DeleteWithDependents(ctx, f.jobs(), s.job); err != nil && !kube.IsNotFound(err) {
 		return err
 	}
 	m := s.member
 	if !s.without.defect && f.Agents != nil {
-		// Without the right to ask an agent each rail costs a try.
+		// Without the right to ask an agent, each rail in use needs another try.
 		if held, err := f.Agents.attachments(ctx, m.node); err == nil {
 			f.leaveOutHeld(m, held)
 		}
@@ -353,12 +360,12 @@ func (f *Fleet) replace(ctx context.Context, s, next *state) error {
 	return f.create(ctx, next)
 }
 
-// leaveOutHeld leaves out the rails whose NIC an attachment holds.
+// leaveOutHeld leaves out the rails whose NICs are held by these attachments.
 func (f *Fleet) leaveOutHeld(m *member, held []doctor.Attachment) {
 	for i := range held {
 		a := &held[i]
 		if strings.HasPrefix(a.Pod, f.Namespace+"/"+jobName(f.run, "")) {
-			continue // the try before
+			continue // the attachment belongs to the earlier try
 		}
 		holder := brief("container " + a.ContainerID)
 		if a.Pod != "" {
@@ -372,7 +379,8 @@ func (f *Fleet) leaveOutHeld(m *member, held []doctor.Attachment) {
 	}
 }
 
-// gone waits until the pod of a try is gone: it may hold the other rails for a moment.
+// gone waits until the pod of a try is gone, because the pod may still hold the other rails for a
+// moment.
 func (f *Fleet) gone(ctx context.Context, s *state) error {
 	for range int(removalTime / pollPause) {
 		pods, err := f.pods(ctx, s.job)

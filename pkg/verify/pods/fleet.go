@@ -18,33 +18,34 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Options say what pods to make.
+// Options describe the pods to make.
 type Options struct {
 	Client    *kube.Client
 	Namespace string    // of the pods
-	Networks  []Network // rail k is that of the k-th
+	Networks  []Network // the k-th network is for rail k
 	Nodes     []string
-	Image     string  // "" for that of each node's agent
+	Image     string  // "" for the image of each node's agent
 	Agents    *Agents // may be nil if Image is not ""
-	// RDMAImage is an image with the programs of perftest, in which the prober runs then; Image
-	// brings the prober. "" for no RDMA.
+	// RDMAImage is an image with the programs of perftest. If it is set, the prober runs in this
+	// image, and a container with Image copies the prober into it. If it is "", RDMA is not
+	// measured.
 	RDMAImage string
-	Within    time.Duration // in which pods must run, each try of a node anew
-	Deadline  time.Duration // after which Kubernetes ends a pod in any case
+	Within    time.Duration // the time after which a pod must run; it begins again with each try of a node
+	Deadline  time.Duration // the time after which Kubernetes ends a pod, even if this process was killed
 
-	// Done, unless nil, is called when the number of pods that run has changed.
+	// Done, if it is not nil, is called when the number of running pods has changed.
 	Done func(running, all int)
 }
 
 const (
-	pollPause   = 300 * time.Millisecond // between two reads of the pods
-	eventsPause = time.Second            // between two reads of their events
-	atOnce      = 16                     // requests at the same time
-	removalTime = time.Minute            // of a run's objects
-	maxWithin   = 3                      // times Within that all tries of a node have together
+	pollPause   = 300 * time.Millisecond // the time between two reads of the pods
+	eventsPause = time.Second            // the time between two reads of their events
+	atOnce      = 16                     // the maximum number of requests at the same time
+	removalTime = time.Minute            // the time limit for removing the objects of a run
+	maxWithin   = 3                      // all tries of a node together may take this many times Within
 )
 
-// Fleet is the probers of a run. Close ends and removes them.
+// Fleet has the probers of a run. Close ends and removes them.
 type Fleet struct {
 	Options
 	run     string
@@ -52,30 +53,30 @@ type Fleet struct {
 	states  map[string]*state // by label
 }
 
-// state is what is known of a member's try.
+// state is what is known about one try of a member.
 type state struct {
 	member  *member
 	job     string
 	uid     string // of the Job, "" until it is made
 	until   time.Time
 	session *session
-	pod     string     // " namespace/name", "" until it is there
-	why     string     // it does not run
-	cure    string     // of what the pod's status says, "" for nothing
-	failed  bool       // it will not run
+	pod     string     // " namespace/name"; "" as long as there is no pod
+	why     string     // the reason why the pod does not run
+	cure    string     // the cure for the problem in the pod's status, "" if there is none
+	failed  bool       // true if the pod will never run
 	without *left      // the rail that the next try leaves out
-	renewed chan error // what came of making the Job of another try than the first; nil once that is known
+	renewed chan error // gets the outcome of making the Job, if this is not the first try; nil as soon as the outcome is known
 }
 
-// Start makes the pods, and returns when each pod runs, has failed, or did not start in time. A
-// node without a running pod is in [Fleet.Nodes] with a prober that returns the reason as its
-// error. A rail that another pod uses is left out on that node.
+// Start makes the pods. It returns when each pod runs, has failed, or did not start in time. If a
+// node has no running pod, its prober in [Fleet.Nodes] returns the reason as an error. If another
+// pod uses a rail on a node, this rail is left out on that node.
 //
-// It fails if no pod may be made. The caller closes the fleet also after an error, unless it is
-// nil.
+// Start returns an error if it may not make any pod. The caller must close the fleet even after an
+// error, except if the fleet is nil.
 func Start(ctx context.Context, o Options) (*Fleet, error) {
 	var id [4]byte
-	_, _ = rand.Read(id[:]) // it never fails
+	_, _ = rand.Read(id[:]) // rand.Read never fails
 	f := &Fleet{Options: o, run: hex.EncodeToString(id[:]), states: map[string]*state{}}
 	if err := f.removeEnded(ctx); err != nil {
 		return nil, err
@@ -96,15 +97,15 @@ func Start(ctx context.Context, o Options) (*Fleet, error) {
 	return f, f.await(ctx)
 }
 
-// begin notes a member's try.
+// begin adds the state of the member's present try.
 func (f *Fleet) begin(m *member) *state {
-	_, _ = rand.Read(m.nonce[:]) // it never fails
+	_, _ = rand.Read(m.nonce[:]) // rand.Read never fails
 	s := &state{member: m, job: m.name(f.run), until: time.Now().Add(f.Within), why: "Kubernetes has made no pod yet"}
 	f.states[m.label()] = s
 	return s
 }
 
-// each calls f with the numbers below n, some at the same time.
+// each calls f with each number from 0 to n-1. Several calls run at the same time.
 func each(n int, f func(i int)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
@@ -130,7 +131,8 @@ func (f *Fleet) create(ctx context.Context, s *state) error {
 	}
 	made, err := f.Client.Create(ctx, f.jobs(), job)
 	if kube.IsAlreadyExists(err) {
-		// A repeated request finds the Job of the first one: nobody else can know its name.
+		// If the request was repeated, the Job may exist from the first attempt. It cannot be
+		// somebody else's Job, because nobody else knows the name.
 		_, err = f.Client.List(ctx, f.jobs(), kube.ListOptions{FieldSelector: "metadata.name=" + s.job}, func(item []byte) error {
 			var j jobObject
 			err := json.Unmarshal(item, &j)
@@ -142,7 +144,7 @@ func (f *Fleet) create(ctx context.Context, s *state) error {
 	return err
 }
 
-// Nodes returns the nodes with their probers.
+// Nodes returns the nodes of the run with their probers.
 func (f *Fleet) Nodes() []verify.Node {
 	nodes := make([]verify.Node, 0, len(f.members))
 	for _, m := range f.members {
@@ -166,7 +168,7 @@ func (f *Fleet) Interfaces() (names []string) {
 	return names
 }
 
-// jobObject is what is read of a Job.
+// jobObject has the fields of a Job that are read.
 type jobObject struct {
 	Metadata kube.Meta `json:"metadata"`
 	Spec     struct {
@@ -186,13 +188,14 @@ type condition struct {
 	Since time.Time `json:"lastTransitionTime"`
 }
 
-// hasRunName reports whether the Job is named as those of runs are. Its labels alone may be anybody's.
+// hasRunName reports whether the name of the Job has the form that runs use. The labels alone are
+// not enough, because anybody can set them.
 func (j *jobObject) hasRunName() bool {
 	l := j.Metadata.Labels
 	return strings.HasPrefix(j.Metadata.Name, jobName(l[runLabel], l[nodeLabel])+"-")
 }
 
-// over reports whether the Job has ended a while ago, or should have.
+// over reports whether the Job has ended some time ago, or should have ended by now.
 func (j *jobObject) over(now time.Time) bool {
 	for _, c := range j.Status.Conditions {
 		if (c.Type == "Complete" || c.Type == "Failed") && c.Status == "True" && now.Sub(c.Since) > time.Minute {
@@ -202,7 +205,8 @@ func (j *jobObject) over(now time.Time) bool {
 	return j.Spec.Deadline > 0 && now.After(j.Metadata.CreationTimestamp.Add(time.Duration(j.Spec.Deadline)*time.Second+time.Minute))
 }
 
-// removeEnded removes what earlier runs that were killed have left, if Kubernetes has not yet.
+// removeEnded removes Jobs that earlier, killed runs have left, if Kubernetes has not removed them
+// yet.
 func (f *Fleet) removeEnded(ctx context.Context) error {
 	var left []string
 	_, err := f.Client.List(ctx, f.jobs(), kube.ListOptions{LabelSelector: runLabel + ",app.kubernetes.io/component=verify"}, func(item []byte) error {
@@ -226,8 +230,8 @@ func (f *Fleet) removeEnded(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the probers, removes the Jobs and pods, and waits until they are gone, a minute at
-// most. The error names what is left.
+// Close ends the probers, removes the Jobs and pods, and waits until they are gone, but at most a
+// minute. The error names the objects that are left.
 func (f *Fleet) Close() error {
 	var ended sync.WaitGroup
 	for _, s := range f.states {

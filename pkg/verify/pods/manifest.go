@@ -9,24 +9,26 @@ import (
 	"time"
 )
 
-// The labels of Jobs and pods.
+// These are the labels of Jobs and pods.
 const (
-	runLabel  = "rail-cni.io/verify"      // the run
-	nodeLabel = "rail-cni.io/verify-node" // the node's number in the run, and that of the try: "3-1"
+	runLabel  = "rail-cni.io/verify"      // the ID of the run
+	nodeLabel = "rail-cni.io/verify-node" // the number of the node in the run and the number of the try: "3-1"
 )
 
 const (
 	container = "verify"
-	// Idle is how long a prober waits for a request, in addition to Options.Within: the kubelet
-	// may be slow to report that the pod runs, and no request comes before.
+	// Idle is how long a prober waits for a request, in addition to Options.Within. Options.Within
+	// is added because no request comes before the kubelet has reported that the pod runs, and the
+	// kubelet may be slow.
 	Idle = 30 * time.Second
 	// kept is how long Kubernetes keeps a Job that has ended.
 	kept = 15 * time.Second
-	// grace is for the end of a prober that gets SIGTERM.
+	// grace is the time that a prober has to end after SIGTERM.
 	grace = 2 * time.Second
 )
 
-// proberPath is where railctl is in rail-agent's image, and sharedDir where it is put for another.
+// proberPath is the path of railctl in rail-agent's image. sharedDir is the directory to which
+// railctl is copied for a container with another image.
 const (
 	proberPath = "/railctl"
 	sharedDir  = "/rail-cni-verify"
@@ -47,21 +49,21 @@ type member struct {
 	node  string
 	index int
 	try   int
-	nonce [4]byte // of the try
+	nonce [4]byte // a random part of the Job's name, new for each try
 	image string
-	// missing and broken are why rails are left out, by their numbers: another pod has them, or
-	// their network cannot be attached.
+	// missing and broken have the reasons why rails are left out, by the numbers of the rails. A
+	// rail is missing if another pod has it. It is broken if its network cannot be attached.
 	missing, broken map[int]string
 }
 
 // interfaceOf returns the name of a rail's interface in the pods.
 func interfaceOf(rail int) string { return "net" + strconv.Itoa(rail+1) }
 
-// label returns the value of nodeLabel.
+// label returns the value of the label nodeLabel.
 func (m *member) label() string { return fmt.Sprintf("%d-%d", m.index, m.try) }
 
-// name returns the name of the Job. It has a random part for each try: nobody can make an object
-// of this name before.
+// name returns the name of the Job. The name has a random part, which is new for each try, so
+// nobody can make an object with this name in advance.
 func (m *member) name(run string) string {
 	return fmt.Sprintf("%s-%x", jobName(run, m.label()), m.nonce)
 }
@@ -69,7 +71,7 @@ func (m *member) name(run string) string {
 // jobName returns the beginning of the name of a Job with these labels.
 func jobName(run, label string) string { return "rail-verify-" + run + "-" + label }
 
-// job returns the Job of a node. Its pod has the rails that are not missing.
+// job returns the manifest of the node's Job. Its pod gets the rails that are not left out.
 func (m *member) job(o *Options, run string) (object, error) {
 	networks, devices := list{}, map[string]int{}
 	for k := range o.Networks {
@@ -78,7 +80,7 @@ func (m *member) job(o *Options, run string) (object, error) {
 			continue
 		}
 		networks = append(networks, object{"namespace": n.Namespace, "name": n.Name, "interface": interfaceOf(k)})
-		if strings.Contains(n.Resource, "/") { // else it would be cpu or memory
+		if strings.Contains(n.Resource, "/") { // a resource without "/" would be cpu or memory
 			devices[n.Resource]++
 		}
 	}
@@ -95,12 +97,13 @@ func (m *member) job(o *Options, run string) (object, error) {
 		"name": container, "image": cmp.Or(o.Image, m.image), "imagePullPolicy": "IfNotPresent", "command": o.program(proberPath),
 		"stdin": true, "stdinOnce": true,
 		"resources": object{"requests": requests, "limits": limits},
-		// NET_RAW is for broadcasts. Added capabilities are effective for root only.
+		// NET_RAW is needed for broadcasts. Added capabilities are effective only for root.
 		"securityContext": security("NET_RAW"),
 	}
 	pod := object{
 		"restartPolicy": "Never", "terminationGracePeriodSeconds": seconds(grace), "automountServiceAccountToken": false, "enableServiceLinks": false,
-		// As a DaemonSet's pods: on this node, by the scheduler, whatever its taints.
+		// The pod is placed like the pods of a DaemonSet: the scheduler places it on this node, and
+		// the node's taints do not matter.
 		"affinity": object{"nodeAffinity": object{"requiredDuringSchedulingIgnoredDuringExecution": object{"nodeSelectorTerms": list{
 			object{"matchFields": list{object{"key": "metadata.name", "operator": "In", "values": list{m.node}}}},
 		}}}},
@@ -124,8 +127,9 @@ func (m *member) job(o *Options, run string) (object, error) {
 
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-// withRDMAImage lets the prober of a pod run in the image for RDMA: a container of the first image
-// copies it there. Verbs need locked memory.
+// withRDMAImage changes the pod so that the prober runs in the image for RDMA. A container with the
+// first image copies the prober into it. The main container also gets IPC_LOCK, because verbs need
+// locked memory.
 func (o *Options) withRDMAImage(pod, main object) {
 	volume := list{object{"name": "prober", "mountPath": sharedDir}}
 	pod["volumes"] = list{object{"name": "prober", "emptyDir": object{}}}
@@ -138,7 +142,8 @@ func (o *Options) withRDMAImage(pod, main object) {
 	main["securityContext"] = security("NET_RAW", "IPC_LOCK")
 }
 
-// security returns the security context of a container of root with only these capabilities.
+// security returns the security context of a container that runs as root with only these
+// capabilities.
 func security(capabilities ...string) object {
 	return object{
 		"runAsUser": 0, "allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true,

@@ -14,25 +14,25 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// The annotations of Multus and of NetworkAttachmentDefinitions.
+// These are the annotations that Multus reads on pods and on NetworkAttachmentDefinitions.
 const (
 	networksKey = "k8s.v1.cni.cncf.io/networks"
 	resourceKey = "k8s.v1.cni.cncf.io/resourceName"
 )
 
-// maxConfig bounds the configuration of a network, in bytes.
+// maxConfig is the maximum size of a network's configuration, in bytes.
 const maxConfig = 64 << 10
 
-// Network is a NetworkAttachmentDefinition (NAD), by which pods get a rail.
+// Network is a NetworkAttachmentDefinition (NAD) from which pods get a rail.
 type Network struct {
 	Namespace, Name string
-	Config          string // the name in its configuration, which errors of Multus have
-	Resource        string // what a device plugin offers for it, "" for nothing
-	kind            string // the type of its first plugin
-	device, pci     string // the NIC that it names for host-device, "" if it names none so
+	Config          string // the name in the configuration, which appears in errors of Multus
+	Resource        string // the resource that a pod must request for the network, "" for none
+	kind            string // the type of the first plugin
+	device, pci     string // the NIC that the network names for host-device, "" if it names none in this way
 }
 
-// needs reports whether a pod of the network surely needs the NIC that an attachment has.
+// needs reports whether it is certain that a pod with the network needs the NIC of the attachment.
 func (n *Network) needs(a *doctor.Attachment) bool {
 	if n.kind != "host-device" || a.Plugin != n.kind || n.Resource != "" || !a.Alive || !a.InPod {
 		return false
@@ -50,9 +50,10 @@ func nads(namespace string) kube.Resource {
 	return kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions", Namespace: namespace}
 }
 
-// Networks returns the networks of these names, "name" or "namespace/name", in their order: rail
-// k is that of the k-th. Without names it returns those of the namespace whose plugin is
-// host-device, or, if there are none, macvlan, in the order of the numbers in their names.
+// Networks returns the networks with these names, in the order of names. A name is "name" or
+// "namespace/name". The k-th network is for rail k. Without names, it returns the networks of the
+// namespace whose plugin is host-device. If there are none, it returns the networks whose plugin is
+// macvlan. These networks are sorted by the numbers in their names.
 func Networks(ctx context.Context, client *kube.Client, namespace string, names []string) ([]Network, error) {
 	if len(names) == 0 {
 		return allNetworks(ctx, client, namespace)
@@ -83,7 +84,7 @@ func allNetworks(ctx context.Context, client *kube.Client, namespace string) ([]
 	var all []Network
 	_, err := client.List(ctx, nads(namespace), kube.ListOptions{}, func(item []byte) error {
 		n, err := readNetwork(item)
-		if err == nil { // else it is none of ours
+		if err == nil { // a network that cannot be read is not one of ours
 			all = append(all, n)
 		}
 		return nil
@@ -139,7 +140,8 @@ func readNetwork(text []byte) (Network, error) {
 	return n, nil
 }
 
-// naturally compares names with numbers in them: net2 is before net10.
+// naturally compares two names so that numbers in them are sorted by value: net2 comes before
+// net10.
 func naturally(a, b string) int {
 	for a != "" && b != "" {
 		x, y := digits(a), digits(b)
@@ -159,5 +161,5 @@ func naturally(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// digits returns how many digits a name begins with.
+// digits returns the number of digits at the beginning of s.
 func digits(s string) int { return len(s) - len(strings.TrimLeft(s, "0123456789")) }

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	maxAnswer  = 16 << 20         // bytes of an answer
-	answerTime = 20 * time.Second // of an answer, beside the time of what it measures
-	rdmaTime   = 40 * time.Second // of an answer about RDMA tests, which bound themselves
-	beat       = Idle / 3         // between requests of a prober that has nothing to do
+	maxAnswer  = 16 << 20         // the maximum size of an answer, in bytes
+	answerTime = 20 * time.Second // the time limit of an answer, in addition to the time of the measurement
+	rdmaTime   = 40 * time.Second // the time limit of an answer about RDMA tests, which have their own time limits
+	beat       = Idle / 3         // the time between two requests to a prober that has nothing to do
 )
 
 // session is a prober in a pod.
@@ -29,7 +29,7 @@ type session struct {
 	err    error // set before ended is closed
 }
 
-// attach connects with the prober of a pod that runs. The session ends with ctx.
+// attach connects to the prober in a running pod. The session ends when ctx ends.
 func attach(ctx context.Context, client *kube.Client, namespace, pod string) *session {
 	ctx, cancel := context.WithCancelCause(ctx)
 	inRead, inWrite := io.Pipe()
@@ -46,7 +46,8 @@ func attach(ctx context.Context, client *kube.Client, namespace, pod string) *se
 	return s
 }
 
-// keep asks the prober now and then, because it ends when nobody does.
+// keep sends a request to the prober from time to time, because the prober ends if it gets no
+// requests.
 func (s *session) keep(ctx context.Context) {
 	tick := time.NewTicker(beat)
 	defer tick.Stop()
@@ -55,23 +56,23 @@ func (s *session) keep(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if s.busy.TryLock() { // else it has something to do, and is not idle
-				_, _ = s.do(ctx, &verify.Request{Alive: true}) // if it has ended the next request says so
+			if s.busy.TryLock() { // if the lock is held, the prober has a request and is not idle
+				_, _ = s.do(ctx, &verify.Request{Alive: true}) // if the prober has ended, the next request returns the error
 				s.busy.Unlock()
 			}
 		}
 	}
 }
 
-// Do lets the prober answer a request. The session ends with an error of ctx, or if the prober
-// does not answer in time.
+// Do sends a request to the prober and returns the answer. If ctx ends, or if the prober does not
+// answer in time, the session ends.
 func (s *session) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
-	s.busy.Lock() // the time for the answer begins after those of other requests
+	s.busy.Lock() // the time for the answer begins when other requests have ended
 	defer s.busy.Unlock()
 	return s.do(ctx, r)
 }
 
-// do is Do for a caller that holds busy.
+// do does the same as Do. The caller must hold busy.
 func (s *session) do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
 	within := answerTime
 	for _, f := range r.Flows {
@@ -91,13 +92,13 @@ func (s *session) do(ctx context.Context, r *verify.Request) (*verify.Answer, er
 	return nil, s.err
 }
 
-// close ends the connection, and thereby the prober.
+// close ends the connection, and this ends the prober.
 func (s *session) close() {
 	s.cancel(errors.New("the session is over"))
 	<-s.ended
 }
 
-// absent is the prober of a node that has none.
+// absent stands for the prober of a node that has no prober. Its error is the reason.
 type absent struct{ error }
 
 func (a absent) Do(context.Context, *verify.Request) (*verify.Answer, error) { return nil, a.error }

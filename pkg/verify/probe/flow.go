@@ -12,19 +12,19 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// The bounds of requests, and of what a responder remembers.
+// These are the limits of requests, and of what a responder remembers.
 const (
 	maxFlows    = 4096
 	maxProbes   = 10_000
-	maxDuration = 10 * time.Second       // of an interval or a wait
-	leaveWait   = 200 * time.Millisecond // for the kernel's reports about the last answers
+	maxDuration = 10 * time.Second       // the maximum of an interval or a wait
+	leaveWait   = 200 * time.Millisecond // how long to wait for the kernel's reports about the last answers
 )
 
-// arrival is a probe that arrived, and its answer.
+// arrival has the times of a probe that arrived and of its answer.
 type arrival struct {
 	time    time.Time
-	program time.Duration // until it was answered
-	out     time.Duration // until the answer left, after that; 0 until then
+	program time.Duration // from the arrival of the probe until the program answered it
+	out     time.Duration // from then until the answer left the interface; 0 as long as it has not left
 }
 
 // respond answers the probes of a socket until it is closed.
@@ -34,7 +34,7 @@ func (p *Prober) respond(s *socket) {
 			return
 		}
 		header{in.flow, in.number, true}.write(in.data, p.token)
-		_, _ = s.WriteToUDPAddrPort(in.data, in.from) // an answer that is not sent is a loss
+		_, _ = s.WriteToUDPAddrPort(in.data, in.from) // an answer that cannot be sent counts as a loss
 	}, func(out *packet) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -44,7 +44,7 @@ func (p *Prober) respond(s *socket) {
 	}, func() bool { return false })
 }
 
-// remember notes a probe. It reports whether the probe is the first of its number.
+// remember notes a probe. It reports whether the probe is the first with its number.
 func (p *Prober) remember(in *packet) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,14 +59,15 @@ func (p *Prober) remember(in *packet) bool {
 	if flow[in.number] != nil || len(flow) >= maxProbes {
 		return false
 	}
-	// The answer is sent next. The wall clock is that of the kernel's times.
+	// The answer is sent after this function returns. The wall clock is used, because the kernel's
+	// times are from the wall clock.
 	flow[in.number] = &arrival{time: in.time, program: max(time.Now().Round(0).Sub(in.time), 0)}
 	return true
 }
 
-// report returns what arrived of flows, and forgets it. What arrives of them later has no answer.
-// It waits for the kernel's reports about the last answers: one without a report counts as lost
-// in this node.
+// report returns which probes of the flows have arrived, and forgets them. Probes of these flows
+// that arrive later get no answer. report waits for the kernel's reports about the last answers,
+// because an answer without a report counts as lost in this node.
 func (p *Prober) report(ctx context.Context, flows []uint32, wait time.Duration) *verify.Answer {
 	for end := time.Now().Add(wait); p.leaving(flows) && time.Now().Before(end) && ctx.Err() == nil; {
 		sleep(ctx, 5*time.Millisecond)
@@ -86,8 +87,8 @@ func (p *Prober) report(ctx context.Context, flows []uint32, wait time.Duration)
 	return a
 }
 
-// leaving reports whether, for one of the flows, the kernel has reported that some answers left,
-// but not all. It does not wait for a driver that reports none.
+// leaving reports whether there is a flow for which the kernel has reported that some answers left
+// the interface, but not all. If the driver reports nothing, leaving returns false.
 func (p *Prober) leaving(flows []uint32) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +106,7 @@ func (p *Prober) leaving(flows []uint32) bool {
 	return false
 }
 
-// measure runs flows at the same time.
+// measure runs all flows at the same time.
 func (p *Prober) measure(ctx context.Context, flows []verify.Flow) (*verify.Answer, error) {
 	if len(flows) > maxFlows {
 		return nil, fmt.Errorf("%d flows, and at most %d are possible", len(flows), maxFlows)
@@ -124,7 +125,7 @@ func (p *Prober) measure(ctx context.Context, flows []verify.Flow) (*verify.Answ
 	return a, nil
 }
 
-// overhead returns the bytes of the headers before the payload.
+// overhead returns the size of the headers before the payload, in bytes.
 func overhead(f *verify.Flow) int {
 	const ip4, ip6, udp = 20, 40, 8
 	if f.From.Is4() {
@@ -148,7 +149,7 @@ func (p *Prober) check(f *verify.Flow) error {
 	return nil
 }
 
-// flow sends probes, and waits for their answers.
+// flow sends the probes of a flow and waits for their answers.
 func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 	e := verify.Echo{ID: f.ID, Samples: make([]verify.Sample, f.Count)}
 	s, err := listen(p.rails[f.Rail].Name, f.From)
@@ -157,7 +158,7 @@ func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 		return e
 	}
 	defer s.Close()
-	var mu sync.Mutex // of e.Samples, sent and answered
+	var mu sync.Mutex // protects e.Samples, sent and answered
 	sent, answered, complete := make([]time.Time, f.Count), 0, false
 	sample := func(in *packet) (*verify.Sample, time.Duration) {
 		if in.flow != f.ID || in.number >= uint32(f.Count) || sent[in.number].IsZero() {
@@ -190,13 +191,13 @@ func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 	failed := s.probe(ctx, f, p.token, func(i int) {
 		mu.Lock()
 		defer mu.Unlock()
-		sent[i] = time.Now().Round(0) // the wall clock, as the kernel's times
+		sent[i] = time.Now().Round(0) // the wall clock, because the kernel's times are from the wall clock
 	})
 	mu.Lock()
 	complete = true
 	wait := time.Duration(f.Wait) * time.Millisecond
 	if answered == f.Count || failed == f.Count {
-		wait = time.Millisecond // for the kernel's reports about the last ones
+		wait = time.Millisecond // all answers are here; wait only for the kernel's reports about the last probes
 	}
 	mu.Unlock()
 	_ = s.SetReadDeadline(time.Now().Add(wait))
@@ -207,8 +208,9 @@ func (p *Prober) flow(ctx context.Context, f *verify.Flow) verify.Echo {
 	return e
 }
 
-// probe sends the probes of a flow at its interval, until ctx ends. It calls sending with the number
-// of each, and returns how many the kernel refused.
+// probe sends the probes of a flow with the flow's interval between them, until ctx ends. Before
+// each probe it calls sending with the number of the probe. It returns the number of probes that
+// the kernel refused.
 func (s *socket) probe(ctx context.Context, f *verify.Flow, token [8]byte, sending func(i int)) (failed int) {
 	payload := make([]byte, f.Size-overhead(f))
 	tick := time.NewTicker(time.Duration(f.Interval) * time.Millisecond)
@@ -227,7 +229,7 @@ func (s *socket) probe(ctx context.Context, f *verify.Flow, token [8]byte, sendi
 	return failed
 }
 
-// isUnreachable reports whether the kernel has no route.
+// isUnreachable reports whether err means that the kernel has no route.
 func isUnreachable(err error) bool {
 	for _, e := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, e) {

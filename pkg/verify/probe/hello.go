@@ -16,13 +16,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// The broadcasts.
+// These are the number, the times and the layout of broadcasts.
 const (
 	hellos      = 3
-	helloWait   = 50 * time.Millisecond  // between them
-	receiveWait = 300 * time.Millisecond // for the last ones of others
-	helloData   = 14 + 28                // what is ours lies behind the ARP message
-	helloFrom   = 2 + 2 + 6 + 2          // the node, the rail, its MAC and the number of the broadcast, before their signature
+	helloWait   = 50 * time.Millisecond  // the time between two broadcasts
+	receiveWait = 300 * time.Millisecond // how long to wait for the last broadcasts of other probers
+	helloData   = 14 + 28                // the offset of our own data, which comes after the ARP message
+	helloFrom   = 2 + 2 + 6 + 2          // the size of the data before the signature: the node, the rail, the rail's MAC and the number of the broadcast
 )
 
 // packetSocket receives the ARP frames of an interface.
@@ -35,7 +35,7 @@ func openPacket(l *link.Link) (*packetSocket, error) {
 	if l.Encap != "ether" || len(l.MAC) != 6 {
 		return nil, errors.New("it is not an Ethernet interface")
 	}
-	// In network byte order.
+	// The protocol must be in network byte order.
 	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, int(protocol))
 	if err != nil {
@@ -48,9 +48,10 @@ func openPacket(l *link.Link) (*packetSocket, error) {
 	return &packetSocket{os.NewFile(uintptr(fd), "packet")}, nil
 }
 
-// helloFrame returns a broadcast: an ARP probe (RFC 5227, section 2.1.1) for the rail's own
-// address. It has no sender's address, so that it changes no neighbor's table. Behind it are
-// the node, the rail, its MAC, the number of the broadcast, and their signature.
+// helloFrame returns a broadcast. It is an ARP probe (RFC 5227, section 2.1.1) for the rail's own
+// address. An ARP probe has no sender's address, so it changes no neighbor's table. After the ARP
+// probe come the node, the rail, the rail's MAC, the number of the broadcast, and the signature of
+// these.
 func (p *Prober) helloFrame(rail, number int) []byte {
 	const ethernet, request = 1, 1
 	r := &p.rails[rail]
@@ -70,12 +71,12 @@ func (p *Prober) helloFrame(rail, number int) []byte {
 	return append(frame, sign(p.token, frame[helloData:])...)
 }
 
-// sendHello broadcasts by each rail.
+// sendHello sends the broadcasts of each rail.
 func (p *Prober) sendHello(ctx context.Context) (*verify.Answer, error) {
 	for number := range hellos {
 		for i := range p.rails {
 			if h := p.rails[i].hello; h != nil {
-				_, _ = h.Write(p.helloFrame(i, number)) // nobody hears one that is not sent
+				_, _ = h.Write(p.helloFrame(i, number)) // a broadcast that cannot be sent is simply not received
 			}
 		}
 		sleep(ctx, helloWait)
@@ -83,7 +84,7 @@ func (p *Prober) sendHello(ctx context.Context) (*verify.Answer, error) {
 	return &verify.Answer{}, ctx.Err()
 }
 
-// receive notes the broadcasts that arrive at a rail, until its socket is closed.
+// receive notes the broadcasts that arrive at a rail, until the rail's socket is closed.
 func (p *Prober) receive(rail int) {
 	frame := make([]byte, 256)
 	for {
@@ -99,7 +100,7 @@ func (p *Prober) receive(rail int) {
 	}
 }
 
-// take notes a broadcast that arrived at a rail, if it is of this run.
+// take notes a frame that arrived at a rail, if it is a broadcast of this run.
 func (p *Prober) take(rail int, frame []byte) {
 	const end = helloData + helloFrom + signatureSize
 	if len(frame) < end {
@@ -115,8 +116,8 @@ func (p *Prober) take(rail int, frame []byte) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Everybody in the rail's network can hear a broadcast, and send it again. Then it has
-	// another source than the one that it signs, or comes twice.
+	// Everybody in the rail's network can receive a broadcast and send it again. A repeated
+	// broadcast has another source than the MAC in its signed data, or it arrives twice.
 	once := reception{h, binary.BigEndian.Uint16(from[10:])}
 	h.Repeated = p.numbers[once] || !bytes.Equal(frame[6:12], from[4:10])
 	if len(p.received) < verify.MaxReceived && len(p.numbers) < hellos*verify.MaxReceived {
@@ -124,13 +125,13 @@ func (p *Prober) take(rail int, frame []byte) {
 	}
 }
 
-// reception is one broadcast, of those of a rail.
+// reception identifies one broadcast that a rail received.
 type reception struct {
 	verify.Broadcast
 	number uint16
 }
 
-// reportReceived returns the broadcasts that arrived, after a wait for the last ones.
+// reportReceived waits for the last broadcasts, and returns all broadcasts that arrived.
 func (p *Prober) reportReceived(ctx context.Context) (*verify.Answer, error) {
 	sleep(ctx, receiveWait)
 	p.mu.Lock()
@@ -142,7 +143,7 @@ func (p *Prober) reportReceived(ctx context.Context) (*verify.Answer, error) {
 	return a, ctx.Err()
 }
 
-// sleep waits, or until ctx ends.
+// sleep waits until d has passed or ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

@@ -24,12 +24,13 @@ import (
 )
 
 const (
-	serverTime = 5 * time.Second  // until a server listens
-	clientTime = 20 * time.Second // for a client
-	maxOutput  = 64 << 10         // bytes of a program's output
+	serverTime = 5 * time.Second  // the time limit until a server listens
+	clientTime = 20 * time.Second // the time limit of a client
+	maxOutput  = 64 << 10         // the maximum size of a program's output, in bytes
 )
 
-// rdmaTests runs programs at the same time. Servers of an earlier request are ended first.
+// rdmaTests runs the programs of all tests at the same time. Before that it ends the servers of
+// earlier requests.
 func (p *Prober) rdmaTests(ctx context.Context, tests []verify.RDMATest) (*verify.Answer, error) {
 	if len(tests) > len(p.rails) {
 		return nil, fmt.Errorf("%d RDMA tests, and %d rails", len(tests), len(p.rails))
@@ -85,21 +86,21 @@ func (p *Prober) rdmaTest(ctx context.Context, t *verify.RDMATest) verify.RDMAOu
 // server starts the server of a test.
 func (p *Prober) server(t *verify.RDMATest, args []string) verify.RDMAOutcome {
 	o := verify.RDMAOutcome{ID: t.ID}
-	if listens(t.Port) { // the client would take it for the server
-		o.Error, o.Unknown = fmt.Sprintf("another program listens on TCP port %d of the network namespace, which %s needs: end it", t.Port, t.Program), true
+	if listens(t.Port) { // otherwise the client would take this program for the server
+		o.Error, o.Unknown = fmt.Sprintf("another program listens on TCP port %d of the network namespace, but %s needs this port: end the other program", t.Port, t.Program), true
 	} else if err := p.serve(args, t.Port); err != nil {
 		o.Error, o.Own = short(err.Error()), true
 	}
 	return o
 }
 
-// short returns the beginning of a text, on one line.
+// short returns the beginning of a text as one line.
 func short(s string) string {
 	const most = 500
 	return strings.ToValidUTF8(strings.Join(strings.Fields(s[:min(len(s), most)]), " "), "")
 }
 
-// perftest returns the command of a test.
+// perftest returns the command line of a test.
 func (p *Prober) perftest(t *verify.RDMATest) ([]string, error) {
 	by, err := p.rdmaOf(p.rails[t.Rail].Name, t.From)
 	if err != nil {
@@ -109,11 +110,11 @@ func (p *Prober) perftest(t *verify.RDMATest) ([]string, error) {
 	return append(args, by.index...), nil
 }
 
-// errNoDevice is of an interface that surely has no RDMA device.
+// errNoDevice is the error for an interface that certainly has no RDMA device.
 var errNoDevice = errors.New("has no RDMA device in its network namespace")
 
-// noRDMA reports whether surely no rail has an RDMA device. Then the pod was not given any, which
-// is no defect of a rail.
+// noRDMA reports whether it is certain that no rail has an RDMA device. Then the pod did not get
+// any RDMA devices, which is not a defect of a rail.
 func (p *Prober) noRDMA() bool {
 	for i := range p.rails {
 		if p.rails[i].link == nil {
@@ -126,26 +127,26 @@ func (p *Prober) noRDMA() bool {
 	return true
 }
 
-// rdmaPort is the RDMA port of an interface, as perftest takes it.
+// rdmaPort is the RDMA port of an interface, in the form that perftest needs.
 type rdmaPort struct {
 	device string
 	port   uint32
-	// index is the flag with the index of the RoCE v2 GID of the interface's address. On
-	// InfiniBand it is that of the interface's partition: index 0, which perftest uses
-	// without it, may be another one.
+	// index is a flag of perftest. For RoCE it has the index of the RoCE v2 GID of the interface's
+	// address. For InfiniBand it has the index of the interface's partition. Without the flag
+	// perftest would use index 0, which may be another partition.
 	index []string
 }
 
-// rdmaOf returns the RDMA port of an interface with this address.
+// rdmaOf returns the RDMA port of the interface with this name and address.
 func (p *Prober) rdmaOf(name string, address netip.Addr) (rdmaPort, error) {
 	by, err := p.rdmaBy(name, address, "")
-	if errors.Is(err, unix.EPERM) { // sysfs may not be mounted in a pod, whose own it is already
+	if errors.Is(err, unix.EPERM) { // a pod may not mount sysfs; its own /sys is the right one already
 		return p.rdmaBy(name, address, "/sys")
 	}
 	return by, err
 }
 
-// rdmaBy is rdmaOf. sys is the root of sysfs, "" for one that is mounted for it.
+// rdmaBy does the work of rdmaOf. sys is the root of sysfs. If sys is "", rdmaBy mounts a sysfs.
 func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPort, err error) {
 	core, err := rdma.Open(p.netns)
 	if err != nil {
@@ -185,7 +186,7 @@ func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPor
 	return by, fmt.Errorf("%s %w", name, errNoDevice)
 }
 
-// partition returns perftest's flag for the partition of an IPoIB interface.
+// partition returns the flag of perftest that selects the partition of an IPoIB interface.
 func partition(core *rdma.Core, d rdma.Device, port uint32, links []*link.Link, netdev string) ([]string, error) {
 	i := slices.IndexFunc(links, func(l *link.Link) bool { return l.Name == netdev && l.IPoIB != nil })
 	if i < 0 {
@@ -202,14 +203,14 @@ func partition(core *rdma.Core, d rdma.Device, port uint32, links []*link.Link, 
 	return []string{"--pkey_index", strconv.Itoa(found.Index)}, nil
 }
 
-// program is a process under way.
+// program is a running process.
 type program struct {
 	output bounded
 	ended  chan struct{}
 	err    error // set before ended is closed
 }
 
-// start starts a program, which ends with ctx and with this process.
+// start starts a program. The program ends when ctx ends, and when this process ends.
 func start(ctx context.Context, args []string) *program {
 	c := &program{ended: make(chan struct{})}
 	self, err := os.Executable()
@@ -223,14 +224,15 @@ func start(ctx context.Context, args []string) *program {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	go func() {
 		defer close(c.ended)
-		runtime.LockOSThread() // Pdeathsig is about this thread
+		runtime.LockOSThread() // Pdeathsig depends on this thread
 		defer runtime.UnlockOSThread()
 		c.err = cmd.Run()
 	}()
 	return c
 }
 
-// serve starts a server, and waits until it listens. It ends with the next one, or with the prober.
+// serve starts a server and waits until the server listens. The server ends when the next server
+// starts, or when the prober ends.
 func (p *Prober) serve(args []string, port uint16) error {
 	ctx, cancel := context.WithTimeout(context.Background(), serverTime+2*clientTime)
 	s := start(ctx, args)
@@ -268,7 +270,7 @@ func listens(port uint16) bool {
 	for _, family := range []string{"tcp", "tcp6"} {
 		text, err := os.ReadFile("/proc/thread-self/net/" + family)
 		if err != nil {
-			continue // there is no IPv6
+			continue // the kernel has no IPv6
 		}
 		for line := range strings.Lines(string(text)) {
 			if f := strings.Fields(line); len(f) > 3 && f[3] == listening && strings.HasSuffix(f[1], suffix) {
@@ -298,15 +300,16 @@ func (b *bounded) String() string {
 	return b.text.String()
 }
 
-// last returns the last line.
+// last returns the last line of the output.
 func (b *bounded) last() string {
 	lines := strings.Split(strings.TrimSpace(b.String()), "\n")
 	return lines[len(lines)-1]
 }
 
-// Exec replaces this process by a program, whose /sys is that of the network namespace: libibverbs
-// finds devices there. In a pod it is already, and may not be mounted. The calling thread must be
-// the process's first one, or locked.
+// Exec replaces this process by a program that sees the /sys of the network namespace. libibverbs
+// finds RDMA devices in /sys. In a pod, /sys already belongs to the pod's network namespace, and
+// the pod may not mount another one. The calling thread must be the process's first thread, or the
+// goroutine must be locked to it.
 func Exec(args []string) error {
 	path, err := exec.LookPath(args[0])
 	if err != nil {

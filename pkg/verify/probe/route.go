@@ -16,8 +16,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// route returns the route from one address to another as a program gets it that binds to the
-// address and not to the interface, and the neighbor behind it: "ip route get TO from FROM".
+// route returns the route from one address to another, and the neighbor that is the next hop. It is
+// the route that the kernel chooses for a program that binds to the address but not to the
+// interface, as "ip route get TO from FROM" prints it.
 func (p *Prober) route(f *verify.Flow) *verify.Route {
 	index, hop, err := p.routeTo(f.To.Addr(), f.From)
 	switch {
@@ -34,7 +35,7 @@ func (p *Prober) route(f *verify.Flow) *verify.Route {
 	if err == nil {
 		r.MAC = mac.String()
 		r.Failed = state&(unix.NUD_FAILED|unix.NUD_INCOMPLETE) != 0
-	} // an unknown neighbor is none that failed: a link may have no ARP
+	} // an unknown neighbor does not count as failed, because a link may have no ARP
 	return r
 }
 
@@ -70,7 +71,7 @@ func (p *Prober) routeTo(to, from netip.Addr) (index int, hop netip.Addr, err er
 	return index, hop, err
 }
 
-// neighbor returns the entry of the neighbor table (Linux 5.0).
+// neighbor returns the MAC and the state of ip in the neighbor table of the interface (Linux 5.0).
 func (p *Prober) neighbor(index int, ip netip.Addr) (mac net.HardwareAddr, state uint16, err error) {
 	family := uint8(unix.AF_INET6)
 	if ip.Is4() {
@@ -88,7 +89,7 @@ func (p *Prober) neighbor(index int, ip netip.Addr) (mac net.HardwareAddr, state
 	return mac, state, err
 }
 
-// exchange sends a request about one object, and calls use with the answer.
+// exchange sends a netlink request about one object, and calls use with the answer.
 func (p *Prober) exchange(request *nl.NetlinkRequest, size int, use func(header []byte, attrs nlattr.Attrs)) error {
 	s, err := p.netns.Socket(unix.NETLINK_ROUTE)
 	if err != nil {

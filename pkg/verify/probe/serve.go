@@ -21,12 +21,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// maxLine bounds a line of the protocol, in bytes.
+// maxLine is the maximum length of a line of the protocol, in bytes.
 const maxLine = 64 << 20
 
-// Serve answers the requests of in, one line each, until in ends or cannot be read, or, if idle
-// is not 0, until no request has come for so long. It measures in the calling process's network
-// namespace. A Read of in may still be under way when it returns.
+// Serve reads requests from in, one on each line, and writes the answers to out. It returns when in
+// ends or cannot be read. If idle is not 0, it also returns when no request has come for that time.
+// It measures in the network namespace of the calling process. When Serve returns, a Read of in may
+// still be under way.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, idle time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,9 +46,9 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, idle time.Duration)
 			}
 		}
 		ended <- lines.Err()
-		cancel() // nobody waits for what is measured
+		cancel() // nobody waits for the result of a measurement any longer
 	}()
-	var silence <-chan time.Time // nil blocks
+	var silence <-chan time.Time // a nil channel blocks forever
 	answers := json.NewEncoder(out)
 	for {
 		if idle > 0 {
@@ -67,7 +68,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, idle time.Duration)
 	}
 }
 
-// answer answers a line.
+// answer returns the answer to a line.
 func (p *Prober) answer(ctx context.Context, line []byte) *verify.Answer {
 	var r verify.Request
 	a := &verify.Answer{}
@@ -81,8 +82,8 @@ func (p *Prober) answer(ctx context.Context, line []byte) *verify.Answer {
 	return a
 }
 
-// Prober is a prober in the network namespace of this process. The zero value is ready to use;
-// Close ends its sockets.
+// Prober is a prober in the network namespace of this process. The zero value is ready to use.
+// Close closes its sockets.
 type Prober struct {
 	netns *netns.Netns
 	token [8]byte
@@ -91,8 +92,8 @@ type Prober struct {
 	ended sync.WaitGroup
 
 	mu       sync.Mutex
-	seen     map[uint32]map[uint32]*arrival // by flow and number
-	reported map[uint32]bool                // flows that are over
+	seen     map[uint32]map[uint32]*arrival // by the flow and the number of the probe
+	reported map[uint32]bool                // the flows that have been reported
 	received map[verify.Broadcast]bool
 	numbers  map[reception]bool
 
@@ -104,10 +105,10 @@ type rail struct {
 	verify.Interface
 	link       *link.Link
 	responders []*socket
-	hello      *packetSocket // nil if it cannot be opened
+	hello      *packetSocket // nil if the socket cannot be opened
 }
 
-// Do answers a request. Requests are answered one after another.
+// Do answers a request. Concurrent requests are answered one after another.
 func (p *Prober) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
 	switch {
 	case r.Alive:
@@ -149,7 +150,7 @@ func (p *Prober) Close() {
 // open finds the interfaces, and starts to answer probes and to hear broadcasts.
 func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 	if p.netns != nil {
-		return nil, errors.New("\"open\" came before")
+		return nil, errors.New("a second \"open\" was received; a connection may send only one")
 	}
 	n, err := netns.Current()
 	if err != nil {
@@ -176,7 +177,7 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 			r.link = links[k]
 			p.begin(i)
 		} else {
-			r.Problem = "there is no interface of this name"
+			r.Problem = "there is no interface with this name"
 		}
 		a.Opened = append(a.Opened, r.Interface)
 	}
@@ -185,8 +186,8 @@ func (p *Prober) open(o *verify.Open) (*verify.Answer, error) {
 
 var netName = regexp.MustCompile(`^net([0-9]{1,6})$`)
 
-// netNames returns the names of the interfaces that are called net1, net2 …, as by Multus, in the
-// order of their numbers.
+// netNames returns the names of the interfaces that are called net1, net2 and so on, sorted by
+// number. Multus uses these names.
 func netNames(links []*link.Link) (names []string) {
 	number := map[string]int{}
 	for _, l := range links {
@@ -199,10 +200,10 @@ func netNames(links []*link.Link) (names []string) {
 	return names
 }
 
-// maxAddresses bounds how many addresses of an interface are looked at.
+// maxAddresses is the maximum number of addresses of an interface that are considered.
 const maxAddresses = 64
 
-// begin starts the responders of a rail.
+// begin starts the responders and the receiver of a rail.
 func (p *Prober) begin(i int) {
 	r := &p.rails[i]
 	l := r.link
@@ -220,7 +221,7 @@ func (p *Prober) begin(i int) {
 		r.Problem = err.Error()
 		return
 	}
-	var found []netip.Addr // one of each family, IPv4 first
+	var found []netip.Addr // at most one address of each family, IPv4 first
 	for _, is4 := range []bool{true, false} {
 		for _, n := range nets {
 			if a, ok := netip.AddrFromSlice(n.IP); ok && a.Unmap().Is4() == is4 && !a.IsLinkLocalUnicast() {

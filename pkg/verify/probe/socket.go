@@ -17,18 +17,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a UDP socket of one interface whose packets are not fragmented, and whose kernel
-// reports when packets arrive and leave.
+// socket is a UDP socket that is bound to one interface. Its packets are not fragmented. The kernel
+// reports when packets arrive at the interface and leave it.
 type socket struct {
 	*net.UDPConn
 	raw      syscall.RawConn
-	deadline atomic.Int64 // of reading, in Unix nanoseconds; 0 is none, and 1 is closed
+	deadline atomic.Int64 // the deadline of read in Unix nanoseconds; 0 means no deadline, and 1 means closed
 }
 
-// The bounds of what is read before the end is looked for: a flood of packets never ends.
+// These limit how many packets are read before read checks whether it must end, because a flood of
+// packets never ends.
 const (
 	batch   = 256
-	maxLate = 16 << 10 // after the deadline: more than the buffer holds
+	maxLate = 16 << 10 // after the deadline; this is more than the buffer holds
 )
 
 // SetReadDeadline sets the deadline of read.
@@ -49,11 +50,12 @@ func (s *socket) over() bool {
 	return at != 0 && time.Now().UnixNano() > at
 }
 
-// receiveBuffer holds the packets, and the reports of those that left, that a busy machine has
-// not read yet, in bytes.
+// receiveBuffer is the size of the socket's buffer, in bytes. The buffer holds packets and reports
+// about packets that a busy machine has not read yet.
 const receiveBuffer = 4 << 20
 
-// listen opens a socket with an address of the interface, and a port that the kernel chooses.
+// listen opens a socket with this address of the interface, and with a port that the kernel
+// chooses.
 func listen(device string, address netip.Addr) (*socket, error) {
 	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
@@ -70,7 +72,7 @@ func listen(device string, address netip.Addr) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	udp := conn.(*net.UDPConn) //nolint:errcheck // it is one for these networks
+	udp := conn.(*net.UDPConn) //nolint:errcheck // for these networks it always has this type
 	raw, err := udp.SyscallConn()
 	if err != nil {
 		_ = udp.Close()
@@ -84,7 +86,8 @@ func configure(fd int, device string, is4 bool) error {
 	if err := unix.BindToDevice(fd, device); err != nil {
 		return err
 	}
-	// PROBE: not fragmented, and the kernel's memory of the path's MTU does not matter.
+	// With PROBE, packets are not fragmented, and the path MTU that the kernel remembers does not
+	// matter.
 	level, option, probe := unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE
 	if is4 {
 		level, option, probe = unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
@@ -92,7 +95,7 @@ func configure(fd int, device string, is4 bool) error {
 	if err := unix.SetsockoptInt(fd, level, option, probe); err != nil {
 		return err
 	}
-	// Without CAP_NET_ADMIN the buffer is as large as net.core.rmem_max permits.
+	// Without CAP_NET_ADMIN, the buffer is only as large as net.core.rmem_max allows.
 	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
@@ -102,20 +105,21 @@ func configure(fd int, device string, is4 bool) error {
 
 // address returns the socket's address and port.
 func (s *socket) address() netip.AddrPort {
-	a := s.LocalAddr().(*net.UDPAddr).AddrPort() //nolint:errcheck // that of a UDP socket
+	a := s.LocalAddr().(*net.UDPAddr).AddrPort() //nolint:errcheck // a UDP socket has an address of this type
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// packet is a probe or an answer that arrived, or one that left.
+// packet is a probe or an answer that has arrived or has left.
 type packet struct {
 	header
-	data []byte // all of it, if it arrived
+	data []byte // complete if the packet arrived
 	from netip.AddrPort
-	time time.Time // by the kernel's clock
+	time time.Time // the kernel's time
 }
 
-// read calls arrived and left for the packets of this run until done returns true or the
-// socket's deadline comes. The functions are called by this goroutine, and keep no data.
+// read calls arrived and left for the packets of this run that arrive and leave. It returns when
+// done returns true or the socket's deadline has passed. The functions are called by this
+// goroutine. They must not keep the packet's data.
 func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() bool) {
 	data, control := make([]byte, 64<<10), make([]byte, 512)
 	ended := false
@@ -134,14 +138,16 @@ func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() 
 	for {
 		err := s.raw.Read(drain)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
-			// On a busy machine the deadline may be noticed before what arrived in time.
+			// On a busy machine, packets that arrived in time may still be unread when the deadline
+			// is noticed.
 			err = s.raw.Control(func(fd uintptr) { drain(fd) })
 		}
 		if err == nil || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		// The runtime takes a report in the error queue for an error of the socket, if it comes
-		// while the socket is not writable, and does not wait for the socket until its next event.
+		// If a report arrives in the error queue while the socket is not writable, Go's runtime
+		// treats the report as an error of the socket. Then it does not wait for the socket until
+		// the socket's next event.
 		if err := s.raw.Control(func(fd uintptr) { drain(fd) }); err != nil || ended {
 			return
 		}
@@ -149,8 +155,8 @@ func (s *socket) read(token [8]byte, arrived, left func(p *packet), done func() 
 	}
 }
 
-// drain reads what has arrived and left, but no more than a batch of each. It reports whether there
-// may be more.
+// drain reads packets that have arrived and reports about packets that have left, but at most one
+// batch of each. It reports whether there may be more.
 func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, left func(p *packet)) (more bool) {
 	in, out := 0, 0
 	for ; in < batch; in++ {
@@ -163,7 +169,7 @@ func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, lef
 		}
 	}
 	for ; out < batch; out++ {
-		// The packet is returned with the headers before it.
+		// The kernel returns the packet that left together with the headers before its payload.
 		n, oobn, _, _, err := unix.Recvmsg(fd, data[:512], control, unix.MSG_DONTWAIT|unix.MSG_ERRQUEUE)
 		if err != nil {
 			break
@@ -177,7 +183,8 @@ func (s *socket) drain(fd int, token [8]byte, data, control []byte, arrived, lef
 	return in == batch || out == batch
 }
 
-// stamp returns the kernel's time of a packet (struct scm_timestamping), else the time now.
+// stamp returns the kernel's time of a packet (struct scm_timestamping). If the kernel has reported
+// no time, it returns the present time.
 func stamp(control []byte) time.Time {
 	messages, _ := unix.ParseSocketControlMessage(control)
 	for _, m := range messages {
@@ -188,7 +195,7 @@ func stamp(control []byte) time.Time {
 			}
 		}
 	}
-	return time.Now().Round(0) // without the monotonic clock, as the kernel's
+	return time.Now().Round(0) // without the monotonic clock, because the kernel's times have none
 }
 
 func addrPort(from unix.Sockaddr) netip.AddrPort {
@@ -201,9 +208,9 @@ func addrPort(from unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// header begins the payload of a packet: the mark, the flow, the number of the probe, whether it
-// is an answer, and the signature of these. The token itself is never sent: a broadcast shows it
-// to everybody in the rail's network, who could then invent probes and answers.
+// header is the beginning of a packet's payload: the mark, the flow, the number of the probe,
+// whether the packet is an answer, and the signature of these. The token itself is never sent. If
+// it were in a packet, everybody in the rail's network could read it and invent probes and answers.
 type header struct {
 	flow, number uint32
 	answer       bool
@@ -216,10 +223,11 @@ const (
 	headerSize    = len(mark) + signedSize + signatureSize
 )
 
-// sign returns the signature of data by the run's token: the beginning of its HMAC-SHA256.
+// sign returns the signature of data with the token of the run, which is the beginning of the
+// HMAC-SHA256.
 func sign(token [8]byte, data []byte) []byte {
 	h := hmac.New(sha256.New, token[:])
-	_, _ = h.Write(data) // it never fails
+	_, _ = h.Write(data) // a hash never returns an error
 	return h.Sum(nil)[:signatureSize]
 }
 
@@ -234,7 +242,7 @@ func (h header) write(to []byte, token [8]byte) {
 	copy(to[len(mark)+signedSize:], sign(token, signed))
 }
 
-// parse reads the header of a packet, and reports whether it is one of this run.
+// parse reads the header of a packet, and reports whether the packet belongs to this run.
 func parse(data []byte, token [8]byte) (header, bool) {
 	if len(data) < headerSize || string(data[:len(mark)]) != mark {
 		return header{}, false

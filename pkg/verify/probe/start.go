@@ -13,17 +13,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// Child is a prober in a process of its own. Close ends it.
+// Child is a prober in a separate process. Close ends the process.
 type Child struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 	lines  *verify.Lines
-	err    bytes.Buffer // the process's stderr; read once it ended
+	err    bytes.Buffer // the stderr of the process; it is read only after the process has ended
 }
 
-// Start runs a program in the network namespace at path. The program must call [Serve] with
-// its stdin and stdout. It ends with Close, with ctx, and when this process ends or is killed:
-// then the kernel kills it, and its stdin ends.
+// Start runs a program in the network namespace at path. The program must call [Serve] with its
+// stdin and stdout. The program ends when Close is called, when ctx ends, and when this process
+// ends or is killed. In the last case the kernel kills the program, and the program's stdin ends.
 func Start(ctx context.Context, path, program string, args ...string) (*Child, error) {
 	netns, err := netns.Open(path)
 	if err != nil {
@@ -45,20 +45,20 @@ func Start(ctx context.Context, path, program string, args ...string) (*Child, e
 	go func() {
 		defer close(c.ended)
 		defer netns.Close()
-		// The child has the namespace of the thread that starts it. Pdeathsig is about this
-		// thread as well, so it stays until the child has ended.
+		// The child starts in the network namespace of the thread that starts it. Pdeathsig also
+		// depends on this thread, so the thread must stay until the child has ended.
 		err := netns.Do(func() error {
 			if err := cmd.Start(); err != nil {
 				return err
 			}
 			started <- nil
-			_ = cmd.Wait() // that it was killed is no news
+			_ = cmd.Wait() // an error only says that the process was killed
 			return nil
 		})
 		if err != nil {
 			select {
 			case started <- err:
-			default: // the thread did not come back to its namespace, and ended
+			default: // the thread could not return to its namespace, so it ended
 			}
 		}
 	}()
@@ -70,7 +70,7 @@ func Start(ctx context.Context, path, program string, args ...string) (*Child, e
 	return c, nil
 }
 
-// Do lets the child answer a request. If ctx ends the child is killed.
+// Do sends a request to the child and returns the answer. If ctx ends, the child is killed.
 func (c *Child) Do(ctx context.Context, r *verify.Request) (*verify.Answer, error) {
 	defer context.AfterFunc(ctx, c.cancel)()
 	a, err := c.lines.Do(r)
@@ -84,7 +84,7 @@ func (c *Child) Do(ctx context.Context, r *verify.Request) (*verify.Answer, erro
 	return nil, fmt.Errorf("the prober ended: %s", strings.TrimSpace(c.err.String()))
 }
 
-// Close kills the child, and waits for its end.
+// Close kills the child and waits until it has ended.
 func (c *Child) Close() {
 	c.cancel()
 	<-c.ended
