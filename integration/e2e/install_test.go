@@ -404,7 +404,7 @@ func (l *installing) prefixed(t *testing.T) {
 		t.Errorf("%s is not as it was:\n%s", n.Name, d)
 	}
 
-	if out, err := l.tool(t, filepath.Join(l.v1.bin, "railctl"), "uninstall"); err == nil || !strings.Contains(err.Error(), "add --namespace "+namespace) {
+	if out, err := l.tool(t, filepath.Join(l.v1.bin, "railctl"), "uninstall"); err == nil || !strings.Contains(err.Error(), "name its namespace with --namespace "+namespace) {
 		t.Errorf("agents in another namespace: %s, %v", out, err)
 	}
 	if out, err := l.tool(t, filepath.Join(l.v1.bin, "railctl"), "uninstall", "--namespace", namespace); err == nil || !strings.Contains(err.Error(), "helm uninstall rails --namespace "+namespace) {

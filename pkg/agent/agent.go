@@ -18,25 +18,28 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 )
 
-// Options configures an agent.
+// Options are the options of an agent.
 type Options struct {
 	NodeName string
 	Version  string
-	// Keeps: the agent keeps the node NodeName, and a metric names both.
+	// Keeps is true if the agent works for the node NodeName. Then a metric has the version of the
+	// agent and the name of the node.
 	Keeps bool
 
-	Metrics string // address to serve metrics and health at, "" for none
-	// MetricsTLS encrypts the metrics, and MetricsGuard decides who may read
-	// them. nil means no encryption, or no restriction.
+	Metrics string // the address at which metrics and health are served, "" for none
+	// MetricsTLS encrypts the metrics. If it is nil, they are not encrypted. MetricsGuard decides
+	// who may read the metrics. If it is nil, everybody may.
 	MetricsTLS   *tls.Config
 	MetricsGuard func(http.Handler) http.Handler
-	// ReadyWithoutMetrics: the agent is ready although its metrics are not served.
+	// ReadyWithoutMetrics is true if the agent counts as ready even while its metrics are not
+	// served.
 	ReadyWithoutMetrics bool
-	Socket              string // path of the socket for railctl, "" for none
-	// Health is the address of /healthz and /readyz alone, without TLS, "" for none.
+	Socket              string // the path of the socket for railctl, "" for none
+	// Health is the address at which only /healthz and /readyz are served, without TLS. It is ""
+	// for none.
 	Health string
 
-	Notify func(component.Notice) // passes notices on and does not block; nil = the log is enough
+	Notify func(component.Notice) // called with each notice; must not block; nil if notices are only logged
 	Log    *slog.Logger
 }
 
@@ -77,9 +80,9 @@ func (a *Agent) Add(components ...component.Component) {
 	}
 }
 
-// Run runs the components until ctx ends. It returns an error at once if it cannot start: if the
-// address of the metrics is malformed, if it cannot listen at the address Health, or if another
-// agent has the socket.
+// Run runs the components until ctx ends. If it cannot start, it returns an error at once. This
+// happens if the address of the metrics is malformed, if it cannot listen at the address Health, or
+// if another agent has the socket.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := checkMetrics(a.Metrics); err != nil {
 		return err
@@ -95,7 +98,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // before the other defers
+	defer cancel() // runs before the other deferred calls
 	for _, c := range a.components {
 		if c.Run != nil {
 			all.Go(func() { c.Reporter.Run(ctx, c.Run) })
@@ -123,7 +126,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// Status returns the status, a JSON object: the agent's own, and what the components add.
+// Status returns the status as a JSON object. It has the agent's own fields and the fields that the
+// components add.
 func (a *Agent) Status() ([]byte, error) {
 	s := map[string]any{"version": a.Version, "node": a.NodeName, "since": a.began, "memoryBytes": resident()}
 	for i := range a.components {
@@ -148,7 +152,8 @@ func (a *Agent) ready() error {
 	return errors.Join(errs...)
 }
 
-// ask returns the errors of the functions that of selects, one of each component.
+// ask calls one function of each component and returns their errors. The function of selects the
+// function of a component.
 func (a *Agent) ask(of func(*component.Component) func() error) error {
 	var errs []error
 	for i := range a.components {
@@ -159,7 +164,8 @@ func (a *Agent) ask(of func(*component.Component) func() error) error {
 	return errors.Join(errs...)
 }
 
-// resident returns the process' resident memory in bytes, 0 if that cannot be read.
+// resident returns the resident memory of this process in bytes. It returns 0 if this cannot be
+// read.
 func resident() uint64 {
 	self, err := procfs.Self()
 	if err != nil {

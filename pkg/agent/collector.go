@@ -11,23 +11,24 @@ import (
 // collector is a function that sends metrics.
 type collector func(out component.Metrics)
 
-// collectorOf returns the collector of a component's metrics and of its panics. After a panic the
-// metrics that would have come are lost.
+// collectorOf returns the collector of a component's metrics and of the number of its panics. If
+// the collection panics, the remaining metrics of the component are lost.
 func collectorOf(c *component.Component) collector {
 	return func(out component.Metrics) {
 		if c.Collect != nil {
-			_ = c.Reporter.Contain(func() error { c.Collect(out); return nil }) // it is reported
+			_ = c.Reporter.Contain(func() error { c.Collect(out); return nil }) // the reporter has already reported the error
 		}
 		out.Counter("rail_cni_panics_total", "Panics of a component of the agent, which went on.", float64(c.Reporter.Panics()), "component", c.Name)
 	}
 }
 
-// Describe names no metric in advance: drivers name those of RDMA devices.
+// Describe sends nothing, because the names of the metrics are not known in advance: drivers choose
+// the names of counters of RDMA devices.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
 func (c collector) Collect(ch chan<- prometheus.Metric) { c(metrics{ch}) }
 
-// metrics is a [component.Metrics] of one scrape.
+// metrics is the [component.Metrics] for one scrape.
 type metrics struct{ ch chan<- prometheus.Metric }
 
 func (m metrics) Gauge(name, help string, value float64, labels ...string) {
@@ -51,7 +52,8 @@ func (m metrics) Histogram(name, help string, h *component.Histogram, labels ...
 	m.send(desc, metric, err)
 }
 
-// describe returns the description of a metric, and the values of its labels.
+// describe returns the description of a metric and the values of its labels. labels has names and
+// values in turn.
 func describe(name, help string, labels []string) (*prometheus.Desc, []string) {
 	var names, values []string
 	for i := 0; i+1 < len(labels); i += 2 {
@@ -62,7 +64,7 @@ func describe(name, help string, labels []string) (*prometheus.Desc, []string) {
 	return prometheus.NewDesc(name, help, names, nil), values
 }
 
-// send sends a metric, or the error of one that Prometheus would refuse.
+// send sends a metric. If Prometheus would refuse the metric, it sends an error instead.
 func (m metrics) send(desc *prometheus.Desc, metric prometheus.Metric, err error) {
 	if err != nil {
 		metric = prometheus.NewInvalidMetric(desc, err)

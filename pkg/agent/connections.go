@@ -10,18 +10,20 @@ import (
 	"time"
 )
 
-// maxConnections bounds the open connections of a listener. Each takes 20 kB.
+// maxConnections is the maximum number of open connections of a listener. Each connection needs 20
+// kB.
 const maxConnections = 64
 
-// connections are those of a server. Above the bound the oldest that is not being answered is
-// closed, so that idle ones keep nobody from an answer. netutil.LimitListener would let a
-// probe wait for them.
+// connections are the open connections of a server. If there are too many, the oldest connection on
+// which no request is being answered is closed. So idle connections do not prevent anybody from
+// getting an answer. With netutil.LimitListener, a probe would have to wait until other connections
+// are closed.
 type connections struct {
 	mu   sync.Mutex
 	open map[net.Conn]*connection
 }
 
-// connection is an open one.
+// connection is an open connection.
 type connection struct {
 	since   time.Time
 	answers atomic.Bool
@@ -30,7 +32,7 @@ type connection struct {
 // ofConnection is the key of the connection in the context of its requests.
 type ofConnection struct{}
 
-// bound makes the server keep to the bound.
+// bound makes the server keep at most maxConnections open connections.
 func (c *connections) bound(s *http.Server) {
 	c.open = map[net.Conn]*connection{}
 	s.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
@@ -53,8 +55,8 @@ func (c *connections) bound(s *http.Server) {
 	})
 }
 
-// add notes a new connection, and closes another if there are too many: if all are being
-// answered, the new one.
+// add adds a new connection. If there are too many connections then, add closes one of them. If
+// requests are being answered on all others, it closes the new connection.
 func (c *connections) add(conn net.Conn) *connection {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -23,7 +23,7 @@ const metricsRetry = 5 * time.Second
 
 var errNotListening = errors.New("metrics: not listening yet")
 
-// metricsState is why the metrics are not served, nil if they are.
+// metricsState has the reason why the metrics are not served, or nil if they are served.
 type metricsState struct {
 	mu  sync.Mutex
 	err error
@@ -41,9 +41,8 @@ func (m *metricsState) get() error {
 	return m.err
 }
 
-// serveMetrics serves h at the address of the metrics until ctx ends. It
-// retries while another process has the port: the agent works without metrics,
-// too.
+// serveMetrics serves h at the address of the metrics until ctx ends. While another process has the
+// port, it tries again and again. In the meantime the agent works without metrics.
 func (a *Agent) serveMetrics(ctx context.Context, h http.Handler) {
 	for ; ctx.Err() == nil; _ = wait.For(ctx, metricsRetry) {
 		l, err := net.Listen("tcp", a.Metrics)
@@ -69,12 +68,13 @@ func (a *Agent) serveMetrics(ctx context.Context, h http.Handler) {
 // exposition returns the handler of /metrics.
 func (a *Agent) exposition() http.Handler {
 	return promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{
-		ErrorHandling: promhttp.ContinueOnError, // one bad metric of a driver costs no other
+		ErrorHandling: promhttp.ContinueOnError, // so that one bad metric of a driver does not affect other metrics
 		ErrorLog:      slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug),
 	})
 }
 
-// checkMetrics fails if the address is malformed: retrying would not help.
+// checkMetrics returns an error if the address is malformed, because then it is useless to try
+// again.
 func checkMetrics(address string) error {
 	if address == "" {
 		return nil

@@ -26,11 +26,11 @@ func probe(ask func() error) http.HandlerFunc {
 	}
 }
 
-// server is one of the agent's listeners.
+// server is one of the agent's servers, with its listener.
 type server struct {
 	listener net.Listener
 	handler  http.Handler
-	lock     *statefile.Lock // of the socket, may be nil
+	lock     *statefile.Lock // the lock of the socket; may be nil
 }
 
 func (s *server) serve(ctx context.Context) error {
@@ -47,7 +47,7 @@ func (s *server) serve(ctx context.Context) error {
 	return err
 }
 
-// answers returns the agent's handler. Unless nil, guard protects the metrics.
+// answers returns the agent's handler. If guard is not nil, it protects the metrics.
 func (a *Agent) answers(guard func(http.Handler) http.Handler) *http.ServeMux {
 	metrics := a.metrics
 	if guard != nil {
@@ -58,7 +58,7 @@ func (a *Agent) answers(guard func(http.Handler) http.Handler) *http.ServeMux {
 	return mux
 }
 
-// probes returns the handler of the kubelet's probes.
+// probes returns the handler for the kubelet's probes.
 func (a *Agent) probes() *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", probe(a.healthy))
@@ -66,10 +66,10 @@ func (a *Agent) probes() *http.ServeMux {
 	return mux
 }
 
-// health listens at the address for the probes, if there is one.
+// health listens at the address for the probes. If there is no address, it returns nil.
 func (a *Agent) health() (*server, error) {
 	if a.Health == "" {
-		return nil, nil //nolint:nilnil // no address is no error
+		return nil, nil //nolint:nilnil // it is not an error if there is no address
 	}
 	l, err := net.Listen("tcp", a.Health)
 	if err != nil {
@@ -78,10 +78,10 @@ func (a *Agent) health() (*server, error) {
 	return &server{listener: l, handler: a.probes()}, nil
 }
 
-// private listens on the socket for root, if there is one.
+// private listens on the socket for root. If there is no socket, it returns nil.
 func (a *Agent) private() (*server, error) {
 	if a.Socket == "" {
-		return nil, nil //nolint:nilnil // no socket is no error
+		return nil, nil //nolint:nilnil // it is not an error if there is no socket
 	}
 	lock, err := takeSocket(a.Socket)
 	if err != nil {
@@ -109,13 +109,15 @@ func (a *Agent) private() (*server, error) {
 	return &server{l, mux, lock}, nil
 }
 
-// listenUnix opens a socket for root only. It replaces that of another agent: see [takeSocket].
+// listenUnix opens a socket that only root can use. It replaces the socket of an agent that no
+// longer lives (see [takeSocket]).
 func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() == os.ModeSocket {
 		_ = os.Remove(path)
 	}
-	// Others could connect between bind(2) and a chmod. So set the socket's own
-	// mode: bind creates the file with it, less the umask (unix_bind_bsd).
+	// If the mode were set by chmod after bind(2), others could connect in between. So the mode of
+	// the socket itself is set: bind creates the file with this mode, less the umask
+	// (unix_bind_bsd).
 	private := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)

@@ -18,24 +18,24 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// answerTime bounds the answer of an agent that may be dying.
+// answerTime is the time limit for the answer of an agent that may be dying.
 const answerTime = 3 * time.Second
 
 // owner is the content of the lock: the process that has the socket.
 type owner struct {
 	PID          int    `json:"pid"`
 	PIDNamespace string `json:"pidNamespace"`
-	Started      string `json:"started"` // in clock ticks since boot: PIDs are used again
+	Started      string `json:"started"` // in clock ticks since boot; needed because PIDs are used again
 }
 
-// takeSocket returns the lock of the socket's owner, nil where there can be none, or an error if
-// another agent has the socket. One that has been killed, and that the kernel does not let end, has it
-// no longer, although its lock is held and its socket takes connections: only an answer shows a
-// living one.
+// takeSocket returns the lock of the socket's owner. It returns nil if the directory can have no
+// lock, and an error if another agent has the socket. An agent that was killed, but cannot end
+// because the kernel still holds it, no longer counts as having the socket. Its lock is still held
+// and its socket still accepts connections, so only an answer shows that an agent lives.
 func takeSocket(socket string) (*statefile.Lock, error) {
 	dir, err := statefile.OpenExisting(filepath.Dir(socket))
 	if err != nil {
-		return nil, refuseIfAnswered(socket) // others may write there, so a lock proves nothing
+		return nil, refuseIfAnswered(socket) // other users may write to the directory, so a lock would prove nothing
 	}
 	defer dir.Close()
 	name := strings.TrimSuffix(filepath.Base(socket), ".sock") + ".lock"
@@ -61,7 +61,7 @@ func takeSocket(socket string) (*statefile.Lock, error) {
 		}
 		if err == nil && has.lives() {
 			return nil, failure.New(failure.IO, "another rail-agent, PID %d, has %s and does not answer", has.PID, socket).
-				Cure("end it, by SIGKILL if need be, or name another socket with --socket")
+				Cure("end that rail-agent, if necessary with SIGKILL, or name another socket with --socket")
 		}
 		if err := dir.Remove(name); err != nil {
 			return nil, err
@@ -76,16 +76,17 @@ func refuseIfAnswered(socket string) error {
 	defer cancel()
 	answer, err := local.Get(ctx, socket, "/healthz")
 	if err != nil {
-		return nil //nolint:nilerr // nobody is there
+		return nil //nolint:nilerr // nobody listens on the socket
 	}
 	_ = answer.Body.Close()
 	if answer.StatusCode == http.StatusNotFound {
 		return failure.New(failure.IO, "%s is the socket of another program", socket)
 	}
-	return failure.New(failure.IO, "another rail-agent answers at %s", socket).Cure("end it, or name another socket with --socket")
+	return failure.New(failure.IO, "another rail-agent answers at %s", socket).Cure("end that rail-agent, or name another socket with --socket")
 }
 
-// ownerOf returns what identifies a process. Started is empty if there is none.
+// ownerOf returns the values that identify a process. Started is empty if the process does not
+// exist.
 func ownerOf(pid int) owner {
 	o := owner{PID: pid}
 	o.PIDNamespace, _ = os.Readlink("/proc/self/ns/pid")
@@ -95,8 +96,8 @@ func ownerOf(pid int) owner {
 	return o
 }
 
-// statOf returns the fields behind the name (proc_pid_stat(5)): first the state; the time of the
-// start is number 19.
+// statOf returns the fields after the name in the process's stat (proc_pid_stat(5)). Field 0 is the
+// state, and field 19 is the start time.
 func statOf(pid int) []string {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -110,8 +111,8 @@ func (o owner) text() []byte {
 	return append(text, '\n')
 }
 
-// lives reports whether the process is there and has not been killed. A process of another PID
-// namespace is not known to live.
+// lives reports whether the process exists and has not been killed. For a process in another PID
+// namespace it returns false, because nothing is known about that process.
 func (o owner) lives() bool {
 	now := ownerOf(o.PID)
 	fields := statOf(o.PID)

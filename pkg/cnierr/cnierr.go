@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// CNI error codes. Those below 100 are the specification's (CNI SPEC, section
-// 5, "Error"); those from 100 on are this project's.
+// These are CNI error codes. Codes below 100 come from the specification (CNI SPEC, section 5,
+// "Error"). Codes from 100 on belong to this project.
 const (
 	UnknownContainer = types.ErrUnknownContainer
 	InvalidEnv       = types.ErrInvalidEnvironmentVariables
@@ -35,7 +35,7 @@ const (
 	Kernel       uint = 108
 )
 
-// codes has the code of every kind.
+// codes has the code of each kind.
 var codes = map[failure.Kind]uint{
 	failure.UnknownContainer: UnknownContainer,
 	failure.InvalidEnv:       InvalidEnv,
@@ -58,9 +58,9 @@ var codes = map[failure.Kind]uint{
 	failure.Kernel:           Kernel,
 }
 
-// Code returns the code of the outermost kind in err's tree, or else of a *types.Error
-// in it (another plugin's answer), or else [Internal]. It is never 0, which a runtime
-// would take for success.
+// Code returns the code of the outermost kind in err's tree. If there is no kind, it returns the
+// code of a *types.Error in the tree, which is the answer of another plugin. If there is none
+// either, it returns [Internal]. The code is never 0, because a runtime would take 0 for success.
 func Code(err error) uint {
 	var kind failure.Kind
 	if errors.As(err, &kind) {
@@ -73,7 +73,8 @@ func Code(err error) uint {
 	return Internal
 }
 
-// KindOf returns the kind that has this code, or [failure.Internal] if none has it.
+// KindOf returns the kind that has this code. If no kind has the code, it returns
+// [failure.Internal].
 func KindOf(code uint) failure.Kind {
 	for kind, c := range codes {
 		if c == code {
@@ -83,12 +84,12 @@ func KindOf(code uint) failure.Kind {
 	return failure.Internal
 }
 
-// ToCNI converts err into the *types.Error that skel prints, with the whole
-// text and the code of the outermost coded error in it. It returns nil for nil.
+// ToCNI converts err into the *types.Error that skel prints. The result has the whole text of err
+// and the code that [Code] returns. If err is nil, ToCNI returns nil.
 //
-// Multus treats a failed DEL as a success if its text contains that of ENOENT,
-// and forgets the attachment; so ToCNI replaces that text. It cuts the middle
-// out of a very long text, for example one that quotes a user's input.
+// If the text of a failed DEL contains the text of ENOENT, Multus treats the DEL as successful and
+// forgets the attachment. So ToCNI replaces the text of ENOENT. It also cuts out the middle of a
+// very long text, for example of a text that quotes a user's input.
 func ToCNI(err error) error {
 	if err == nil {
 		return nil

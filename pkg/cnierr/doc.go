@@ -1,10 +1,10 @@
-// Package cnierr turns errors of this project into those of CNI, and CNI's codes into
-// kinds. Package failure makes the errors.
+// Package cnierr converts errors of this project to errors of CNI, and codes of CNI to kinds.
+// Package failure makes the errors of this project.
 //
-// A plugin's main calls [ToCNI] once. Nothing below it makes a *types.Error: skel finds
-// that with errors.As, and drops every text that was wrapped around it.
+// The main function of a plugin calls [ToCNI] once. No other function makes a *types.Error, because
+// skel looks for one with errors.As and drops all texts that were wrapped around it.
 //
-// A plugin's verb:
+// This is the function for a verb of a plugin:
 //
 //	func add(args *skel.CmdArgs) error { return cnierr.ToCNI(run(args)) }
 package cnierr

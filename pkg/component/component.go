@@ -5,28 +5,30 @@ import (
 	"net/http"
 )
 
-// Component is one of the things that the agent runs. Every function may be nil. They are called
-// concurrently.
+// Component is a part of the agent that the agent runs. Every function may be nil. The functions
+// are called concurrently.
 type Component struct {
-	Name string // one word, of logs and of the metric rail_cni_panics_total
+	Name string // one word, used in logs and in the metric rail_cni_panics_total
 
-	// Run works until ctx ends, and returns when all that it began has ended.
+	// Run does the work until ctx ends. It returns when everything that it has started has ended.
 	Run func(ctx context.Context)
 
-	// Reporter is the component's, and counts its panics. The agent makes one if it is nil.
+	// Reporter reports the component's problems and counts its panics. If it is nil, the agent
+	// makes a reporter.
 	Reporter *Reporter
 
 	// Collect sends the metrics at each scrape.
 	Collect func(out Metrics)
 
-	// Healthy returns an error if the component hangs: only a new process helps.
+	// Healthy returns an error if the component hangs, so that only a new process helps.
 	Healthy func() error
-	// Ready returns an error while the node must not be used yet.
+	// Ready returns an error as long as the node must not be used.
 	Ready func() error
 
-	// Status returns what the component adds to the agent's status, a JSON object.
+	// Status returns the fields that the component adds to the agent's status, which is a JSON
+	// object.
 	Status func() map[string]any
 
-	// Handlers answer requests at the socket, by their patterns (http.ServeMux).
+	// Handlers answer requests at the socket. The keys are patterns of http.ServeMux.
 	Handlers map[string]http.Handler
 }

@@ -1,6 +1,6 @@
-// Package component has what each component of rail-agent needs to run concurrently with the others: a [Loop]
-// with a [Trigger], a [Backoff], a [Reporter] that contains panics and reports a problem once,
-// and an interface for metrics. It knows none of the components.
+// Package component has the things that every component of rail-agent needs to run concurrently with other components:
+// a [Loop] with a [Trigger], a [Backoff], a [Reporter] that contains panics and reports a problem only once, and an
+// interface for metrics. The package does not know any component itself.
 //
 // To add a component, write a package below pkg/ that returns a [Component], and add it to the list
 // in cmd/rail-agent/run.go.
@@ -10,6 +10,6 @@
 //		return component.Component{Name: "blocks", Run: loop.Run, Collect: k.collect}
 //	}
 //
-// The agent itself (package agent) runs a list of components, and serves their health, metrics
-// and status.
+// The agent itself (package agent) runs a list of components and serves their health, metrics and
+// status.
 package component

@@ -7,7 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Trigger wakes a [Loop]. Its zero value cannot be used: see [NewTrigger].
+// Trigger wakes a [Loop]. The zero value cannot be used. [NewTrigger] makes a trigger.
 type Trigger struct{ c chan struct{} }
 
 // NewTrigger returns a trigger that has not fired.
@@ -17,11 +17,11 @@ func NewTrigger() *Trigger { return &Trigger{make(chan struct{}, 1)} }
 func (t *Trigger) Fire() {
 	select {
 	case t.c <- struct{}{}:
-	default: // the loop is due already
+	default: // the trigger has already fired
 	}
 }
 
-// Wait waits for d, and reports whether the trigger fired before d or ctx ended.
+// Wait waits until t fires, d has passed or ctx ends. It reports whether t fired first.
 func (t *Trigger) Wait(ctx context.Context, d time.Duration) (fired bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -34,7 +34,7 @@ func (t *Trigger) Wait(ctx context.Context, d time.Duration) (fired bool) {
 	return false
 }
 
-// drain makes the trigger one that has not fired.
+// drain resets the trigger, so that it counts as not fired.
 func (t *Trigger) drain() {
 	if t == nil {
 		return
@@ -45,27 +45,28 @@ func (t *Trigger) drain() {
 	}
 }
 
-// Loop calls a function again and again. A panic of the function is contained, and the function
-// is called again after a pause.
+// Loop calls a function again and again. If the function panics, the panic is contained, and the
+// function is called again after a pause.
 type Loop struct {
 	Reporter *Reporter
 
-	// Do does the work, and returns when it is due again without a trigger: in the future, unless
-	// there is a MinRest. It reads the state itself: a trigger means only that something has
-	// changed.
+	// Do does the work. It returns the time at which it must be called again even if no trigger
+	// fires. If MinRest is 0, this time must be in the future. Do must read the state itself,
+	// because a trigger only means that something has changed.
 	Do func(ctx context.Context) (next time.Time)
 
-	// Trigger makes Do due after Settle, because changes come together. Now makes it due at
-	// once. Both may be nil.
+	// Trigger makes Do due after Settle, because often several changes come shortly after each
+	// other. Now makes Do due at once. Both triggers may be nil.
 	Trigger, Now *Trigger
 	Settle       time.Duration
 
-	// The rest after Do is in proportion to how long Do took (wait.Rest), but at least MinRest
-	// and at most MaxRest. Only Now ends it. Without MaxRest it is MinRest.
+	// After Do, the loop rests. The rest is in proportion to the time that Do took (wait.Rest), but
+	// at least MinRest and at most MaxRest. If MaxRest is 0, the rest is MinRest. Only Now ends the
+	// rest early.
 	MinRest, MaxRest time.Duration
 }
 
-// The pauses after panics in a row.
+// These are the first and the longest pause after consecutive panics.
 const (
 	firstPanicPause = time.Second
 	lastPanicPause  = time.Minute
@@ -91,7 +92,8 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// wait waits until the next call of Do, which is not before rest unless Now fires.
+// wait waits until Do must be called again. It does not return before the time rest, except if Now
+// fires or ctx ends.
 func (l *Loop) wait(ctx context.Context, next, rest time.Time) {
 	var changed, now <-chan struct{}
 	if l.Trigger != nil {
@@ -111,7 +113,7 @@ func (l *Loop) wait(ctx context.Context, next, rest time.Time) {
 		case <-now:
 			return
 		case <-changed:
-			changed = nil // it settles
+			changed = nil // Do is already due after Settle, so further changes do not matter
 			due := later(time.Now().Add(l.Settle), rest)
 			timer.Reset(time.Until(due))
 		}
@@ -125,7 +127,7 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
-// Backoff is a pause that doubles from First to Last.
+// Backoff is a pause that doubles each time, from First to Last.
 type Backoff struct {
 	First, Last time.Duration
 
@@ -138,5 +140,5 @@ func (b *Backoff) Next() time.Duration {
 	return b.pause
 }
 
-// Reset makes the next pause the first one again.
+// Reset makes the next pause First again.
 func (b *Backoff) Reset() { b.pause = 0 }

@@ -8,13 +8,12 @@ import (
 // Notice is a message to a person about the node.
 type Notice struct {
 	Reason  string // one word in CamelCase
-	Summary string // the log's message: a constant phrase
+	Summary string // the message in the log; a constant phrase
 	Message string // what happened to which object, for a person
-	Warning bool   // something is wrong; else it is right again
+	Warning bool   // true if something is wrong, false if it is right again
 }
 
-// Write logs the notice, with more attributes in args, as slog.Logger.Log takes
-// them.
+// Write logs the notice. args are further attributes in the form that slog.Logger.Log takes.
 func (n Notice) Write(log *slog.Logger, args ...any) {
 	level := slog.LevelInfo
 	if n.Warning {

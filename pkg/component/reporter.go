@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Reporter reports what a component has to tell people: it logs, and passes notices on. Its
+// Reporter reports the notices of a component to people: it logs them and passes them on. Its
 // methods may be called concurrently.
 type Reporter struct {
 	component string
@@ -25,13 +25,13 @@ type Reporter struct {
 	panics uint64
 }
 
-// NewReporter returns the reporter of a component. notify passes a notice on and does not
-// block; nil means that the log is enough.
+// NewReporter returns the reporter of a component. notify is called with each notice and must not
+// block. If it is nil, notices are only logged.
 func NewReporter(component string, log *slog.Logger, notify func(Notice)) *Reporter {
 	return &Reporter{component: component, log: log, notify: notify, open: map[string]string{}}
 }
 
-// Report logs a notice, with more attributes in args, and passes it on.
+// Report logs a notice and passes it on. args are further attributes for the log.
 func (r *Reporter) Report(n Notice, args ...any) {
 	n.Write(r.log, args...)
 	if r.notify != nil {
@@ -39,11 +39,11 @@ func (r *Reporter) Report(n Notice, args ...any) {
 	}
 }
 
-// Once is Report of the problem that key names, unless it was reported with this message and is not
-// over.
+// Once reports the problem that key names. If the problem was already reported with the same
+// message and is not over, Once does nothing.
 func (r *Reporter) Once(key string, n Notice, args ...any) { r.once(key, n.Message, n, args) }
 
-// once is Once, and compares text in place of the message.
+// once does the same as Once, but compares text in place of the message.
 func (r *Reporter) once(key, text string, n Notice, args []any) {
 	text = n.Reason + " " + text
 	r.mu.Lock()
@@ -55,8 +55,8 @@ func (r *Reporter) once(key, text string, n Notice, args []any) {
 	}
 }
 
-// Over ends the problem that key names, so that Once reports it when it occurs again. It reports
-// whether there was one.
+// Over notes that the problem that key names is over. If it occurs again, Once will report it
+// again. Over reports whether there was such a problem.
 func (r *Reporter) Over(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,8 +65,9 @@ func (r *Reporter) Over(key string) bool {
 	return was
 }
 
-// OnceErr is Once of an error whose text is added to the message, or Over if err is nil. An error that
-// differs from the last one only in its digits is the same: in a port, a time, a number of tries.
+// OnceErr calls Once with the text of err added to the message. If err is nil, it calls Over. If
+// two errors differ only in digits, they count as the same error. Digits can be a port, a time or a
+// number of tries.
 func (r *Reporter) OnceErr(key string, err error, n Notice, args ...any) {
 	if err == nil {
 		r.Over(key)
@@ -77,8 +78,8 @@ func (r *Reporter) OnceErr(key string, err error, n Notice, args ...any) {
 	r.once(key, text, n, args)
 }
 
-// Contain calls f and returns its error. If f panics, it counts that, logs the stack, reports
-// it, and returns a [*contain.PanicError]: the other components go on.
+// Contain calls f and returns its error. If f panics, Contain counts the panic, logs the stack,
+// reports it, and returns a [*contain.PanicError]. So other components continue.
 func (r *Reporter) Contain(f func() error) error {
 	var failed error
 	err := contain.Panics(func() error { failed = f(); return nil })
@@ -86,10 +87,11 @@ func (r *Reporter) Contain(f func() error) error {
 		r.panicked(p)
 		return err
 	}
-	return failed // it may have a panic that was contained, and counted, further down
+	return failed // the error may wrap a panic that was already contained and counted by a function that f called
 }
 
-// Value is Contain for a function with a result. After a panic the result is the zero value.
+// Value does the same as Contain for a function with a result. After a panic, the result is the
+// zero value.
 func Value[T any](r *Reporter, f func() (T, error)) (result T, err error) {
 	err = r.Contain(func() (err error) { result, err = f(); return err })
 	return result, err
@@ -108,15 +110,15 @@ func (r *Reporter) panicked(p *contain.PanicError) {
 	})
 }
 
-// Panics returns how often the component panicked.
+// Panics returns the number of panics of the component.
 func (r *Reporter) Panics() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.panics
 }
 
-// withoutDigits returns a text without digits, which change between tries: times, ports,
-// process IDs.
+// withoutDigits returns a text without its digits. Digits can change from one try to the next, for
+// example in times, ports and process IDs.
 func withoutDigits(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
@@ -126,10 +128,10 @@ func withoutDigits(text string) string {
 	}, text)
 }
 
-// goodRun is how long a run must last for the pause after it to be the first one again.
+// goodRun is the minimum length of a run after which the pause begins with its first value again.
 const goodRun = time.Minute
 
-// Run calls f, and after each panic calls it again, until it returns or ctx ends.
+// Run calls f. If f panics, Run calls f again after a pause, until f returns or ctx ends.
 func (r *Reporter) Run(ctx context.Context, f func(ctx context.Context)) {
 	pause := Backoff{First: firstPanicPause, Last: lastPanicPause}
 	for ctx.Err() == nil {

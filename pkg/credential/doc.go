@@ -1,12 +1,11 @@
-// Package credential maintains the files of a node by which the plugin
-// whereabouts reaches the API server: a kubeconfig with a token of a service
-// account, the flat file that names it, and the node's name.
+// Package credential maintains the files on a node that the plugin whereabouts needs to reach the
+// API server. These are a kubeconfig with a token of a service account, the flat file that names
+// the kubeconfig, and a file with the node's name.
 //
-// The token is renewed after half of its lifetime, and as soon as the server no
-// longer accepts it. It is bound to the Node if the server supports that. A
-// file is replaced as a whole, the flat file last, so a plugin never reads the
-// path of a missing file. Files of another installer stay unless Replace is set
-// in [Options].
+// The token is renewed after half of its lifetime, and as soon as the server no longer accepts it.
+// If the server supports this, the token is bound to the Node. A file is always replaced
+// completely. The flat file is replaced last, so a plugin never reads the path of a file that does
+// not exist. Files of another installer are replaced at once only if Replace is set in [Options].
 //
 // To maintain the files until ctx ends:
 //

@@ -13,11 +13,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/install"
 )
 
-// Dir is the directory that whereabouts' own installer makes below the runtime's
+// Dir is the name of the directory that whereabouts' own installer makes below the runtime's
 // configuration directory (whereabouts v0.9.4, script/lib.sh).
 const Dir = "whereabouts.d"
 
-// The installer's files, with its names.
+// These are the names of the files. whereabouts' own installer uses the same names.
 const (
 	kubeconfigName = "whereabouts.kubeconfig"
 	flatFileName   = "whereabouts.conf"
@@ -29,7 +29,7 @@ const (
 	readable = fs.FileMode(0o644)
 )
 
-// path returns the path of one of the files.
+// path returns the path of the file with this name.
 func (k *Keeper) path(name string) string { return filepath.Join(k.ConfDir, Dir, name) }
 
 // write writes the files that are missing or differ.
@@ -47,7 +47,7 @@ func (k *Keeper) write(ctx context.Context, ca []byte) error {
 	for _, f := range []install.File{
 		{Path: kubeconfig, Content: kubeconfigText(server, ca, k.token, namespace), Mode: secret},
 		{Path: k.path(nodeNameName), Content: []byte(k.Node + "\n"), Mode: readable},
-		{Path: k.path(flatFileName), Content: flat.Bytes(), Mode: secret}, // last: it names the others
+		{Path: k.path(flatFileName), Content: flat.Bytes(), Mode: secret}, // the last, because it names the other files
 	} {
 		f.Yield = !k.Replace && (!k.taking || f.Path != kubeconfig)
 		outcome, err := k.Put(ctx, f)
@@ -62,8 +62,8 @@ func (k *Keeper) write(ctx context.Context, ca []byte) error {
 	return nil
 }
 
-// kubeconfigText uses the names of clusters and users that whereabouts' installer uses.
-// Nothing depends on them.
+// kubeconfigText returns the text of the kubeconfig. It uses the same names of clusters and users
+// as whereabouts' installer, but nothing depends on these names.
 func kubeconfigText(server string, ca []byte, token, namespace string) []byte {
 	trust := ""
 	if len(ca) > 0 {

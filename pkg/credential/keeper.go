@@ -17,42 +17,42 @@ import (
 )
 
 const (
-	checkInterval = time.Minute // between checks of the files and the token
+	checkInterval = time.Minute // the time between two checks of the files and the token
 	checkTimeout  = 10 * time.Second
-	// maxPause bounds the pause after a check that fails. It is short because a node
-	// without its first token cannot serve ADDs.
+	// maxPause is the longest pause after a check that failed. It is short because a node without
+	// its first token cannot serve ADDs.
 	maxPause = 30 * time.Second
 )
 
-// ShortestLifetime is the shortest that a TokenRequest may ask for (Kubernetes API
+// ShortestLifetime is the shortest lifetime that a TokenRequest may ask for (Kubernetes API
 // reference, TokenRequestSpec).
 const ShortestLifetime = 10 * time.Minute
 
-// Options are those of a [Keeper].
+// Options are the options of a [Keeper].
 type Options struct {
-	Client  *kube.Client // may request tokens of the account
+	Client  *kube.Client // must have the right to request tokens of the account
 	ConfDir string       // the runtime's configuration directory
 	Node    string       // the node's name
 
-	Account   string        // service account of the plugin
-	Namespace string        // of the account
-	Lifetime  time.Duration // of a token; it is renewed at half of it
+	Account   string        // the name of the plugin's service account
+	Namespace string        // the namespace of the service account
+	Lifetime  time.Duration // the lifetime of a token; the token is renewed after half of it
 
-	Server        string // URL of the API server for the plugin; the Client's if it is ""
-	PoolNamespace string // of the address pools; that of the account if it is ""
-	Replace       bool   // also files of another installer
+	Server        string // the URL of the API server for the plugin; "" for the URL of Client
+	PoolNamespace string // the namespace of the address pools; "" for the namespace of the account
+	Replace       bool   // also replace files of another installer
 
-	// Put installs a file, and backs up another's.
+	// Put installs a file, and backs up a file of another installer.
 	Put       func(context.Context, install.File) (install.Outcome, error)
-	Dirs      *notify.Dirs           // the process's, which reports changes of the files
-	Notify    func(component.Notice) // passes a notice on; nil = nobody
+	Dirs      *notify.Dirs           // the process's watcher of directories, which reports changes of the files
+	Notify    func(component.Notice) // called with each notice; may be nil
 	UserAgent string
 	Log       *slog.Logger
 }
 
-// Keeper maintains the files by which the plugin whereabouts reaches the API
-// server: the kubeconfig with a token, the flat file that names it, and the
-// node's name for node slices.
+// Keeper maintains the files that the plugin whereabouts needs to reach the API server: the
+// kubeconfig with a token, the flat file that names the kubeconfig, and the file with the node's
+// name, which is needed for node slices.
 type Keeper struct {
 	Options
 	reporter *component.Reporter
@@ -63,13 +63,13 @@ type Keeper struct {
 	unbound bool      // the token is not bound to this node's object
 
 	used   used
-	taking bool          // another installer's kubeconfig is being replaced
-	surely time.Duration // shorter in tests
+	taking bool          // true while another installer's kubeconfig is being replaced
+	surely time.Duration // the constant surely, but shorter in tests
 
 	mu      sync.Mutex
-	err     error     // the last try's; errNotYet before the first
-	written bool      // the files were written once
-	ends    time.Time // of the token
+	err     error     // the error of the last try; errNotYet before the first try
+	written bool      // true after the files were written for the first time
+	ends    time.Time // when the token expires
 	use     Use
 }
 
@@ -78,7 +78,7 @@ var (
 	errRejected = errors.New("the server no longer knows the plugin's token: the Node or the service account was recreated")
 )
 
-// New returns a keeper, which does nothing until [Keeper.Run] runs.
+// New returns a keeper. The keeper does nothing until [Keeper.Run] runs.
 func New(o Options) *Keeper {
 	k := &Keeper{Options: o, outcomes: map[string]install.Outcome{}, surely: surely, err: errNotYet}
 	k.reporter = component.NewReporter("credential", o.Log, func(n component.Notice) {
@@ -94,7 +94,7 @@ func (k *Keeper) Run(ctx context.Context) {
 	wake := component.NewTrigger()
 	files := k.Dirs.Subscribe(wake.Fire)
 	defer files.Close()
-	failed := 0 // checks in a row that failed
+	failed := 0 // the number of consecutive checks that failed
 	var last error
 	for ctx.Err() == nil {
 		bounded, cancel := context.WithTimeout(ctx, checkTimeout)
@@ -119,7 +119,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// report logs the outcome of a check, which is another than that of the last one, and tells of it.
+// report logs and reports the outcome of a check. It is called only if the outcome differs from the
+// outcome of the last check.
 func (k *Keeper) report(err, last error) {
 	var refused *refusedError
 	switch {
@@ -136,8 +137,9 @@ func (k *Keeper) report(err, last error) {
 	}
 }
 
-// wait waits for the pause. It ends early if the plugins use another kubeconfig than at the last
-// check, but not before a second: its writer may not be done.
+// wait waits for the pause. If the plugins use another kubeconfig than at the last check, it
+// returns earlier, but not before a second has passed, because the writer of the kubeconfig may not
+// be finished.
 func (k *Keeper) wait(ctx context.Context, pause time.Duration, wake *component.Trigger) {
 	early := min(pause, time.Second)
 	until := time.Now().Add(pause)
@@ -158,8 +160,8 @@ func (k *Keeper) pause(err, last error, failed int) time.Duration {
 	var refused *refusedError
 	switch {
 	case errors.Is(err, errRejected) && errors.Is(last, errRejected), errors.As(err, &refused):
-		// The new token is refused as well. Otherwise each node would request a
-		// token again and again, for as long as that lasts.
+		// The new token is refused as well. A normal pause is used here, because otherwise every
+		// node would request new tokens again and again while this lasts.
 		return checkInterval - rand.N(checkInterval/4)
 	case errors.Is(err, errDoubt):
 		return k.surely + rand.N(k.surely/2)
@@ -178,9 +180,9 @@ func (k *Keeper) set(err error) (changed bool) {
 	return changed
 }
 
-// Ready returns the reason why the plugin cannot reach the server, or nil. It is about the
-// kubeconfig that the plugins use, also if that is another installer's. A token that could not be
-// renewed counts until it expires, or until the server refuses it.
+// Ready returns the reason why the plugin cannot reach the server. It returns nil if the plugin
+// can. It looks at the kubeconfig that the plugins use, even if this is another installer's
+// kubeconfig. A token that could not be renewed is good until it expires or the server refuses it.
 func (k *Keeper) Ready() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -13,7 +13,8 @@ func (k *Keeper) Component() component.Component {
 	return component.Component{Name: "credential", Reporter: k.reporter, Run: k.Run, Ready: k.Ready, Collect: k.collect, Status: k.status}
 }
 
-// status returns what is known of the plugin's kubeconfig, nothing before the first check.
+// status returns what is known about the plugin's kubeconfig. Before the first check it returns
+// nothing.
 func (k *Keeper) status() map[string]any {
 	use := k.Use()
 	if use.Path == "" {
@@ -24,7 +25,7 @@ func (k *Keeper) status() map[string]any {
 	}}
 }
 
-// text returns the text of an error, "" for none.
+// text returns the text of an error. It returns "" if err is nil.
 func text(err error) string {
 	if err == nil {
 		return ""
@@ -32,8 +33,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// collect sends the metric of the plugin's kubeconfig, unless nobody knows whether the server
-// accepts it.
+// collect sends the metric about the plugin's kubeconfig. If it is not known whether the server
+// accepts the kubeconfig, collect sends nothing.
 func (k *Keeper) collect(out component.Metrics) {
 	use := k.Use()
 	if use.Path == "" || !use.Accepted && use.Refused == nil {

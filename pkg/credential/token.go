@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// sync renews the token when that is due, makes sure that the files exist, and checks
-// that the server accepts the kubeconfig that the plugins use.
+// sync renews the token if that is due. It also makes sure that the files exist, and checks whether
+// the server accepts the kubeconfig that the plugins use.
 func (k *Keeper) sync(ctx context.Context) error {
 	ca, err := k.Client.CA()
 	if err != nil {
@@ -21,10 +21,10 @@ func (k *Keeper) sync(ctx context.Context) error {
 	return k.check(ctx, ca)
 }
 
-// renew requests a new token when that is due.
+// renew requests a new token if that is due.
 func (k *Keeper) renew(ctx context.Context) error {
-	// The monotonic clock stops while the host is suspended, the other one may
-	// be set: the earlier end counts.
+	// The monotonic clock stops while the host is suspended, and the wall clock may be set. So the
+	// token is renewed as soon as one of the two clocks says that it is due.
 	if asked := time.Now(); !asked.Before(k.fresh) || !asked.Round(0).Before(k.fresh.Round(0)) {
 		token, err := k.Client.Token(ctx, k.Namespace, k.Account, k.Node, k.Lifetime)
 		if err != nil {
@@ -37,7 +37,7 @@ func (k *Keeper) renew(ctx context.Context) error {
 			}
 		}
 		life := token.Expires.Sub(asked)
-		if life <= 0 || life > k.Lifetime { // the server's clock differs
+		if life <= 0 || life > k.Lifetime { // the server's clock differs from this host's clock
 			life = k.Lifetime
 		}
 		k.token, k.fresh = token.Value, asked.Add(life/2)

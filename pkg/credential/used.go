@@ -22,37 +22,39 @@ import (
 )
 
 const (
-	// asks is the longest time between two questions to the server about a kubeconfig of
-	// another installer that does not change.
+	// asks is the longest time between two questions to the server about a kubeconfig of another
+	// installer, if the kubeconfig does not change.
 	asks = 5 * time.Minute
-	// surely is how long the server must refuse such a kubeconfig. A server that has lost its
-	// storage refuses tokens that are good, but not for the 10 s that it remembers those that
-	// it has accepted. After that the agent's own token shows whether all are refused.
+	// surely is how long the server must refuse such a kubeconfig before the agent believes the
+	// refusal. A server that has lost its storage also refuses good tokens. Tokens that it has
+	// already accepted it remembers for 10 s. After that, the agent's own token shows whether the
+	// server refuses all tokens.
 	surely = 15 * time.Second
 )
 
-// used is the kubeconfig by which the plugins reach the server, and what the server said of it.
+// used is the kubeconfig with which the plugins reach the server, and what the server has answered
+// about it.
 type used struct {
 	path  string
 	owned bool
-	sum   [sha256.Size]byte // of the content that the server was asked about
+	sum   [sha256.Size]byte // the checksum of the content about which the server was asked
 
 	client *kube.Client
 	next   time.Time // time of the next question
-	doubt  time.Time // of the first refusal in a row, zero if there is none
-	err    error     // of the last check
+	doubt  time.Time // the time of the first of consecutive refusals, zero if there is none
+	err    error     // the error of the last check
 }
 
 // Use is the agent's knowledge about the plugins' kubeconfig.
 type Use struct {
 	Path     string // "" before the first check
-	Owned    bool   // the agent wrote it, and renews its token
-	Accepted bool   // by the server's last answer
-	Refused  error  // why no plugin reaches the server by it
-	Unasked  error  // why nobody knows
+	Owned    bool   // true if the agent wrote the kubeconfig and renews its token
+	Accepted bool   // true if the server accepted it when it was last asked
+	Refused  error  // the reason why the server does not accept it
+	Unasked  error  // the reason why it is not known whether the server accepts it
 }
 
-// Use returns what the agent knows of the kubeconfig by which the plugins reach the server.
+// Use returns what the agent knows about the kubeconfig with which the plugins reach the server.
 func (k *Keeper) Use() Use {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -65,10 +67,11 @@ func (k *Keeper) setUse(of func(*Use)) {
 	of(&k.use)
 }
 
-// errDoubt is the error of a first refusal of another installer's kubeconfig.
+// errDoubt is the error if another installer's kubeconfig was refused, but not for long enough to
+// be certain.
 var errDoubt = errors.New("the server refuses the kubeconfig of the plugin: it is asked again before anything is done")
 
-// refusedError is the error of a kubeconfig that the server refuses, and that stays.
+// refusedError is the error for a kubeconfig that the server refuses and that is not replaced.
 type refusedError struct{ path, stays string }
 
 func (e *refusedError) Error() string {
@@ -98,15 +101,16 @@ func (k *Keeper) usedPath() (path string, ours bool) {
 	return path, false
 }
 
-// changed reports whether the kubeconfig that the plugins use is another than at the last check.
+// changed reports whether the plugins use another kubeconfig than at the last check.
 func (k *Keeper) changed() bool {
 	path, _ := k.usedPath()
 	text, err := os.ReadFile(path)
 	return path != k.used.path || sha256.Sum256(text) != k.used.sum || errors.Is(err, fs.ErrNotExist)
 }
 
-// check asks the server, if that is due, whether it accepts the kubeconfig that the plugins use.
-// If the server refuses that of another installer for good, check replaces it.
+// check asks the server, if that is due, whether it accepts the kubeconfig that the plugins use. If
+// it is certain that the server refuses another installer's kubeconfig, check replaces that
+// kubeconfig.
 func (k *Keeper) check(ctx context.Context, ca []byte) error {
 	err := k.ask(ctx)
 	if !errors.Is(err, errTake) {
@@ -124,11 +128,12 @@ func (k *Keeper) check(ctx context.Context, ca []byte) error {
 	return k.ask(ctx)
 }
 
-// errTake is the error of a refused kubeconfig that the agent replaces.
+// errTake is the error for a refused kubeconfig that the agent will replace.
 var errTake = errors.New("the server refuses the kubeconfig of the plugin")
 
-// ask asks the server about the kubeconfig that the plugins use: that of this agent at each check,
-// that of another installer when it is new or changed, and now and then.
+// ask asks the server about the kubeconfig that the plugins use. It asks about this agent's own
+// kubeconfig at each check. It asks about another installer's kubeconfig if the kubeconfig is new
+// or has changed, and otherwise from time to time.
 func (k *Keeper) ask(ctx context.Context) error {
 	path, ours := k.usedPath()
 	if !ours && k.outcomes[k.path(kubeconfigName)] == "" {
@@ -140,7 +145,7 @@ func (k *Keeper) ask(ctx context.Context) error {
 		*u = used{path: path, owned: ours, sum: sum}
 		k.setUse(func(use *Use) {
 			fresh := Use{Path: path, Owned: ours}
-			if ours { // one new token after another may be refused
+			if ours { // each new token may be refused as well
 				fresh.Refused = use.Refused
 			}
 			*use = fresh
@@ -150,7 +155,7 @@ func (k *Keeper) ask(ctx context.Context) error {
 		return u.err
 	}
 	if u.client == nil && err == nil {
-		// A server that does not answer proves nothing about the token.
+		// If the server does not answer, this proves nothing about the token.
 		u.client, err = kube.Open(kube.Config{Kubeconfig: path, UserAgent: k.UserAgent, RetryFor: time.Millisecond})
 	}
 	known := false
@@ -162,7 +167,7 @@ func (k *Keeper) ask(ctx context.Context) error {
 	case err != nil:
 		k.setUse(func(use *Use) { use.Accepted, use.Unasked = false, err })
 		if u.doubt = (time.Time{}); errors.Is(u.err, errDoubt) {
-			u.err = nil // the refusals are not in a row
+			u.err = nil // the refusals are not consecutive
 		}
 		return u.err
 	case known:
@@ -181,8 +186,8 @@ func (k *Keeper) ask(ctx context.Context) error {
 	return u.err
 }
 
-// refused returns what follows from a refusal of another installer's kubeconfig: errDoubt, errTake,
-// or a refusedError.
+// refused returns the error that follows from a refusal of another installer's kubeconfig:
+// errDoubt, errTake, or a refusedError.
 func (k *Keeper) refused(ctx context.Context) error {
 	u := &k.used
 	if u.doubt.IsZero() {
@@ -192,7 +197,7 @@ func (k *Keeper) refused(ctx context.Context) error {
 		return errDoubt
 	}
 	if known, err := k.Client.Known(ctx); err != nil || !known {
-		return errDoubt // it refuses everybody, or nobody knows
+		return errDoubt // the server refuses everybody, or this is not known
 	}
 	if stays := k.stays(); stays != "" {
 		err := &refusedError{u.path, stays}
@@ -202,9 +207,9 @@ func (k *Keeper) refused(ctx context.Context) error {
 	return errTake
 }
 
-// stays returns why a refused kubeconfig is not replaced, "" if it is. A kubeconfig that leads to
-// other pools than ours must stay: a plugin that found other pools would assign addresses that
-// pods have.
+// stays returns the reason why a refused kubeconfig must not be replaced. It returns "" if it may
+// be replaced. A kubeconfig that leads to other pools than rail-agent's must not be replaced,
+// because a plugin with other pools would assign addresses that pods already have.
 func (k *Keeper) stays() string {
 	u := &k.used
 	namespace := cmp.Or(k.PoolNamespace, k.Namespace)
@@ -221,7 +226,7 @@ func (k *Keeper) stays() string {
 	return ""
 }
 
-// endpoint returns the host and port of a URL, with the path.
+// endpoint returns the scheme, host, port and path of a URL in a form that can be compared.
 func endpoint(server string) string {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" {

@@ -2,8 +2,8 @@ package failure
 
 import "fmt"
 
-// Context returns err with what was tried in front of its text, "MTU of ens1: …", and nil for nil. It wraps err, so the
-// kind of the error stays.
+// Context returns an error that wraps err. Its text begins with what was tried, for example "MTU of ens1: …". The kind
+// of the error does not change. If err is nil, Context returns nil.
 func Context(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

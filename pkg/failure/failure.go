@@ -5,14 +5,13 @@ import (
 	"fmt"
 )
 
-// Kind is the kind of an error, for callers that distinguish errors. It is an
-// error itself, so that errors.Is(err, NICLent) reports whether a NICLent is in
-// err's tree.
+// Kind is the kind of an error, for callers that distinguish errors. A Kind is an error itself, so
+// errors.Is(err, NICLent) reports whether err's tree contains the kind NICLent.
 type Kind string
 
-// The kinds. Package cnierr has the CNI error code of each.
+// These are the kinds. Package cnierr has the CNI error code of each kind.
 const (
-	// Internal is the kind of every error that has no other.
+	// Internal is the kind of every error that has no other kind.
 	Internal Kind = "internal"
 	// UnknownContainer: the pod netns does not exist.
 	UnknownContainer Kind = "unknown container"
@@ -52,10 +51,10 @@ const (
 	Kernel Kind = "refused by the kernel"
 )
 
-// Error returns the kind in words.
+// Error returns the name of the kind.
 func (k Kind) Error() string { return string(k) }
 
-// KindOf returns the outermost kind in err's tree, or else Internal.
+// KindOf returns the outermost kind in err's tree. If there is none, it returns Internal.
 func KindOf(err error) Kind {
 	kind := Internal
 	errors.As(err, &kind)
@@ -66,7 +65,7 @@ func KindOf(err error) Kind {
 // without empty parts.
 type Error struct {
 	kind  Kind
-	what  string // the object and what failed
+	what  string // the object, and what failed
 	cause error
 	cure  string
 }
@@ -76,8 +75,8 @@ func New(kind Kind, format string, args ...any) *Error {
 	return &Error{kind: kind, what: fmt.Sprintf(format, args...)}
 }
 
-// Wrap returns an error of this kind with a cause, or nil if err is nil. With an empty
-// format the text is that of err.
+// Wrap returns an error of this kind with the cause err. If err is nil, it returns nil. If format
+// is empty, the text is the text of err.
 func Wrap(err error, kind Kind, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -85,27 +84,29 @@ func Wrap(err error, kind Kind, format string, args ...any) error {
 	return &Error{kind: kind, what: fmt.Sprintf(format, args...), cause: err}
 }
 
-// Cure returns e with the user's remedy, and leaves e as it is. The kind is that of e.
+// Cure returns a copy of e with the cure for the user. e itself does not change. The copy has the
+// same kind as e.
 func (e *Error) Cure(format string, args ...any) error {
 	return WithCure(e, fmt.Sprintf(format, args...))
 }
 
-// From is [Wrap] for an error that gets a cure.
+// From does the same as [Wrap] for an error that gets a cure.
 func From(err error, kind Kind, format string, args ...any) Uncured {
 	return Uncured{Wrap(err, kind, format, args...)}
 }
 
-// Uncured is the result of [From], and lacks its cure. It is not an error itself: one made of a
-// nil error would not be nil when it is returned.
+// Uncured is the result of [From]. It still needs a cure. It is not an error itself, because an
+// Uncured that was made from a nil error would not be nil as an error.
 type Uncured struct{ err error }
 
-// Cure returns the error with the user's remedy, or nil if [From] got nil.
+// Cure returns the error with the cure for the user. If [From] got nil, Cure returns nil.
 func (u Uncured) Cure(format string, args ...any) error {
 	return WithCure(u.err, fmt.Sprintf(format, args...))
 }
 
-// WithCure returns err, which another function made, with the user's remedy, or nil if
-// err is nil. The kind is that of err.
+// WithCure returns an error that wraps err and has the cure for the user. It is for errors that
+// another function made. The kind of the error does not change. If err is nil, WithCure returns
+// nil.
 func WithCure(err error, cure string) error {
 	if err == nil {
 		return nil
@@ -113,7 +114,7 @@ func WithCure(err error, cure string) error {
 	return &Error{cause: err, cure: cure}
 }
 
-// Because returns err, with its text, which also wraps cause.
+// Because returns an error with the text of err that wraps both err and cause.
 func Because(err, cause error) error { return &because{err, cause} }
 
 type because struct{ err, cause error }
@@ -122,7 +123,7 @@ func (b *because) Error() string { return b.err.Error() }
 
 func (b *because) Unwrap() []error { return []error{b.err, b.cause} }
 
-// Reason returns the text of err without the cure that was added last.
+// Reason returns the text of err, without the cure that was added last.
 func Reason(err error) string {
 	var e *Error
 	if errors.As(err, &e) && e.cure != "" && e.cause != nil && e.what == "" {
@@ -145,7 +146,7 @@ func (e *Error) Error() string {
 	return s
 }
 
-// Unwrap returns the kind, if one is set, and the cause, if there is one.
+// Unwrap returns the kind and the cause, if they are set.
 func (e *Error) Unwrap() []error {
 	var found []error
 	if e.kind != "" {

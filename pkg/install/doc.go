@@ -1,21 +1,20 @@
-// Package install installs rail-cni's files on a node, and removes them again
-// so that the node is as before, byte for byte.
+// Package install installs rail-cni's files on a node. It can remove them again and restore the
+// node's earlier files, byte for byte.
 //
-// One record, in a directory that survives a reboot, has for each path the
-// SHA-256 of all our contents and the backup of another's file. The first file
-// of another's at the path is backed up with mode, owner and time in the same
-// directory; an older version of ours, known by the record or by its build
-// information, is not. A file that is not ours is never removed: a file that
-// replaced ours stays.
+// There is one record, in a directory that survives a reboot. For each path, the record has the
+// SHA-256 of every content that rail-cni has installed there, and the backup of the file that was
+// there before. If the file at a path is not rail-cni's, it is backed up in the record's directory,
+// with its mode, owner and time. An older version of rail-cni's own file is not backed up. It is
+// recognized by the record or by its build information. A file that is not rail-cni's is never
+// removed. So a file that has replaced rail-cni's file stays.
 //
-// Each file is replaced as a whole, by a rename within its directory, and is on
-// disk before that. The record names a file's content before the file has it,
-// and a backup is complete before the file is replaced: a process that was
-// killed at any instant can be repeated with the same result. Several processes
-// may use one record.
+// Each file is written to disk completely, and then replaces the old file by a rename within its
+// directory. The record names the new content before the file has it, and a backup is complete
+// before the file is replaced. So if a process is killed at any moment, it can be repeated with the
+// same result. Several processes may use the same record.
 //
-// Package node below it installs the plugins on a node, package cluster the
-// agents in a cluster.
+// The package node below this directory installs the plugins on a node. The package cluster
+// installs the agents in a cluster.
 //
 // To install a file, and to remove it later:
 //

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// temporary begins the names of unfinished files: with a dot, so that no one
-// takes them for a plugin or a configuration.
+// temporary is the prefix of the names of unfinished files. It begins with a dot, so that no
+// program takes such a file for a plugin or a configuration.
 const temporary = ".rail-cni-"
 
-// abandoned is the age after which a temporary file has no writer.
+// abandoned is the age after which a temporary file certainly has no writer any more.
 const abandoned = 10 * time.Minute
 
 // Sum returns the SHA-256 of a file, in hexadecimal.
@@ -30,7 +30,7 @@ func Sum(path string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// Copy atomically replaces one file by a copy of another.
+// Copy atomically replaces the file to by a copy of the file from.
 func Copy(from, to string, mode fs.FileMode) error {
 	return Write(to, mode, func(f *os.File) error { return copyInto(f, from) })
 }
@@ -45,9 +45,9 @@ func copyInto(to io.Writer, from string) error {
 	return err
 }
 
-// Write fills a new file by write, syncs it, and atomically renames it to path.
-// A symbolic link at path is replaced, not followed. A program that runs from the
-// old file is not disturbed.
+// Write makes a new file, calls write to fill it, syncs it, and atomically renames it to path. If
+// path is a symbolic link, the link is replaced and not followed. A running program whose file is
+// replaced is not disturbed.
 func Write(path string, mode fs.FileMode, write func(*os.File) error) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, temporary+"*")
@@ -59,7 +59,7 @@ func Write(path string, mode fs.FileMode, write func(*os.File) error) (err error
 			_ = os.Remove(f.Name())
 		}
 	}()
-	// The mode comes after the owner, whose change clears the set-uid bit.
+	// The mode must be set after the owner, because a change of the owner clears the set-uid bit.
 	err = errors.Join(write(f), f.Chmod(mode), f.Sync(), f.Close())
 	if err != nil {
 		return err
@@ -83,7 +83,7 @@ func relink(path, target string) error {
 	return syncDir(dir)
 }
 
-// removed removes a file, and accepts that it is missing.
+// removed removes a file. It is not an error if the file does not exist.
 func removed(path string) error {
 	err := os.Remove(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,12 +95,13 @@ func removed(path string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// sweep removes the leftovers of killed processes in a directory, which are older than this.
+// sweep removes temporary files in a directory that are older than age. Killed processes have left
+// them behind.
 func sweep(dir string, age time.Duration) {
 	left, _ := filepath.Glob(filepath.Join(dir, temporary+"*")) // the pattern is valid
 	for _, path := range left {
 		if info, err := os.Lstat(path); err == nil && time.Since(info.ModTime()) >= age {
-			_ = os.Remove(path) // another process may have removed it
+			_ = os.Remove(path) // an error does not matter: another process may have removed the file
 		}
 	}
 }
@@ -111,7 +112,7 @@ func syncDir(path string) error {
 		return err
 	}
 	defer d.Close()
-	// Some file systems do not support it (EINVAL), and do not need it.
+	// Some file systems do not support a sync of a directory (EINVAL), and do not need it.
 	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) {
 		return err
 	}
@@ -125,7 +126,7 @@ func owner(info fs.FileInfo) (uid, gid int) {
 	return 0, 0
 }
 
-// device returns the number of the file system that has a file.
+// device returns the number of the file system that contains a file.
 func device(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return st.Dev

@@ -30,27 +30,28 @@ const (
 	lockName   = "lock"
 	version    = 1
 
-	// lockTime bounds the wait for another process' lock of the record.
+	// lockTime is how long to wait until another process unlocks the record.
 	lockTime = 30 * time.Second
 
-	// quiet is the age that a file must have before it is backed up.
+	// quiet is the minimum age of a file before it is backed up, because a younger file may still
+	// be written.
 	quiet = 2 * time.Second
 
-	// maxSums bounds the contents of one path in the record: a token is
-	// renewed again and again.
+	// maxSums is the maximum number of checksums of one path in the record. Without it the number
+	// would grow with each renewed token.
 	maxSums = 20
 )
 
-// File is the wanted file at a path.
+// File describes a file to install.
 type File struct {
 	Path    string // absolute, with its directory
-	Source  string // file to copy; or Content
+	Source  string // the file to copy, if Content is not used
 	Content []byte
 	Mode    fs.FileMode
-	// Yield leaves another's file at the path, if there is one.
+	// Yield is true if a file at the path that is not rail-cni's must not be replaced.
 	Yield bool
-	// Shared is a path where packages and people put the same program: a file there
-	// is ours only if the record has it.
+	// Shared is true if packages and people may also put the same program at the path. Then a file
+	// at the path counts as rail-cni's only if the record has it.
 	Shared bool
 }
 
@@ -60,35 +61,36 @@ type Outcome string
 // The outcomes.
 const (
 	Same      Outcome = "is there"                          // already as wanted
-	Installed Outcome = "installed"                         // no file of another's was there
+	Installed Outcome = "installed"                         // there was no file that is not rail-cni's
 	Replaced  Outcome = "installed, another's is backed up" // now or earlier
 	Yielded   Outcome = "existing file kept"
 	Restored  Outcome = "earlier file restored"
 	Removed   Outcome = "removed"
 )
 
-// Node is the record of a node. It may be used concurrently, also by several
-// processes.
+// Node is the record of a node. It may be used concurrently, even by several processes.
 type Node struct{ dir string }
 
-// Open returns the record in dir, an absolute path. It does no input or output.
+// Open returns the record in dir, which must be an absolute path. It does not read or write
+// anything.
 func Open(dir string) *Node { return &Node{dir: dir} }
 
 // Entry is a path of the record.
 type Entry struct {
 	Path string `json:"path"`
-	// Installed are the SHA-256 of all our contents at the path, the last one last.
+	// Installed are the SHA-256 sums of all contents that rail-cni has installed at the path. The
+	// newest is the last.
 	Installed []string `json:"sha256"`
 	MadeDir   bool     `json:"madeDirectory,omitempty"`
 	Shared    bool     `json:"shared,omitempty"` // as in [File]
 	Before    *Before  `json:"before,omitempty"` // nil if nothing was there
 }
 
-// Before is the earlier file.
+// Before describes the file that was at the path before.
 type Before struct {
 	SHA256  string      `json:"sha256,omitempty"`
 	Backup  string      `json:"backup,omitempty"` // name in the record's directory
-	Link    string      `json:"link,omitempty"`   // instead: it was a symbolic link to this
+	Link    string      `json:"link,omitempty"`   // set instead of Backup if the path was a symbolic link: its target
 	Mode    fs.FileMode `json:"mode"`
 	UID     int         `json:"uid"`
 	GID     int         `json:"gid"`
@@ -109,14 +111,14 @@ func (r *record) find(path string) *Entry {
 	return nil
 }
 
-// session is the record, locked.
+// session is the record while it is locked.
 type session struct {
 	dir *statefile.Dir
 	record
 }
 
-// locked calls f with the record, while no other process has it. Where there is
-// no record it does nothing, unless it is to begin one.
+// locked locks the record against other processes and calls f with it. If there is no record,
+// locked makes one if begin is true, and otherwise does nothing.
 func (n *Node) locked(begin bool, f func(s *session) error) (err error) {
 	open := statefile.OpenExisting
 	if begin {
@@ -154,7 +156,7 @@ func read(dir *statefile.Dir) (record, error) {
 		err = json.Unmarshal(data, &r)
 	}
 	if err == nil && r.Version != version {
-		err = fmt.Errorf("it has version %d, want %d", r.Version, version)
+		err = fmt.Errorf("it has version %d, but this program needs version %d", r.Version, version)
 	}
 	return r, failure.From(err, failure.BadRecord, "%s", filepath.Join(dir.Path(), recordName)).
 		Cure("correct it, or move it away and restore the earlier files of the CNI directories by hand")
@@ -171,7 +173,7 @@ func (s *session) save() error {
 	return s.dir.Write(recordName, append(data, '\n'))
 }
 
-// Entries returns the record, in the order in which it was written.
+// Entries returns the entries of the record, in the order in which they were added.
 func (n *Node) Entries() ([]*Entry, error) {
 	dir, err := statefile.OpenExisting(n.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -185,12 +187,13 @@ func (n *Node) Entries() ([]*Entry, error) {
 	return r.Files, err
 }
 
-// Put installs a file, and backs up another's file. If that was written just
-// now, Put waits before it copies it; ctx ends the wait.
+// Put installs a file. If a file that is not rail-cni's is at the path, Put backs it up. If that
+// file was written a moment ago, Put waits before it copies the file. The end of ctx ends this
+// wait.
 func (n *Node) Put(ctx context.Context, f File) (Outcome, error) { return n.put(ctx, f, false) }
 
-// PutBack is Put for a path in the record. For another path it does nothing,
-// and the outcome is "".
+// PutBack does the same as Put if the record has the path. For any other path it does nothing, and
+// the outcome is "".
 func (n *Node) PutBack(ctx context.Context, f File) (Outcome, error) { return n.put(ctx, f, true) }
 
 func (n *Node) put(ctx context.Context, f File, known bool) (outcome Outcome, err error) {
@@ -283,8 +286,8 @@ func (f *File) write() error {
 	})
 }
 
-// Remove removes our file at path, and restores the earlier one. A file that
-// replaced ours stays.
+// Remove removes rail-cni's file at path and restores the earlier file. If another file has
+// replaced rail-cni's file, that file stays.
 func (n *Node) Remove(path string) (outcome Outcome, err error) {
 	err = n.locked(false, func(s *session) error {
 		e := s.find(path)
@@ -311,11 +314,12 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 		}
 		dir := filepath.Dir(path)
 		if !slices.ContainsFunc(s.Files, func(other *Entry) bool { return other != e && filepath.Dir(other.Path) == dir }) {
-			// Nobody comes here again. Who writes here has the lock of the record.
+			// No later call would clean up this directory. All temporary files can be removed,
+			// because every writer must hold the lock of the record.
 			sweep(dir, 0)
 		}
 		if e.MadeDir {
-			_ = os.Remove(filepath.Dir(path)) // fails, as it must, if the directory is not empty
+			_ = os.Remove(filepath.Dir(path)) // this fails if the directory is not empty, which is intended
 		}
 		s.Files = slices.DeleteFunc(s.Files, func(other *Entry) bool { return other == e })
 		if err := s.save(); err != nil {
@@ -325,7 +329,7 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 			err = s.dir.Remove(e.Before.Backup)
 		}
 		if len(s.Files) == 0 {
-			// Fails, as it must, if another process waits for the lock.
+			// This fails if another process waits for the lock, which is intended.
 			_ = errors.Join(s.dir.Remove(lockName), os.Remove(n.dir))
 		}
 		return err
@@ -333,18 +337,18 @@ func (n *Node) Remove(path string) (outcome Outcome, err error) {
 	return outcome, failure.Wrap(err, failure.IO, "%s is not restored", path)
 }
 
-// visible returns an error if the path may be outside of the process' view.
-// record is the directory of the record.
+// visible returns an error if this process may not see the path on the node. record is the
+// directory of the record.
 func (e *Entry) visible(record string) error {
 	dir := filepath.Dir(e.Path)
 	info, err := os.Stat(dir)
-	if e.MadeDir && errors.Is(err, fs.ErrNotExist) { // it may have gone with the file
+	if e.MadeDir && errors.Is(err, fs.ErrNotExist) { // the directory may have been removed together with the file
 		dir = filepath.Dir(dir)
 		info, err = os.Stat(dir)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return failure.New(failure.IO, "the directory %s, for %s, does not exist", dir, e.Path).
-			Cure("in a container mount it at the path of the installation; if it was removed, create it again")
+			Cure("in a container, mount the directory at the path of the installation; if the directory was removed, create it again")
 	}
 	if err == nil && isOfImage(info, record) {
 		return failure.New(failure.IO, "%s, the directory for %s, is part of the container's image, not of the node", dir, e.Path).
@@ -353,10 +357,10 @@ func (e *Entry) visible(record string) error {
 	return err
 }
 
-// isOfImage reports whether a directory is of the image of the container that the
-// process runs in: it is on the container's root, an overlay, and the record is
-// not. The root of a node may be an overlay too. That is the root of process 1,
-// as the agent's pod has the node's processes (hostPID).
+// isOfImage reports whether a directory belongs to the image of the container in which the process
+// runs. This is so if the directory is on the container's root, which is an overlay, and the record
+// is not. The root of a node may also be an overlay. It is recognized as the root of process 1,
+// because the agent's pod sees the node's processes (hostPID).
 func isOfImage(dir fs.FileInfo, record string) bool {
 	var root unix.Statfs_t
 	if unix.Statfs("/", &root) != nil || root.Type != unix.OVERLAYFS_SUPER_MAGIC {
@@ -370,9 +374,9 @@ func isOfImage(dir fs.FileInfo, record string) bool {
 	return err == nil && device(dir) == device(ofRoot) && device(ofRecord) != device(ofRoot)
 }
 
-// Visible returns an error that names the paths in the record whose directories
-// do not exist or are of the container's image, except those below the
-// directories except: such a path may be outside of the process' view.
+// Visible returns an error if this process may not see some paths of the record on the node. The
+// error names each path whose directory does not exist or belongs to the container's image. Paths
+// below the directories in except are not checked.
 func (n *Node) Visible(except ...string) error {
 	entries, err := n.Entries()
 	errs := []error{err}
@@ -384,10 +388,10 @@ func (n *Node) Visible(except ...string) error {
 	return errors.Join(errs...)
 }
 
-// found is the file found at a path.
+// found describes the file that was found at a path.
 type found struct {
 	exists bool
-	link   string // target
+	link   string // the target of a symbolic link
 	mode   fs.FileMode
 	sum    string
 	info   fs.FileInfo
@@ -408,12 +412,12 @@ func inspect(path string) (found, error) {
 	case info.Mode().Type() == fs.ModeSymlink:
 		have.link, err = os.Readlink(path)
 	default:
-		err = fmt.Errorf("it is neither a file nor a symbolic link (mode %s): move it away", info.Mode())
+		err = fmt.Errorf("it is neither a file nor a symbolic link (mode %s); move it to another place", info.Mode())
 	}
 	return have, err
 }
 
-// module is the module in our own programs' build information.
+// module is the name of the module in the build information of rail-cni's programs.
 var module = func() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info.Main.Path
@@ -421,8 +425,8 @@ var module = func() string {
 	return ""
 }()
 
-// isOwn reports whether the file at path is ours, by the record or, if it was
-// copied by hand and the path is not shared, by its build information.
+// isOwn reports whether the file at path is rail-cni's. The record shows that. If the path is not
+// shared, the file's build information also shows it, even if somebody copied the file by hand.
 func (h *found) isOwn(path string, e *Entry, shared bool) bool {
 	if h.sum == "" {
 		return false
@@ -444,11 +448,11 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	if have.link != "" {
 		return b, nil
 	}
-	// Another installer may be writing it in place, and have only begun.
+	// Another installer may be writing the file at this moment and may not be finished.
 	if err := wait.For(ctx, quiet-min(quiet, time.Since(have.info.ModTime()).Abs())); err != nil {
 		return nil, err
 	}
-	of := sha256.Sum256([]byte(path)) // several directories may have the same file
+	of := sha256.Sum256([]byte(path)) // several directories may have a file with the same name and content
 	b.Backup = filepath.Base(path) + "." + hex.EncodeToString(of[:4]) + "." + have.sum[:16]
 	kept := filepath.Join(s.dir.Path(), b.Backup)
 	if err := Copy(path, kept, 0o600); err != nil {
@@ -458,7 +462,7 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	case err != nil:
 		return nil, err
 	case sum != have.sum:
-		return nil, failure.New(failure.TryAgain, "%s changed while it was copied", path).Cure("try again when it is completely written")
+		return nil, failure.New(failure.TryAgain, "%s has changed while it was copied", path).Cure("try again when the file is completely written")
 	}
 	return b, nil
 }

@@ -13,42 +13,43 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 )
 
-// The plugins of networks.
+// These are the plugins that a network can have.
 const (
 	HostDevice = "host-device"
 	Macvlan    = "macvlan"
 )
 
-// The annotations of Multus.
+// These are the annotations that Multus reads.
 const (
 	networksKey = "k8s.v1.cni.cncf.io/networks"
 	resourceKey = "k8s.v1.cni.cncf.io/resourceName"
 )
 
-// maxRails bounds the rails of a command: a NAD is printed for each.
+// maxRails is the maximum number of rails of one command, because a NAD is printed for each rail.
 const maxRails = 64
 
-// railWord is replaced by the number of the rail.
+// railWord is the placeholder that is replaced by the number of the rail.
 const railWord = "{rail}"
 
-// Networks are the networks of a cluster's rails, as the flags of "railctl generate nads" give them.
-// Errors name these flags.
+// Networks describes the networks of a cluster's rails. The fields are the flags of "railctl
+// generate nads". Errors name these flags.
 type Networks struct {
 	Rails     string // --rails: a list of numbers and ranges, "0-3,6"
 	Range     string // --range: the addresses of each rail, with "{rail}" for its number
-	Gateway   string // --gateway: the same; "" for none
+	Gateway   string // --gateway: the gateway of each rail, with "{rail}" for its number; "" for none
 	Resource  string // --resource: the device pool; "" for none
-	Name      string // --name: each network has it, with -N
-	Namespace string // --namespace: "" leaves it to kubectl
+	Name      string // --name: the name of each network, to which -N is added
+	Namespace string // --namespace: if "", kubectl chooses the namespace
 	Type      string // --type: HostDevice or Macvlan
-	MTU       int    // --mtu: 0 keeps that of the NIC
-	RDMA      string // --rdma: the key "rdma" of the networks; "" leaves it out
+	MTU       int    // --mtu: 0 keeps the NIC's MTU
+	RDMA      string // --rdma: the key "rdma" of the networks; "" for no key
 	One       bool   // --one: one network for all rails
-	SameHost  bool   // --same-host: one host part of the address on every rail
-	Pod       bool   // --pod: also a pod that asks for all
+	SameHost  bool   // --same-host: the same host part of the address on every rail
+	Pod       bool   // --pod: also print a pod that asks for all networks
 }
 
-// network is the CNI configuration of a rail, in the order of its keys.
+// network is the CNI configuration of a rail. The fields are in the order in which the keys are
+// printed.
 type network struct {
 	CNIVersion string `json:"cniVersion"`
 	Name       string `json:"name"`
@@ -61,23 +62,24 @@ type network struct {
 		Range    string `json:"range"`
 		Gateway  string `json:"gateway,omitempty"`
 		SameHost bool   `json:"sameHost,omitempty"`
-		// BlockSize is set with SameHost, which needs it on the cluster's pools.
+		// BlockSize is set together with SameHost, because pools of the cluster need it for
+		// SameHost.
 		BlockSize int `json:"block_size,omitempty"`
 	} `json:"ipam"`
 }
 
-// sameHostBlocks is the block_size of networks with sameHost.
+// sameHostBlocks is the value of block_size in networks with sameHost.
 const sameHostBlocks = 16
 
-// YAML returns the networks and the pod as a manifest for "kubectl apply". The plugins' own parsers
-// have read each network.
+// YAML returns the networks and the pod as a manifest for "kubectl apply". Each network was checked
+// with the plugins' own parsers.
 func (g *Networks) YAML() (string, error) {
 	rails, err := g.check()
 	if err != nil {
 		return "", err
 	}
 	var documents []string
-	var taken []iprange.Range // of the rails before
+	var taken []iprange.Range // the ranges of earlier rails
 	for _, rail := range rails {
 		config, own, err := g.network(rail)
 		if err != nil {
@@ -115,7 +117,7 @@ var (
 	placeholder  = regexp.MustCompile(`\{[^}]*\}?`)
 )
 
-// check checks the flags that no parser of a plugin checks, and returns the rails.
+// check checks the flags that the parsers of the plugins do not check. It returns the rails.
 func (g *Networks) check() ([]int, error) {
 	if g.Type != HostDevice && g.Type != Macvlan {
 		return nil, fmt.Errorf("--type %q: use %s or %s", g.Type, HostDevice, Macvlan)
@@ -140,7 +142,7 @@ func (g *Networks) check() ([]int, error) {
 	}
 	switch {
 	case g.SameHost && !g.One:
-		return nil, errors.New("--same-host is for one network of all rails: add --one")
+		return nil, errors.New("--same-host needs one network for all rails; add --one")
 	case g.One && g.Type == Macvlan:
 		return nil, fmt.Errorf("--one is for host-device, whose NIC is the one that was allocated to the pod; a %s needs a network for each rail",
 			Macvlan)
@@ -150,7 +152,7 @@ func (g *Networks) check() ([]int, error) {
 	return parseRails(g.Rails)
 }
 
-// parseRails returns the numbers in a list such as "0-3,6", ascending.
+// parseRails returns the numbers in a list such as "0-3,6", in ascending order.
 func parseRails(list string) ([]int, error) {
 	var rails []int
 	for part := range strings.SplitSeq(list, ",") {
@@ -177,8 +179,8 @@ func parseRails(list string) ([]int, error) {
 	return rails, nil
 }
 
-// network returns the configuration of a rail's network, and its addresses. The plugins'
-// own parsers have read it.
+// network returns the configuration of a rail's network and the range of its addresses. The
+// configuration was checked with the plugins' own parsers.
 func (g *Networks) network(rail int) (config []byte, own iprange.Range, err error) {
 	of := func(text string) string { return strings.ReplaceAll(text, railWord, strconv.Itoa(rail)) }
 	n := network{CNIVersion: "1.0.0", Name: g.nameOf(rail), Type: g.Type, Rail: rail, MTU: g.MTU, RDMA: g.RDMA}
@@ -208,8 +210,8 @@ func (g *Networks) network(rail int) (config []byte, own iprange.Range, err erro
 	return config, r.Bounds(), nil
 }
 
-// networkOfAll returns the configuration of one network for all rails. The plugin's own parser
-// has read it, and expanded it for a node with these rails.
+// networkOfAll returns the configuration of one network for all rails. The configuration was
+// checked with the plugin's own parser, which has also expanded it for a node with these rails.
 func (g *Networks) networkOfAll(rails []int) (config []byte, err error) {
 	of := func(text string) string { return strings.ReplaceAll(text, railWord, "$"+railWord) }
 	n := network{CNIVersion: "1.0.0", Name: g.Name, Type: g.Type, Rail: "auto", MTU: g.MTU, RDMA: g.RDMA}
@@ -238,7 +240,7 @@ func (g *Networks) networkOfAll(rails []int) (config []byte, err error) {
 
 func (g *Networks) nameOf(rail int) string { return fmt.Sprintf("%s-%d", g.Name, rail) }
 
-// resourceOf returns the resource of a rail's network, "" without one.
+// resourceOf returns the resource of a rail's network. It returns "" if the network has none.
 func (g *Networks) resourceOf(rail int) string {
 	if g.Resource == "" || g.Type == Macvlan {
 		return g.Resource
@@ -246,8 +248,8 @@ func (g *Networks) resourceOf(rail int) string {
 	return fmt.Sprintf("%s_rail_%d", g.Resource, rail)
 }
 
-// nad returns a NetworkAttachmentDefinition as YAML. A JSON object of names, addresses and
-// numbers has no single quote.
+// nad returns a NetworkAttachmentDefinition as YAML. config can stand in single quotes, because a
+// JSON object of names, addresses and numbers has no single quote.
 func (g *Networks) nad(name, resource string, config []byte) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: k8s.cni.cncf.io/v1\nkind: NetworkAttachmentDefinition\nmetadata:\n  name: %s\n", name)
@@ -261,11 +263,11 @@ func (g *Networks) nad(name, resource string, config []byte) string {
 	return b.String()
 }
 
-// names returns the networks as the value of the pod's annotation.
+// names returns the value of the pod's annotation, which lists the networks.
 func (g *Networks) names(rails []int) string {
 	var names []string
 	for _, rail := range rails {
-		if g.One { // Multus passes one device of the resource each time
+		if g.One { // each time that a network is listed, Multus passes one device of the resource
 			names = append(names, g.Name)
 			continue
 		}
@@ -274,8 +276,8 @@ func (g *Networks) names(rails []int) string {
 	return strings.Join(names, ", ")
 }
 
-// resources returns the lines of a pod's resources with all networks. One device of a shared
-// pool stands for all its NICs.
+// resources returns the lines with the resources that a pod with all networks needs. One device of
+// a shared pool is enough for all NICs of the pool.
 func (g *Networks) resources(rails []int) []string {
 	if g.One {
 		return []string{fmt.Sprintf("%s: %d", g.Resource, len(rails))}
@@ -289,7 +291,7 @@ func (g *Networks) resources(rails []int) []string {
 	return all
 }
 
-// comment returns the lines that a pod needs, as a comment.
+// comment returns the lines that a pod needs, as comment lines.
 func (g *Networks) comment(rails []int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# A pod needs in metadata.annotations:\n#   %s: %s\n", networksKey, g.names(rails))

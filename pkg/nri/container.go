@@ -21,21 +21,22 @@ import (
 )
 
 const (
-	// lookupTime bounds the answer: the runtime waits 2 s for a plugin by default.
+	// lookupTime is the time limit for a lookup. It is short because the runtime, by default, waits
+	// 2 s for a plugin.
 	lookupTime = 500 * time.Millisecond
-	// maxLookups bounds the lookups that hang in the kernel or in a driver. A runtime makes
-	// containers one after another while it asks its plugins, so each of them costs all
-	// pods lookupTime once.
+	// maxLookups is the maximum number of lookups that hang in the kernel or in a driver. A runtime
+	// asks its plugins about one container after another, so each hanging lookup delays all pods
+	// once by lookupTime.
 	maxLookups = 4
 
 	connectionManager = "/dev/infiniband/rdma_cm"
 	memlockType       = "RLIMIT_MEMLOCK"
-	listName          = "RAIL_CNI_ENV" // the variable that lists the others
+	listName          = "RAIL_CNI_ENV" // the variable that lists the names of the other variables
 )
 
-// createContainer returns what the container gets, nil for nothing. It fails only if the
-// pod's annotation asks for that. Then the runtime does not start the container, and the
-// kubelet tries again.
+// createContainer returns what the container gets. It returns nil if the container gets nothing. It
+// returns an error only if the pod's annotation asks for that. Then the runtime does not start the
+// container, and the kubelet tries again.
 func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (*api.ContainerAdjustment, error) {
 	began := time.Now()
 	adjustment, err := p.adjustment(ctx, pod, c, limit)
@@ -69,13 +70,13 @@ func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	return nil, err
 }
 
-// adjustment returns what the container gets. With an error it is all but what failed, or
-// nothing after a panic.
+// adjustment returns what the container gets. If there is an error, the adjustment has everything
+// except the part that failed. After a panic it has nothing.
 func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (*api.ContainerAdjustment, error) {
 	return component.Value(p.reporter, func() (*api.ContainerAdjustment, error) { return p.adjust(ctx, pod, c, limit) })
 }
 
-// adjust is adjustment, and may panic.
+// adjust does the same as adjustment, but may panic.
 func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (*api.ContainerAdjustment, error) {
 	told, err := p.lookup(ctx, pod.GetId())
 	if err != nil || told == nil {
@@ -86,7 +87,7 @@ func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	a := &api.ContainerAdjustment{}
 	if settings.Mount {
 		err := p.addMount(a, c, told.Dir)
-		errs, settings.Mount = append(errs, err), err == nil // no variable names a file that is not there
+		errs, settings.Mount = append(errs, err), err == nil // without the mount, no variable may name a file in it
 	}
 	if settings.Devices {
 		for _, path := range chars(told.Rails) {
@@ -94,7 +95,8 @@ func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		}
 	}
 	if !hasDevices(c.GetLinux().GetDevices()) && !hasDevices(a.GetLinux().GetDevices()) {
-		// UCX would find none of the named devices, and no longer use TCP. vLLM names them to it.
+		// If variables named RDMA devices that the container does not have, UCX would find none of
+		// them, and would not use TCP either. The variables of vLLM also name devices for UCX.
 		settings.Env = slices.DeleteFunc(slices.Clone(settings.Env), func(f publish.Family) bool { return f == publish.UCX || f == publish.VLLM })
 	}
 	addEnv(a, c, told.Rails.Env(settings))
@@ -107,18 +109,18 @@ func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	return a, errors.Join(errs...)
 }
 
-// hasDevices reports whether a char device of an RDMA device is among them.
+// hasDevices reports whether the list contains a char device of an RDMA device.
 func hasDevices(list []*api.LinuxDevice) bool {
 	return slices.ContainsFunc(list, func(d *api.LinuxDevice) bool { return strings.HasPrefix(d.GetPath(), "/dev/infiniband/uverbs") })
 }
 
-// locksMemory reports whether the pod can use a rail by RDMA, or by a userspace driver: such a
-// rail has no interface.
+// locksMemory reports whether the pod can use a rail by RDMA or with a userspace driver. A rail
+// with a userspace driver has no interface.
 func locksMemory(r *publish.Rails) bool {
 	return r.HasRDMA() || slices.ContainsFunc(r.Rails, func(rail publish.Rail) bool { return rail.IfName == "" })
 }
 
-// lookup calls Options.Lookup, and waits lookupTime for it at most. A call that hangs in the
+// lookup calls Options.Lookup and waits at most lookupTime for the result. A call that hangs in the
 // kernel keeps its slot until it returns.
 func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Publication, error) {
 	select {
@@ -147,7 +149,7 @@ func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Publica
 	}
 }
 
-// addEnv adds the variables that the container does not have.
+// addEnv adds those variables that the container does not have yet.
 func addEnv(a *api.ContainerAdjustment, c *api.Container, vars []publish.Var) {
 	has := map[string]bool{}
 	for _, v := range c.GetEnv() {
@@ -163,19 +165,21 @@ func addEnv(a *api.ContainerAdjustment, c *api.Container, vars []publish.Var) {
 	}
 }
 
-// addMount adds the mount of the pod's directory, unless the container has one there.
+// addMount adds the mount of the pod's directory, if the container does not have a mount at that
+// path.
 func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir string) error {
 	for _, m := range c.GetMounts() {
 		at := filepath.Clean(m.GetDestination())
 		if at == publish.MountPoint {
 			return nil
 		}
-		// The runtime could not make the directory there, and the container would not start.
+		// Below a read-only mount, the runtime could not make the directory, and the container
+		// would not start.
 		if at != "/" && strings.HasPrefix(publish.MountPoint, at+"/") && slices.Contains(m.GetOptions(), "ro") {
 			return failure.New(failure.IO, "the container has a read-only mount at %s, so that %s cannot be made below it", at, publish.MountPoint)
 		}
 	}
-	// A mount without a source keeps the container from starting.
+	// If the source of a mount does not exist, the container does not start.
 	if _, err := os.Stat(filepath.Join(p.root(), dir)); err != nil {
 		return failure.Wrap(err, failure.IO, "directory of the pod's files")
 	}
@@ -185,8 +189,8 @@ func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir stri
 	return nil
 }
 
-// addMemlock adds the limit, unless something has set it: the administrator's base
-// specification, or another plugin.
+// addMemlock adds the limit of locked memory, if it is not set yet. The administrator's base
+// specification or another plugin may have set it.
 func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit memlock) {
 	for _, r := range c.GetRlimits() {
 		if r.GetType() == memlockType {
@@ -205,7 +209,7 @@ func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit 
 	a.AddRlimit(memlockType, uint64(limit), uint64(limit))
 }
 
-// chars returns the char devices of the rails, and that of the connection manager.
+// chars returns the char devices of the rails and the char device of the connection manager.
 func chars(rails *publish.Rails) []string {
 	paths := rails.CharDevices()
 	if len(paths) > 0 && !slices.Contains(paths, connectionManager) {
@@ -214,8 +218,8 @@ func chars(rails *publish.Rails) []string {
 	return paths
 }
 
-// addDevice adds a char device with its permissions on the host, unless the container has
-// it, and lets the container's cgroup use it.
+// addDevice adds a char device with the permissions that it has on the host, and allows the
+// container's cgroup to use it. If the container already has the device, addDevice does not add it.
 func (p *Plugin) addDevice(a *api.ContainerAdjustment, c *api.Container, path string) error {
 	for _, d := range c.GetLinux().GetDevices() {
 		if d.GetPath() == path {
@@ -226,7 +230,7 @@ func (p *Plugin) addDevice(a *api.ContainerAdjustment, c *api.Container, path st
 	err := unix.Stat(filepath.Join(p.root(), path), &st)
 	switch {
 	case path == connectionManager && errors.Is(err, fs.ErrNotExist):
-		return nil // the module rdma_ucm is not loaded: not every program needs it
+		return nil // the module rdma_ucm is not loaded, but not every program needs the device
 	case err != nil:
 		return failure.Wrap(err, failure.IO, "char device %s", path)
 	case st.Mode&unix.S_IFMT != unix.S_IFCHR:

@@ -13,12 +13,13 @@ import (
 // unlimited is RLIM_INFINITY.
 const unlimited = ^uint64(0)
 
-// memlock is the RLIMIT_MEMLOCK that a runtime can give to a container, hard and soft. A
-// container whose limit the runtime may not set does not start.
+// memlock is the highest RLIMIT_MEMLOCK, hard and soft, that a runtime can set for a container. If
+// a container gets a limit that the runtime may not set, it does not start.
 type memlock uint64
 
-// runtimeMemlock returns the limit for the process at the other end of the connection:
-// unlimited if it has CAP_SYS_RESOURCE, as runtimes do, or if it is not known.
+// runtimeMemlock returns the limit that the process at the other end of the connection can set. The
+// limit is unlimited if the process has CAP_SYS_RESOURCE, which runtimes usually have, or if
+// nothing is known about the process.
 func runtimeMemlock(conn net.Conn) memlock {
 	c, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -30,7 +31,7 @@ func runtimeMemlock(conn net.Conn) memlock {
 	}
 	var peer *unix.Ucred
 	_ = raw.Control(func(fd uintptr) { peer, _ = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if peer == nil || peer.Pid == 0 { // in another PID namespace
+	if peer == nil || peer.Pid == 0 { // the peer is in another PID namespace
 		return memlock(unlimited)
 	}
 	status, statusErr := os.ReadFile(fmt.Sprintf("/proc/%d/status", peer.Pid))
@@ -41,8 +42,8 @@ func runtimeMemlock(conn net.Conn) memlock {
 	return memlockOf(string(status), string(limits))
 }
 
-// memlockOf returns the limit for a process with these files status and limits in
-// /proc/PID (proc_pid_status(5), proc_pid_limits(5)).
+// memlockOf returns the limit that a process can set. status and limits are the texts of these
+// files in /proc/PID (proc_pid_status(5), proc_pid_limits(5)).
 func memlockOf(status, limits string) memlock {
 	_, after, _ := strings.Cut(status, "\nCapEff:\t")
 	line, _, _ := strings.Cut(after, "\n")

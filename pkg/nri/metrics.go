@@ -9,15 +9,15 @@ import (
 // metrics are the values of the plugin's metrics.
 type metrics struct {
 	Connected bool
-	// Containers is the number of containers that got something. Errors is the number of
-	// those that did not get all that they should have, and Refused is how many of these
-	// did not start.
+	// Containers is the number of containers that got something. Errors is the number of containers
+	// that did not get everything that they should get. Refused is the number of containers among
+	// the latter that did not start.
 	Containers, Errors, Refused uint64
-	// MaxTime is the time of the longest answer.
+	// MaxTime is the time that the slowest answer took.
 	MaxTime time.Duration
 }
 
-// read returns the values now.
+// read returns the present values of the metrics.
 func (p *Plugin) read() metrics {
 	p.mu.Lock()
 	defer p.mu.Unlock()

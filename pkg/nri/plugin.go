@@ -12,47 +12,48 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
-// Options configures a plugin.
+// Options are the options of a plugin.
 type Options struct {
-	// Socket is the path of the runtime's NRI socket as this process sees it. It need not
-	// exist.
+	// Socket is the path of the runtime's NRI socket in the file system of this process. The socket
+	// need not exist.
 	Socket string
-	// Lookup returns the rail information of the pod of a sandbox, nil if the pod holds no rail. It is
-	// called by several goroutines.
+	// Lookup returns the rail information of a pod by the ID of the pod's sandbox. It returns nil
+	// if the pod holds no rail. Several goroutines may call it at the same time.
 	Lookup func(ctx context.Context, sandboxID string) (*publish.Publication, error)
-	// Root is the root of the host's files, where char devices and the pods' directories
-	// are; "" for that of this process.
+	// Root is the root directory of the host's files, in which the char devices and the pods'
+	// directories are. "" means the root directory of this process.
 	Root string
 
-	Dirs   *notify.Dirs           // the process's, which reports changes of the socket's directory
-	Notify func(component.Notice) // passes notices on, and does not block; nil for none
+	Dirs   *notify.Dirs           // the process's watcher of directories, which reports changes in the socket's directory
+	Notify func(component.Notice) // called with each notice; must not block; may be nil
 	Log    *slog.Logger
 }
 
 const (
-	// The pause between tries to connect doubles from firstRest to lastRest. A change in the
-	// socket's directory ends it. It begins anew after a session of goodSession.
+	// The pause between two tries to connect doubles from firstRest to lastRest. A change in the
+	// socket's directory ends a pause. After a session that lasted at least goodSession, the pause
+	// begins with firstRest again.
 	firstRest   = 100 * time.Millisecond
 	lastRest    = 30 * time.Second
 	goodSession = 10 * time.Second
-	// changeRest is the least time between tries.
+	// changeRest is the shortest time between two tries.
 	changeRest = 50 * time.Millisecond
 )
 
 // Plugin is an NRI plugin. Its methods may be called concurrently.
 type Plugin struct {
 	Options
-	slots      chan struct{} // of lookups that have not ended
-	lookupTime time.Duration // lookupTime, but for tests
+	slots      chan struct{} // one for each lookup that has not ended
+	lookupTime time.Duration // the constant lookupTime, except in tests
 
 	reporter *component.Reporter
 
 	mu      sync.Mutex
 	metrics metrics
-	absent  bool // there is no socket, and the log says so
+	absent  bool // true if there is no socket and this was logged
 }
 
-// New returns a plugin. It does nothing until [Plugin.Run] is called.
+// New returns a plugin. The plugin does nothing until [Plugin.Run] is called.
 func New(o Options) *Plugin {
 	return &Plugin{Options: o, slots: make(chan struct{}, maxLookups), lookupTime: lookupTime, reporter: component.NewReporter("nri", o.Log, o.Notify)}
 }
@@ -86,12 +87,12 @@ func (p *Plugin) Run(ctx context.Context) {
 	loop.Run(ctx)
 }
 
-// try connects, and returns when the connection has ended.
+// try connects to the runtime. It returns when the connection has ended.
 func (p *Plugin) try(ctx context.Context) error {
 	return p.reporter.Contain(func() error { return p.session(ctx) })
 }
 
-// count changes the metrics.
+// count calls change with the metrics while they are locked.
 func (p *Plugin) count(change func(*metrics)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

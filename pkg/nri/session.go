@@ -19,20 +19,20 @@ import (
 )
 
 const (
-	// pluginName is the plugin's name for the runtime.
+	// pluginName is the name with which the plugin registers at the runtime.
 	pluginName = "rail-cni"
-	// pluginIndex orders the plugins of a node. This one comes late: it sees what others
-	// have set, and leaves it. Where two plugins set the same thing the runtime refuses the
-	// container.
+	// pluginIndex sorts the plugins of a node. This plugin comes late, so it sees what other
+	// plugins have set and does not change it. If two plugins set the same thing, the runtime
+	// refuses the container.
 	pluginIndex = "90"
 	// service is the name of NRI's plugin service (pkg/api/api.proto of NRI).
 	service = "nri.pkg.api.v1alpha1.Plugin"
 )
 
-// session connects and registers, and returns when the connection has ended.
+// session connects and registers the plugin. It returns when the connection has ended.
 //
-// It uses the protocol without NRI's stub, which waits without end, and cannot be stopped,
-// if the runtime dies between its answer to the registration and its call of Configure.
+// It does not use NRI's stub. If the runtime dies after it has answered the registration and before
+// it calls Configure, the stub waits forever and cannot be stopped.
 func (p *Plugin) session(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", p.Socket)
@@ -59,7 +59,7 @@ func (p *Plugin) session(ctx context.Context) error {
 	defer serving.Wait()
 	defer server.Close()
 	defer cancel()
-	serving.Go(func() { _ = server.Serve(ctx, listener) }) // it ends with the connection
+	serving.Go(func() { _ = server.Serve(ctx, listener) }) // Serve ends with the connection
 	closed := make(chan struct{})
 	client := ttrpc.NewClient(runtime, ttrpc.WithOnClose(sync.OnceFunc(func() { close(closed) })))
 	defer client.Close()
@@ -78,8 +78,8 @@ func (p *Plugin) session(ctx context.Context) error {
 	return nil
 }
 
-// methods are the calls of the runtime. It makes only the first three and those to which
-// the plugin subscribes.
+// methods returns the methods that the runtime can call. It calls only the first three, and the
+// ones to which the plugin subscribes.
 func (p *Plugin) methods(limit memlock) map[string]ttrpc.Method {
 	return map[string]ttrpc.Method{
 		"Configure": method(p, func(_ context.Context, r *api.ConfigureRequest) (*api.ConfigureResponse, error) {
@@ -88,7 +88,7 @@ func (p *Plugin) methods(limit memlock) map[string]ttrpc.Method {
 			events.Set(api.Event_CREATE_CONTAINER)
 			return &api.ConfigureResponse{Events: int32(events)}, nil
 		}),
-		// Containers that run stay as they are. The pods may come in several calls.
+		// Running containers are not changed. The runtime may send the pods in several calls.
 		"Synchronize": method(p, func(_ context.Context, r *api.SynchronizeRequest) (*api.SynchronizeResponse, error) {
 			return &api.SynchronizeResponse{More: r.More}, nil
 		}),
@@ -100,7 +100,7 @@ func (p *Plugin) methods(limit memlock) map[string]ttrpc.Method {
 	}
 }
 
-// method returns a method of the service, whose panics are contained.
+// method returns a method of the service. A panic in the method is contained.
 func method[Q, A any](p *Plugin, handle func(context.Context, *Q) (*A, error)) ttrpc.Method {
 	return func(ctx context.Context, decode func(any) error) (any, error) {
 		return component.Value(p.reporter, func() (any, error) {
@@ -122,8 +122,8 @@ func (p *Plugin) connected(r *api.ConfigureRequest) {
 	p.reporter.Over("NRIUnavailable")
 }
 
-// ended reports why there is no connection. A node whose runtime has no NRI has no socket;
-// nor has, for a moment, one whose runtime restarts.
+// ended reports why there is no connection. If there is no socket, the runtime has no NRI or is
+// just restarting.
 func (p *Plugin) ended(err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):

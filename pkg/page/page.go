@@ -11,7 +11,8 @@ import (
 //go:embed page.html
 var frameHTML string
 
-// frame has what all pages have: the head, the styles, and signs. A page defines "body".
+// frame is the template of the parts that all pages share: the head, the styles and the signs. Each
+// page defines the template "body".
 var frame = template.Must(template.New("page.html").Parse(frameHTML))
 
 // newTemplate returns the template of a page in the frame.
@@ -19,7 +20,8 @@ func newTemplate(body string) *template.Template {
 	return template.Must(template.Must(frame.Clone()).Parse(body))
 }
 
-// render returns the page with these data, which have a Title, without control characters.
+// render returns the page with these data, without control characters. The data must have a field
+// Title.
 func render(t *template.Template, data any) ([]byte, error) {
 	var out bytes.Buffer
 	if err := t.Execute(&out, data); err != nil {
@@ -33,9 +35,9 @@ func render(t *template.Template, data any) ([]byte, error) {
 	}, out.Bytes()), nil
 }
 
-// sign is a state with a sign for readers who cannot tell the colors apart.
+// sign is a state with its color, and with a sign for readers who cannot tell the colors apart.
 type sign struct {
-	Class string // of the style sheet, names the color
+	Class string // the class in the style sheet, which sets the color
 	Sign  string
 	Text  string
 }

@@ -15,17 +15,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/pciname"
 )
 
-// The bounds of the page. The facts may come from a stranger.
+// These are the limits of the page. They are needed because the facts may come from a stranger.
 const (
-	maxColumns  = 128 // columns of the matrix
-	maxHolders  = 4   // pods in a cell
-	maxOnPage   = 100 // findings of a rule
-	maxText     = 300 // characters of a name
-	maxInCell   = 100 // characters of a finding in the matrix
-	maxCounters = 3   // error counters in a cell
+	maxColumns  = 128 // the maximum number of columns of the matrix
+	maxHolders  = 4   // the maximum number of pods in a cell
+	maxOnPage   = 100 // the maximum number of findings of a rule
+	maxText     = 300 // the maximum length of a name, in characters
+	maxInCell   = 100 // the maximum length of a finding in the matrix, in characters
+	maxCounters = 3   // the maximum number of error counters in a cell
 )
 
-// signs are the signs of the doctor's results.
+// signs has the sign for each status of the doctor's results.
 var signs = map[doctor.Status]sign{
 	doctor.Status(doctor.Fail): {"bad", "✕", "fail"},
 	doctor.Status(doctor.Warn): {"poor", "!", "warn"},
@@ -34,18 +34,17 @@ var signs = map[doctor.Status]sign{
 	doctor.OK:                  {"good", "✓", "ok"},
 }
 
-// report is what the template shows. All its texts are printable, and the template escapes
-// them.
+// report is the data for the template. All its texts are printable, and the template escapes them.
 type report struct {
 	Title   string
 	Version string
-	Status  sign // of the whole
+	Status  sign // the worst status of all results
 	Counts  []pageCount
-	Rules   []pageRule // with findings, the worst ones first
-	Open    []pageRule // that could not be checked
-	Others  []pageRule // without a finding
-	Rails   []int      // columns of the matrix; none on the page of one node
-	Left    int        // rails that are not in the matrix
+	Rules   []pageRule // the rules with findings, the worst first
+	Open    []pageRule // the rules that could not be checked
+	Others  []pageRule // the rules without a finding
+	Rails   []int      // the columns of the matrix; empty if the page is about one node
+	Left    int        // the number of rails that are not in the matrix
 	Nodes   []pageNode
 	Picture template.HTML
 }
@@ -55,17 +54,17 @@ type pageCount struct {
 	N int
 }
 
-// pageRule is a rule that has the same status on several nodes.
+// pageRule is a rule with the results that have the same status.
 type pageRule struct {
 	sign
-	doctor.Result // of the first node
+	doctor.Result // the result of the first node
 	Findings      []pageFinding
-	More          int      // findings that are left out
-	Missing       []string // with the node's name
+	More          int      // the number of findings that are left out
+	Missing       []string // each with the name of its node
 }
 
 type pageFinding struct {
-	doctor.Alike // without nodes if the page is of one node
+	doctor.Alike // has no nodes if the page is about one node
 }
 
 // pageNode is a node with its NICs.
@@ -73,21 +72,21 @@ type pageNode struct {
 	Name    string
 	Taken   string
 	Version string
-	Status  sign // the worst of its rules, and of the cluster's rules about it
+	Status  sign // the worst status of the node's rules and of the cluster's rules that found something about the node
 	Counts  []pageCount
-	Error   string // why its NICs are not known
+	Error   string // the reason why the node's NICs are not known
 	NICs    []pageNIC
-	Cells   []pageCell // of the matrix, for each of its rails
+	Cells   []pageCell // the cells of the node's row in the matrix, one for each rail
 
 	rails  []railFinding
 	status doctor.Status
 }
 
-// pageCell is a rail of a node.
+// pageCell is a cell of the matrix: one rail of one node.
 type pageCell struct {
-	Class string // of the worst finding, empty without one
+	Class string // the class of the worst finding, empty if there is none
 	Worst *railFinding
-	More  int // other findings
+	More  int // the number of other findings
 	NICs  []pageNIC
 }
 
@@ -102,33 +101,33 @@ type railFinding struct {
 
 // pageNIC is a row of a node's table.
 type pageNIC struct {
-	sign    // of its state
+	sign    // the state of the NIC
 	Rail    string
 	Name    string
 	PCI     string
-	Model   string // "ConnectX-7", the PCI IDs if its name is unknown
+	Model   string // for example "ConnectX-7"; the PCI IDs if the name is unknown
 	Kind    string // "VF" or "SF", empty for a physical function
 	RDMA    string
 	Speed   string
 	Near    string // the nearest GPU
 	Errors  sign
 	Holders []pageHolder
-	More    int    // holders that are left out
-	Note    string // why nobody may have it
+	More    int    // the number of holders that are left out
+	Note    string // the reason why the NIC may not be lent
 
 	rail *int
 }
 
 type pageHolder struct {
 	Pod, Age string
-	Gone     bool // the pod, and not its attachment
+	Gone     bool // true if the pod is gone but its attachment is not
 }
 
-// legible returns a text of the facts for the page.
+// legible returns a text from the facts in a form that is safe for the page.
 func legible(text string) string { return cell.Cut(cell.Printable(text), maxText) }
 
-// Report returns the page of the nodes, with the results of rules about them. picture is of
-// [Topology], or nil. version is that of the program that has checked them.
+// Report returns the page about the nodes and the results of rules about them. picture comes from
+// [Topology], or is nil. version is the version of the program that has checked the nodes.
 func Report(nodes []*doctor.Facts, results []doctor.Result, picture []byte, version string) ([]byte, error) {
 	return render(reportTemplate, newReport(nodes, results, picture, version))
 }
@@ -183,7 +182,7 @@ func countsOf(results []doctor.Result) (counts []pageCount) {
 	return counts
 }
 
-// add adds the rules with the status. Findings name their node if there are several.
+// add adds the rules that have the status. If several is true, findings name their node.
 func (p *report) add(status doctor.Status, results []doctor.Result, several bool) {
 	var rules []pageRule
 	for _, group := range doctor.ByRule(results, status) {
@@ -224,7 +223,7 @@ func (p *report) add(status doctor.Status, results []doctor.Result, several bool
 	}
 }
 
-// matrix fills the cells of all nodes.
+// matrix fills the cells of all nodes for these rails.
 func (p *report) matrix(rails []int) {
 	p.Left = max(0, len(rails)-maxColumns)
 	p.Rails = rails[:len(rails)-p.Left]
@@ -243,7 +242,7 @@ func (p *report) matrix(rails []int) {
 				n.Cells[k].NICs = append(n.Cells[k].NICs, nic)
 			}
 		}
-		for _, f := range n.rails { // the worst first
+		for _, f := range n.rails { // the worst finding first
 			k, ok := column[f.rail]
 			if !ok {
 				continue
@@ -257,7 +256,7 @@ func (p *report) matrix(rails []int) {
 	}
 }
 
-// ofCluster returns the results of rules for clusters that found something about a node.
+// ofCluster returns the results of rules for clusters that found something about the node.
 func ofCluster(node string, results []doctor.Result) (found []doctor.Result) {
 	for i := range results {
 		r := &results[i]
@@ -268,8 +267,9 @@ func ofCluster(node string, results []doctor.Result) (found []doctor.Result) {
 	return found
 }
 
-// findingsOnRails returns the findings about rails of a node, the worst first: those of its own
-// results about a NIC with a rail, and those that name the rail.
+// findingsOnRails returns the findings about rails of a node, the worst first. These are the
+// findings in the node's own results about a NIC with a rail, and the findings in all results that
+// name the node and a rail.
 func findingsOnRails(node *doctor.Facts, own, all []doctor.Result) (found []railFinding) {
 	add := func(r *doctor.Result, f *doctor.Finding, rail int) {
 		mark := signs[r.Status]
@@ -304,11 +304,12 @@ func findingsOnRails(node *doctor.Facts, own, all []doctor.Result) (found []rail
 	return found
 }
 
-// badness returns the place of a status among all, the worst first.
+// badness returns the position of a status in the list of all statuses, which begins with the
+// worst.
 func badness(s doctor.Status) int { return slices.Index(doctor.Statuses, s) }
 
-// worseFirst orders nodes: those with the worse status, then with more findings about rails. A node
-// whose NICs are not known is not well.
+// worseFirst compares two nodes for sorting. A node with a worse status comes first, and then a
+// node with more findings about rails. A node whose NICs are not known does not count as healthy.
 func worseFirst(a, b pageNode) int {
 	of := func(n *pageNode) int {
 		if n.Error != "" {
@@ -378,11 +379,12 @@ func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
 	return row
 }
 
-// stateOnPage returns whether the NIC can carry traffic, and if it cannot, why.
+// stateOnPage returns the sign that shows whether the NIC can carry traffic. If it cannot, the sign
+// has the reason.
 func stateOnPage(n *doctor.NIC) sign {
 	switch {
 	case n.Name == "" && n.Driver != "":
-		return sign{"none", "–", legible(n.Driver)} // a driver in user space has it
+		return sign{"none", "–", legible(n.Driver)} // a userspace driver has the NIC
 	case !n.AdminUp.OK() || !n.Carrier.OK():
 		return sign{"open", "?", "not known"}
 	case !n.AdminUp.Value:
@@ -398,8 +400,8 @@ func stateOnPage(n *doctor.NIC) sign {
 	return sign{"good", "✓", "up"}
 }
 
-// errorsOnPage returns the error counters that grew while the facts were read, and the losses
-// of the carrier.
+// errorsOnPage returns a sign with the error counters that grew while the facts were read, and with
+// the losses of the carrier.
 func errorsOnPage(n *doctor.NIC) sign {
 	var found []string
 	counters := n.Rising.Value.Counters
@@ -423,7 +425,7 @@ func errorsOnPage(n *doctor.NIC) sign {
 	return sign{"good", "✓", "none"}
 }
 
-// nearestOnPage returns the distance of the nearest GPUs, and their numbers.
+// nearestOnPage returns a text with the distance of the nearest GPUs and the numbers of these GPUs.
 func nearestOnPage(gpus []doctor.GPU, distances map[string]string) string {
 	order := []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
 	best := len(order)
@@ -444,8 +446,8 @@ func nearestOnPage(gpus []doctor.GPU, distances map[string]string) string {
 	return order[best] + " " + legible(strings.Join(names, ", "))
 }
 
-// holdersOnPage returns the pods that have the NIC or a macvlan on it, by the ledger, and
-// else the one that the list of NICs names.
+// holdersOnPage returns the pods that have the NIC or a macvlan on the NIC, according to the
+// ledger. If the ledger has none, it returns the holder that the list of NICs names.
 func holdersOnPage(f *doctor.Facts, n *doctor.NIC) (holders []pageHolder) {
 	if f.Ledger != nil {
 		for _, a := range f.Ledger.Attachments.Value {

@@ -15,46 +15,46 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 )
 
-// The picture of the topology has boxes in boxes: NUMA nodes, host bridges, switches, and
-// in these a card for each GPU and NIC. A word or a kind of line has the same meaning as each
-// color, for readers who cannot tell the colors apart. Lengths are in SVG's user units, pixels
-// on most screens.
+// The picture of the topology has nested boxes for NUMA nodes, host bridges and switches. The boxes
+// contain a card for each GPU and each NIC. For readers who cannot tell the colors apart, a word or
+// a kind of line has the same meaning as each color. Lengths are in user units of SVG, which are
+// pixels on most screens.
 const (
 	cardWidth, cardPad = 184.0, 8.0
 	cardLine           = 15.0
 	gap, pad           = 10.0, 12.0
 	headHeight         = 24.0
-	letterWidth        = 6.6    // of text of size 11, about
-	maxWidth           = 1240.0 // of the boxes in a NUMA node
+	letterWidth        = 6.6    // the approximate width of a letter in text of size 11
+	maxWidth           = 1240.0 // the maximum width of the boxes in a NUMA node
 )
 
-// box is a rectangle with what is inside: boxes, and before them cards.
+// box is a rectangle that contains cards and then boxes.
 type box struct {
 	class, title string
-	key          string // orders the boxes of one box
+	key          string // boxes inside the same box are sorted by this
 	boxes        []*box
 	cards        []card
 
 	width, height float64
-	positions     []point // of the cards, then of the boxes, from the corner of the box
+	positions     []point // the positions of the cards and then of the boxes, relative to the corner of this box
 }
 
-// point is a place, in user units.
+// point is a position in user units.
 type point struct{ x, y float64 }
 
-// card is a GPU or a NIC. The first line is its name.
+// card is the card of a GPU or a NIC. Its first line is the name of the device.
 type card struct {
 	class   string
 	lines   []string
 	tooltip string
 	key     string
-	own     bool // the pod that the picture is of holds the NIC
+	own     bool // true if the NIC is held by the pod that the picture is about
 }
 
 func (c card) height() float64 { return 2*cardPad + cardLine*float64(len(c.lines)) }
 
-// Topology returns the picture of a node's GPUs and NICs as an SVG that needs nothing else. title names the node.
-// The NICs of the pod, "namespace/name", have a second border; "" is no pod.
+// Topology returns the picture of a node's GPUs and NICs as an SVG that needs no other files. title names the node. If
+// pod is not "", it names a pod as "namespace/name", and the NICs of this pod have a second border.
 func Topology(list *inventory.NICList, title, pod string) []byte {
 	root := tree(list, pod)
 	for _, b := range root.boxes {
@@ -101,7 +101,7 @@ func Topology(list *inventory.NICList, title, pod string) []byte {
 	return b.Bytes()
 }
 
-// topologyStyle has the colors, for light and dark pages.
+// topologyStyle is the style sheet with the colors for light and dark pages.
 const topologyStyle = `
 text { fill: #111 } .note, .head { fill: #444 } .title { font-size: 16px; font-weight: bold } .head { font-weight: bold } .name { font-size: 13px; font-weight: bold }
 .page { fill: #fff } .numa { fill: #f4f4f4; stroke: #555 } .bridge { fill: #fff; stroke: #888 } .switch { fill: #eee; stroke: #888 }
@@ -112,7 +112,8 @@ text { fill: #eee } .note, .head { fill: #bbb } .page { fill: #111 } .numa { fil
 }
 `
 
-// tree returns the boxes of the node's GPUs and NICs. The NICs of the pod are marked.
+// tree returns a box that contains the boxes with all GPUs and NICs of the node. The NICs of the
+// pod are marked.
 func tree(list *inventory.NICList, pod string) *box {
 	root := &box{}
 	for i, g := range list.GPUs {
@@ -135,7 +136,7 @@ func tree(list *inventory.NICList, pod string) *box {
 	return root
 }
 
-// place puts the card of a device, which is nil if it is not on PCI, into its box.
+// place puts the card of a device into the right box. d is nil if the device is not on PCI.
 func (b *box) place(d *pcie.Device, numa int, c card) {
 	title, key := "NUMA node "+strconv.Itoa(numa), fmt.Sprintf("%04d", numa)
 	if numa < 0 {
@@ -147,8 +148,9 @@ func (b *box) place(d *pcie.Device, numa int, c card) {
 		at = at.child("bridge", "not on PCI", "~")
 	case len(d.Path) > 0:
 		at = at.child("bridge", "host bridge "+strings.TrimPrefix(d.Path[0], "pci"), d.Path[0])
-		// The last bridge is the port of a switch, or of the host bridge, to the device
-		// itself. The other ports of switches come in pairs, the upstream one second.
+		// The last bridge is the port that leads to the device itself. It belongs to a switch or to
+		// the host bridge. The ports before it come in pairs. The second port of each pair is the
+		// upstream port of a switch.
 		for i := 2; i < len(d.Path)-1; i += 2 {
 			at = at.child("switch", "PCIe switch "+d.Path[i], d.Path[i])
 		}
@@ -156,7 +158,7 @@ func (b *box) place(d *pcie.Device, numa int, c card) {
 	at.cards = append(at.cards, c)
 }
 
-// child returns the box with the key in b, a new one if there is none.
+// child returns the box in b with this key. If there is none, it adds a new box.
 func (b *box) child(class, title, key string) *box {
 	for _, inner := range b.boxes {
 		if inner.key == key {
@@ -168,10 +170,11 @@ func (b *box) child(class, title, key string) *box {
 	return inner
 }
 
-// sort orders what is in the box: boxes with GPUs first, then by address.
+// sort sorts the cards and boxes in the box. Boxes with GPUs come first. Otherwise they are sorted
+// by address.
 func (b *box) sort() {
 	withoutGPU := func(x *box) int {
-		if x.hasGPU() || b.class == "" { // the order of NUMA nodes is that of their numbers
+		if x.hasGPU() || b.class == "" { // NUMA nodes are sorted by their numbers
 			return 0
 		}
 		return 1
@@ -189,8 +192,8 @@ func (b *box) hasGPU() bool {
 	return slices.ContainsFunc(b.cards, func(c card) bool { return c.class == gpuClass }) || slices.ContainsFunc(b.boxes, (*box).hasGPU)
 }
 
-// arrange sets the sizes and places of what is in the box: in rows that are no wider than
-// most, and of cards at most two, so that a GPU stands beside its NIC.
+// arrange sets the sizes and positions of the cards and boxes in the box. It places them in rows
+// that are at most most wide. A row has at most two cards, so that a GPU stands beside its NIC.
 func (b *box) arrange(most float64) {
 	b.positions = nil
 	x, y, right, row := pad, headHeight, 0.0, 0.0
@@ -256,8 +259,8 @@ func gpuCard(list *inventory.NICList, i int) card {
 	}
 }
 
-// nicCard returns the card of a NIC: its name and rail, address, RDMA devices with their
-// state, link, and holder.
+// nicCard returns the card of a NIC. It shows the name and the rail, the address, the RDMA devices
+// with their states, the link, and the holder.
 func nicCard(n *inventory.NIC) card {
 	name := cell.Printable(n.Name)
 	if name == "" {
@@ -303,8 +306,8 @@ func nicCard(n *inventory.NIC) card {
 	return c
 }
 
-// nearest returns the distance of the GPUs that are nearest to a PCI function, and their
-// names.
+// nearest returns a text with the distance of the GPUs that are nearest to a PCI function, and with
+// their names.
 func nearest(list *inventory.NICList, pci string) string {
 	var names []string
 	var best pcie.Distance

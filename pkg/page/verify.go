@@ -6,8 +6,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// measured is the page of what was measured. A cell has a sign and a number beside its color, so
-// that it can be printed in black and white.
+// measured is the data for the page about measurements. A cell has a color, a sign and a number, so
+// that the page can be printed in black and white.
 type measured struct {
 	Title string
 	*verify.Result
@@ -40,10 +40,10 @@ var verifyHTML string
 
 var verifyTemplate = newTemplate(verifyHTML)
 
-// classes are the classes of the style sheet for cells.
+// classes has the class in the style sheet for the sign of a cell.
 var classes = map[verify.Sign]string{verify.SignOK: "good", verify.SignMaybe: "poor", verify.SignBad: "bad", verify.SignUnknown: "none"}
 
-// Measured returns the page of the result.
+// Measured returns the page about the result.
 func Measured(r *verify.Result) ([]byte, error) {
 	p := &measured{Title: "rails: " + string(r.Status), Result: r, Healthy: r.Status == verify.Healthy, Summary: r.Summary(), Unknown: r.Unmeasured()}
 	for i := range r.Findings {

@@ -15,41 +15,42 @@ import (
 	"time"
 )
 
-// The bounds of a bundle, in bytes before compression. The facts of 64 nodes are about 30 MB.
+// These are the maximum sizes of a bundle and of a file in it, in bytes before compression. The
+// facts of 64 nodes are about 30 MB.
 const (
 	maxFile   = 128 << 20
 	maxBundle = 512 << 20
 )
 
-// Bundle is a support bundle that grows. It is safe for concurrent use. An error of the writer is
-// returned by Close.
+// Bundle is a support bundle to which files are added. It is safe for concurrent use. If the writer
+// fails, Close returns the error.
 type Bundle struct {
 	mu      sync.Mutex
 	file    *gzip.Writer
 	archive *tar.Writer
-	name    string // of its directory
+	name    string // the name of the directory in the archive
 	taken   time.Time
-	head    string // of README.txt
+	head    string // the first paragraph of README.txt
 
-	about   map[string]string // what each file is
-	removed map[string]int    // secrets that were left out of each file
+	about   map[string]string // the description of each file
+	removed map[string]int    // the number of secrets that were left out of each file
 	missing []string
 	size    int
 	err     error
 
-	maxFile, maxBundle int // bytes
+	maxFile, maxBundle int // in bytes
 }
 
-// New begins a bundle, whose files are in a directory of this name. head is the first paragraph
-// of README.txt.
+// New begins a bundle. Its files are in a directory with this name. head is the first paragraph of
+// README.txt.
 func New(w io.Writer, name, head string, taken time.Time) *Bundle {
 	file := gzip.NewWriter(w)
 	return &Bundle{file: file, archive: tar.NewWriter(file), name: name, head: head, taken: taken, about: map[string]string{}, removed: map[string]int{}, maxFile: maxFile, maxBundle: maxBundle}
 }
 
-// Add adds a text without the secrets in it. about is a line of README.txt; without one, the file
-// is of the same kind as the one before it in the directory. Of a text that is too long, the last
-// whole lines are added.
+// Add adds a text as a file, without the secrets in it. about is the line about the file in
+// README.txt. If about is "", the file is of the same kind as the file before it in the directory.
+// If the text is too long, only its last whole lines are added.
 func (b *Bundle) Add(path, about string, text []byte) {
 	if len(text) > b.maxFile {
 		whole := len(text)
@@ -60,14 +61,14 @@ func (b *Bundle) Add(path, about string, text []byte) {
 	b.write(path, about, []byte(clean), n)
 }
 
-// wholeLines returns a text that was cut without its first line, whose begin would tell what in it is
-// a secret.
+// wholeLines returns a text whose beginning was cut off, without its first line. The first line is
+// not complete, so secrets in it could not be recognized.
 func wholeLines(text []byte) []byte {
 	_, lines, _ := bytes.Cut(text, []byte("\n"))
 	return lines
 }
 
-// AddJSON adds a value as JSON, without the secrets in it.
+// AddJSON adds a value as a JSON file, without the secrets in it.
 func (b *Bundle) AddJSON(path, about string, value any) {
 	text, err := json.Marshal(value)
 	if err == nil {
@@ -78,7 +79,8 @@ func (b *Bundle) AddJSON(path, about string, value any) {
 	}
 }
 
-// AddText adds a JSON document, without the secrets in it. It returns an error if it is none.
+// AddText adds a JSON document as a file, without the secrets in it. It returns an error if the
+// text is not JSON.
 func (b *Bundle) AddText(path, about string, text []byte) error {
 	var document any
 	decoder := json.NewDecoder(bytes.NewReader(text))
@@ -102,7 +104,7 @@ func (b *Bundle) AddText(path, about string, text []byte) error {
 	return nil
 }
 
-// Missing notes what could not be read, and why.
+// Missing notes that what could not be read because of err.
 func (b *Bundle) Missing(what string, err error) {
 	text, _ := withoutSecrets(err.Error(), false)
 	b.mu.Lock()
@@ -110,7 +112,7 @@ func (b *Bundle) Missing(what string, err error) {
 	b.missing = append(b.missing, what+": "+strings.Join(strings.Fields(text), " "))
 }
 
-// write adds a file.
+// write adds a file whose secrets were already removed. removed is the number of these secrets.
 func (b *Bundle) write(path, about string, text []byte, removed int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,7 +128,7 @@ func (b *Bundle) write(path, about string, text []byte, removed int) {
 	b.put(path, text)
 }
 
-// put writes a file into the archive.
+// put writes a file to the archive.
 func (b *Bundle) put(path string, text []byte) {
 	if b.err != nil {
 		return
@@ -137,8 +139,8 @@ func (b *Bundle) put(path string, text []byte) {
 	}
 }
 
-// Close ends the bundle with README.txt. It returns what could not be read, and the first error of
-// the writer.
+// Close adds README.txt and ends the bundle. It returns a list of the things that could not be
+// read, and the first error of the writer.
 func (b *Bundle) Close() (missing []string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,10 +176,11 @@ func (b *Bundle) readme() string {
 	return t.String()
 }
 
-const leftOut = `Secrets, ConfigMaps and kubeconfigs were not read. Names of hosts, pods and networks, and
-addresses, are inside: look through the files before you give them away.
+const leftOut = `Secrets, ConfigMaps and kubeconfigs were not read. Names of hosts, pods and
+networks, and addresses, are in the files. Look through the files before you give
+them to anybody.
 
-In all files the text "` + removedText + `" stands for private keys, tokens, passwords in
+In all files, the text "` + removedText + `" stands for private keys, tokens, passwords in
 URLs, values of keys like "token", "password", "secret" or "client-key-data", and values
 of flags and of environment variables with such names. The copies of objects in annotations of kubectl,
 and managedFields, are removed. The number of such values in each file:

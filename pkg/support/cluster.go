@@ -14,35 +14,36 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// The bounds of what is read of a cluster.
+// These limit what is read from a cluster.
 const (
 	atOnce   = 16
 	listTime = 30 * time.Second
 	logLines = 5000
 	logBytes = 4 << 20
-	fewer    = 8        // a log that is too long is asked for again with this fraction of the lines
-	maxPrint = 16 << 20 // bytes that a program prints
+	fewer    = 8        // if a log is too long, it is requested again with the number of lines divided by this
+	maxPrint = 16 << 20 // the maximum size of a program's output, in bytes
 )
 
-// ours selects the objects of rail-cni.
+// ours is the label selector for the objects of rail-cni.
 const ours = "app.kubernetes.io/name=rail-cni"
 
-// ClusterOptions say what of a cluster is read.
+// ClusterOptions say which parts of a cluster are read.
 type ClusterOptions struct {
 	Client    *kube.Client
-	Namespace string        // of the pods of rail-agent and of the reconciler
-	Nodes     []string      // those to read; none are all
-	Since     time.Duration // how old logs and Events may be
+	Namespace string        // the namespace of the pods of rail-agent and of the reconciler
+	Nodes     []string      // the nodes to read; if empty, all nodes
+	Since     time.Duration // the maximum age of logs and Events
 }
 
-// has reports whether what belongs to the node is read. The name "" stands for what belongs to none.
+// has reports whether things that belong to the node are read. The name "" stands for things that
+// belong to no node.
 func (o *ClusterOptions) has(node string) bool {
 	return len(o.Nodes) == 0 || node == "" || slices.Contains(o.Nodes, node)
 }
 
-// AddCluster adds what the API server and the agents' pods have: the logs of rail-cni's pods, its
-// objects, the networks, the nodes, Events, and of each node what railctl prints there. Files
-// that cannot be read are noted in the bundle.
+// AddCluster adds files from the API server and from the agents' pods: the logs of rail-cni's pods,
+// rail-cni's objects, the networks, the nodes, Events, and the output of railctl on each node. If a
+// file cannot be read, this is noted in the bundle.
 func (b *Bundle) AddCluster(ctx context.Context, o ClusterOptions) {
 	var all sync.WaitGroup
 	for _, read := range []func(context.Context, *ClusterOptions){b.addPods, b.addObjects, b.addNodes, b.addEvents, b.addAgents} {
@@ -51,13 +52,13 @@ func (b *Bundle) AddCluster(ctx context.Context, o ClusterOptions) {
 	all.Wait()
 }
 
-// listed is a list of Kubernetes' objects.
+// listed is a list of objects of Kubernetes.
 type listed struct {
 	Kind  string            `json:"kind"`
 	Items []json.RawMessage `json:"items"`
 }
 
-// list returns the objects that keep accepts; nil accepts all.
+// list returns the objects for which keep returns true. If keep is nil, it returns all objects.
 func (o *ClusterOptions) list(ctx context.Context, r kube.Resource, by kube.ListOptions, keep func(item []byte) bool) (*listed, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -71,7 +72,7 @@ func (o *ClusterOptions) list(ctx context.Context, r kube.Resource, by kube.List
 	return l, err
 }
 
-// addList adds the objects of a kind.
+// addList adds a file with the objects of a kind.
 func (b *Bundle) addList(ctx context.Context, o *ClusterOptions, about string, r kube.Resource, by kube.ListOptions, keep func(item []byte) bool) *listed {
 	path := "objects/" + r.Plural + ".json"
 	l, err := o.list(ctx, r, by, keep)
@@ -87,7 +88,7 @@ func (b *Bundle) addList(ctx context.Context, o *ClusterOptions, about string, r
 // addObjects adds the objects that install rail-cni, and the networks.
 func (b *Bundle) addObjects(ctx context.Context, o *ClusterOptions) {
 	for _, plural := range []string{"daemonsets", "deployments"} {
-		b.addList(ctx, o, "of rail-cni", kube.Resource{Group: "apps", Version: "v1", Plural: plural, Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ours}, nil)
+		b.addList(ctx, o, "the objects of rail-cni", kube.Resource{Group: "apps", Version: "v1", Plural: plural, Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ours}, nil)
 	}
 	b.addList(ctx, o, "the NetworkAttachmentDefinitions of all namespaces",
 		kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions"}, kube.ListOptions{}, nil)
@@ -104,7 +105,7 @@ func (b *Bundle) addNodes(ctx context.Context, o *ClusterOptions) {
 		})
 }
 
-// eventObject is what of an Event decides whether it is of interest.
+// eventObject has the fields of an Event that decide whether the Event is added.
 type eventObject struct {
 	Metadata  kube.Meta `json:"metadata"`
 	Reason    string    `json:"reason"`
@@ -121,10 +122,12 @@ type eventObject struct {
 	EventTime time.Time `json:"eventTime"`
 }
 
-// podReasons are those of the kubelet's Events about pods whose networks fail.
+// podReasons are the reasons of Events in which the kubelet reports that a pod's network has
+// failed.
 var podReasons = []string{"FailedCreatePodSandBox", "FailedKillPod", "SandboxChanged", "FailedMount"}
 
-// of reports whether the Event is of rail-cni, of its pods, or about a pod's networks.
+// of reports whether the Event comes from rail-cni, is about rail-cni's pods, or is about a pod's
+// network.
 func (e *eventObject) of(o *ClusterOptions) bool {
 	byUs := strings.HasPrefix(e.Source.Component, "rail-") || strings.HasPrefix(e.Reporting, "rail-")
 	ofUs := e.Object.Namespace == o.Namespace && strings.HasPrefix(e.Object.Name, "rail-")
@@ -144,7 +147,7 @@ func (b *Bundle) addEvents(ctx context.Context, o *ClusterOptions) {
 		})
 }
 
-// podObject is a pod of rail-cni, for its logs.
+// podObject has the fields of a pod that are needed to read its logs.
 type podObject struct {
 	Metadata kube.Meta `json:"metadata"`
 	Spec     struct {
@@ -161,9 +164,9 @@ type containerStatus struct {
 	Restarts int    `json:"restartCount"`
 }
 
-// addPods adds the pods of rail-cni, and their logs.
+// addPods adds the pods of rail-cni and their logs.
 func (b *Bundle) addPods(ctx context.Context, o *ClusterOptions) {
-	l := b.addList(ctx, o, "of rail-cni", kube.Resource{Version: "v1", Plural: "pods", Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ours}, func(item []byte) bool {
+	l := b.addList(ctx, o, "the pods of rail-cni", kube.Resource{Version: "v1", Plural: "pods", Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ours}, func(item []byte) bool {
 		var p podObject
 		return json.Unmarshal(item, &p) == nil && o.has(p.Spec.NodeName)
 	})
@@ -182,13 +185,14 @@ func (b *Bundle) addPods(ctx context.Context, o *ClusterOptions) {
 	})
 }
 
-// addLog adds the log of a container.
+// addLog adds the log of a container. If previous is true, it is the log before the container's
+// last restart.
 func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container string, previous bool) {
 	path, about := fmt.Sprintf("logs/%s_%s.log", pod, container), ""
 	if previous {
 		path, about = fmt.Sprintf("logs/%s_%s.previous.log", pod, container), "before its last restart"
 	}
-	var kept []byte // with its end cut off
+	var kept []byte // a log whose end was cut off
 	for lines, tooMany := logLines, 0; ; tooMany, lines = lines, lines/fewer {
 		text, err := o.log(ctx, pod, container, kube.LogOptions{Since: o.Since, Lines: lines, Bytes: logBytes, Previous: previous})
 		if err != nil && kept == nil {
@@ -200,7 +204,7 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 			b.Add(path, about, kept)
 			return
 		}
-		isWhole := len(text) < logBytes // else the API server has cut the newest
+		isWhole := len(text) < logBytes // otherwise the API server has cut off the newest lines
 		if !isWhole && lines >= fewer {
 			kept = text
 			continue
@@ -216,24 +220,24 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 	}
 }
 
-// log returns the log of a container, if it is read within listTime.
+// log returns the log of a container. It returns an error if reading takes longer than listTime.
 func (o *ClusterOptions) log(ctx context.Context, pod, container string, of kube.LogOptions) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	return o.Client.Log(ctx, o.Namespace, pod, container, of)
 }
 
-// Printed has the output of railctl on each node.
+// Printed lists the files with the output of railctl on each node.
 var Printed = []struct {
 	File, About string
 	Args        []string
 }{
 	{"show.json", "the attachments in the node's ledger", []string{"show", "-o", "json"}},
-	{"nics.json", "its NICs", []string{"nics", "-o", "json"}},
-	{"version.json", "of railctl there", []string{"version", "-o", "json"}},
+	{"nics.json", "the NICs of the node", []string{"nics", "-o", "json"}},
+	{"version.json", "the version of railctl on the node", []string{"version", "-o", "json"}},
 }
 
-// addAgents adds what railctl prints in the agents' pods.
+// addAgents adds the output of railctl in the agents' pods.
 func (b *Bundle) addAgents(ctx context.Context, o *ClusterOptions) {
 	lists, cancel := context.WithTimeout(ctx, listTime)
 	pods, err := remote.Pods(lists, o.Client, o.Namespace)
@@ -253,7 +257,7 @@ func (b *Bundle) addAgents(ctx context.Context, o *ClusterOptions) {
 			path := "nodes/" + pods[i].Node + "/" + what.File
 			var out, errOut bounded
 			err := pods[i].Railctl(ctx, o.Client, what.Args, &out, &errOut)
-			if err == nil || out.Len() > 0 { // a part of it, and the rest is in stderr
+			if err == nil || out.Len() > 0 { // with an error, the output is only a part, and stderr has the reason
 				if notJSON := b.AddText(path, what.About, out.Bytes()); err == nil {
 					err = notJSON
 				}
@@ -268,7 +272,7 @@ func (b *Bundle) addAgents(ctx context.Context, o *ClusterOptions) {
 	})
 }
 
-// each calls do for the numbers below n, some at a time.
+// each calls do for each number from 0 to n-1. Several calls run at the same time.
 func each(n int, do func(i int)) {
 	slots := make(chan struct{}, atOnce)
 	var all sync.WaitGroup
@@ -282,12 +286,12 @@ func each(n int, do func(i int)) {
 	all.Wait()
 }
 
-// bounded is a buffer that takes maxPrint bytes.
+// bounded is a buffer that takes at most maxPrint bytes.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > maxPrint {
-		return 0, fmt.Errorf("it printed more than %d bytes", maxPrint)
+		return 0, fmt.Errorf("the program printed more than %d bytes", maxPrint)
 	}
 	return b.Buffer.Write(p)
 }

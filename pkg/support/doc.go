@@ -2,7 +2,7 @@
 // looks at a cluster or a node from afar. Secrets are left out, and README.txt in it
 // says what is inside, what was left out, and what could not be read.
 //
-// [Bundle] is the archive, and takes secrets out of each file. [AddCluster] adds what
-// the API server and the agents' pods have. The caller adds the facts and findings of
-// package doctor.
+// [Bundle] is the archive. It removes the secrets from each file. [AddCluster] adds files from the
+// API server and from the agents' pods. The caller adds the facts and the findings of package
+// doctor.
 package support

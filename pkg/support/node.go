@@ -14,10 +14,11 @@ import (
 // (pkg/kubelet/kuberuntime/helpers.go in Kubernetes).
 const PodLogs = "/var/log/pods"
 
-// AddPodLogs adds the logs of rail-cni's pods that the kubelet keeps in dir, the end of each.
+// AddPodLogs adds the logs of rail-cni's pods that the kubelet keeps in dir. It adds only the end
+// of each log.
 func (b *Bundle) AddPodLogs(dir, namespace string) {
 	found, err := filepath.Glob(filepath.Join(dir, namespace+"_rail-*", "*", "*.log"))
-	if err != nil { // the pattern of a namespace with "["
+	if err != nil { // the pattern is invalid if the namespace contains "["
 		b.Missing("logs", err)
 	}
 	for _, path := range found {
@@ -31,7 +32,8 @@ func (b *Bundle) AddPodLogs(dir, namespace string) {
 	}
 }
 
-// dockerLogs is Docker's directory of the containers' logs, to which the kubelet's files are links.
+// dockerLogs is the directory in which Docker keeps the logs of containers. With Docker, the
+// kubelet's files are links to files in this directory.
 const dockerLogs = "/var/lib/docker/containers"
 
 // endOf returns the last whole lines of a log. A pod may write below the kubelet's directory, and
@@ -54,14 +56,14 @@ func endOf(dir, path string) ([]byte, error) {
 	return nil, fmt.Errorf("it is a link to %s, which is not below %s or %s", path, dir, dockerLogs)
 }
 
-// endOfFile returns the last whole lines of a regular file below dir.
+// endOfFile returns the last complete lines of a regular file below dir.
 func endOfFile(dir, name string) ([]byte, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
 	defer root.Close()
-	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would block
+	file, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // non-blocking, because opening a FIFO would block
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// removedText stands for a secret.
+// removedText is written in place of a secret.
 const removedText = "(left out)"
 
 // secretWords are in names whose values may be secrets. [secretName] decides.
@@ -26,7 +26,7 @@ var (
 	noSecrets = regexp.MustCompile(`(?i)(?:file|names?|namespace|path|dir|ref|type|lifetime|seconds|ttl)$`)
 )
 
-// secretName reports whether the value of a key, a flag or a variable of this name is a secret.
+// secretName reports whether the value of a key, flag or variable with this name is a secret.
 func secretName(name string) bool {
 	if noSecrets.MatchString(name) {
 		return false
@@ -47,9 +47,10 @@ const (
 	quote = `(?:\\*["']|&#3[49];|&quot;)`
 )
 
-// secretTexts match secrets inside a text that has a word; what their groups match stays.
+// secretTexts match secrets in a text that contains the word. The parts that their groups match are
+// kept.
 var secretTexts = []struct {
-	word string // in small letters
+	word string // in lower case
 	*regexp.Regexp
 }{
 	// The lines of a key may have the times of a log before them. The end of a text may lack a key's
@@ -64,8 +65,9 @@ var secretTexts = []struct {
 // authority matches what follows the first "://" of one or more URLs up to their last "@".
 var authority = regexp.MustCompile(`://[^\s"<>]*@`)
 
-// withoutUsers returns the match of [authority] without users and passwords, and their number. An
-// "@" of a path stays, such as that before the checksum of an image.
+// withoutUsers returns the match of [authority] without users and passwords, and the number of
+// those that were removed. An "@" in a path is kept, for example the "@" before the checksum of an
+// image.
 func withoutUsers(found string) (clean string, removed int) {
 	var out strings.Builder
 	parts := strings.Split(found, "://")

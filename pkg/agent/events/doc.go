@@ -1,8 +1,8 @@
 // Package events reports an agent's notices as core/v1 Events of the node,
 // which "kubectl describe node" shows.
 //
-// [Recorder.Notify] never blocks: notices wait in a queue. If the API server does
-// not answer for long, some are lost. The log has all of them.
+// [Recorder.Notify] never blocks, because notices wait in a queue. If the API server does not
+// answer for a long time, some notices are lost. The log has all notices.
 //
 // To send the notices of an agent:
 //

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// eventTime bounds the tries to send one Event.
+// eventTime is the time limit for all tries to send one Event.
 const eventTime = time.Minute
 
 // maxMessage is the API's limit for an Event's message, in bytes.
@@ -25,13 +25,13 @@ type Recorder struct {
 	queue  chan component.Notice
 }
 
-// New returns a recorder, which sends nothing until [Recorder.Run] runs.
+// New returns a recorder. It sends nothing until [Recorder.Run] runs.
 func New(client *kube.Client, node string, log *slog.Logger) *Recorder {
 	return &Recorder{client: client, node: node, log: log, queue: make(chan component.Notice, 100)}
 }
 
-// Notify queues a notice, for agent.Options.Notify and the like. It does not block: if the
-// server is away for long some notices are lost; the log has them.
+// Notify puts a notice into the queue. It can be used as agent.Options.Notify. It does not block.
+// If the server cannot be reached for a long time, some notices are lost, but the log has them.
 func (r *Recorder) Notify(n component.Notice) {
 	select {
 	case r.queue <- n:
@@ -60,9 +60,8 @@ func (r *Recorder) send(ctx context.Context, n component.Notice) {
 	}
 }
 
-// event returns the Event in the form of the kubelet's about its node: in the
-// namespace default, and with the node's name as UID, by which kubectl finds
-// it.
+// event returns an Event in the form that the kubelet uses for Events about its node. The Event is
+// in the namespace default and has the node's name as UID, because kubectl looks for such Events.
 func (r *Recorder) event(n component.Notice, at time.Time) map[string]any {
 	kind := "Normal"
 	if n.Warning {

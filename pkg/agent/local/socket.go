@@ -16,21 +16,22 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// probeTime bounds the answer to a probe.
+// probeTime is the time limit for the answer to a probe.
 const probeTime = 8 * time.Second
 
-// SocketIn returns the path of an agent's socket in a state directory.
+// SocketIn returns the path of the agent's socket in a state directory.
 func SocketIn(stateDir string) string { return filepath.Join(stateDir, "agent.sock") }
 
-// ProbeReady asks the agent at the socket whether it is ready. The error is why it is
-// not.
+// ProbeReady asks the agent at the socket whether it is ready. If the agent is not ready, the error
+// has the reason.
 func ProbeReady(ctx context.Context, socket string) error { return askSocket(ctx, socket, "/readyz") }
 
-// ProbeLive asks the agent at the socket whether it is still working. The error is
-// why it is not.
+// ProbeLive asks the agent at the socket whether it is still working. If the agent is not working,
+// the error has the reason.
 func ProbeLive(ctx context.Context, socket string) error { return askSocket(ctx, socket, "/healthz") }
 
-// Get asks the agent at the socket for a path. The caller closes the answer's body.
+// Get sends a GET request for path to the agent at the socket. The caller must close the body of
+// the answer.
 func Get(ctx context.Context, socket, path string) (*http.Response, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
@@ -42,14 +43,15 @@ func Get(ctx context.Context, socket, path string) (*http.Response, error) {
 	return client.Do(request)
 }
 
-// askSocket returns the agent's answer as an error, nil if it is OK.
+// askSocket asks the agent for path. It returns nil if the answer has the status 200, and otherwise
+// the answer as an error.
 func askSocket(ctx context.Context, socket, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	answer, err := Get(ctx, socket, path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return failure.From(err, failure.NotAvailable, "no rail-agent answers at %s", socket).
-			Cure("start it, or name its socket with --socket or its state directory with --state-dir")
+			Cure("start rail-agent, or name its socket with --socket or its state directory with --state-dir")
 	}
 	if err != nil {
 		return err
@@ -62,9 +64,10 @@ func askSocket(ctx context.Context, socket, path string) error {
 	return err
 }
 
-// FactsTime limits how long the agent collects facts for a client. If some sources hang, the agent
-// then answers with the facts that it has, so a client must wait longer than FactsTime. The facts
-// usually take little more than a second, and more than six on a node whose cores are busy.
+// FactsTime is the longest time that the agent collects facts for a client. If some sources hang,
+// the agent answers after this time with the facts that it has. So a client must wait longer than
+// FactsTime. Usually the agent needs little more than a second. If the cores of the node are busy,
+// it can need more than six seconds.
 const FactsTime = 15 * time.Second
 
 // CopyFacts asks the agent at the socket for the facts of the node, a document of package doctor,

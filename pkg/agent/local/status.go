@@ -6,21 +6,21 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// Status is the answer to GET /status. Each component of the agent adds its fields, which are
-// empty if it does not run.
+// Status is the answer to GET /status. Each component of the agent adds its own fields. If a
+// component does not run, its fields are empty.
 type Status struct {
 	Version     string     `json:"version"`
 	Node        string     `json:"node"`
 	Since       time.Time  `json:"since"`
 	StateDirs   []StateDir `json:"stateDirs"`
 	Binaries    []Binary   `json:"binaries"`
-	Journal     int        `json:"journal"` // addresses to be freed
+	Journal     int        `json:"journal"` // the number of addresses that wait to be freed
 	JournalErr  string     `json:"journalError,omitempty"`
-	MemoryBytes int64      `json:"memoryBytes"` // resident
-	// NRI: the NRI plugin is connected to the runtime.
+	MemoryBytes int64      `json:"memoryBytes"` // resident memory
+	// NRI is true if the NRI plugin is connected to the container runtime.
 	NRI bool `json:"nri"`
-	// Kubeconfig is that of the plugin whereabouts; nil if the agent does not maintain it, or
-	// has not checked it yet.
+	// Kubeconfig describes the kubeconfig of the plugin whereabouts. It is nil if the agent does
+	// not maintain the kubeconfig, or has not checked it yet.
 	Kubeconfig *Kubeconfig `json:"kubeconfig,omitempty"`
 }
 
@@ -45,15 +45,15 @@ type Ending struct {
 // Binary is an installed plugin.
 type Binary struct {
 	Path  string `json:"path"`
-	State string `json:"state,omitempty"` // the problem, "" if it is ours
+	State string `json:"state,omitempty"` // the problem, "" if it is rail-cni's plugin
 }
 
 // Kubeconfig is the agent's knowledge about the kubeconfig with which the plugin whereabouts reaches the API
 // server.
 type Kubeconfig struct {
 	Path     string `json:"path"`
-	Owned    bool   `json:"ours"`              // rail-agent wrote it, and renews its token
-	Accepted bool   `json:"accepted"`          // by the server's last answer
-	Refused  string `json:"refused,omitempty"` // why no plugin reaches the server by it
-	Unasked  string `json:"unasked,omitempty"` // why nobody knows
+	Owned    bool   `json:"ours"`              // true if rail-agent wrote the file and renews its token
+	Accepted bool   `json:"accepted"`          // true if the server accepted it when it was last asked
+	Refused  string `json:"refused,omitempty"` // the reason why the server does not accept it
+	Unasked  string `json:"unasked,omitempty"` // the reason why it is not known whether the server accepts it
 }

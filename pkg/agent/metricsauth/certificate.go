@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// certificateChecks is the time between reads of the directory.
+// certificateChecks is the time between two reads of the directory.
 const certificateChecks = time.Minute
 
 // Certificate is the server certificate of the metrics.
@@ -25,8 +25,8 @@ type Certificate struct {
 	loaded time.Time
 }
 
-// NewCertificate returns the certificate that dir has as tls.crt and tls.key. If dir
-// is "", it makes a self-signed certificate for the node.
+// NewCertificate returns the certificate in the files tls.crt and tls.key of dir. If dir is "", it
+// makes a self-signed certificate for the node.
 func NewCertificate(dir, node string) (*Certificate, error) {
 	c := &Certificate{dir: dir, node: node}
 	_, err := c.get(nil)
@@ -38,8 +38,8 @@ func (c *Certificate) TLS() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}
 }
 
-// get returns the certificate. It reads the directory again now and then. While the
-// files cannot be read, it returns the former certificate.
+// get returns the certificate. From time to time it reads the directory again. If the files cannot
+// be read, it returns the former certificate.
 func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,8 +63,8 @@ func (c *Certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return c.have, nil
 }
 
-// selfSigned makes a certificate that clients cannot verify: it protects tokens from
-// listeners, not from a man in the middle.
+// selfSigned makes a certificate that clients cannot verify. It protects tokens from people who
+// only listen, but not from a man in the middle.
 func selfSigned(node string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

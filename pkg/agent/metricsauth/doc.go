@@ -1,13 +1,12 @@
-// Package metricsauth decides who may read an agent's metrics: [Guard] accepts
-// requests whose bearer token the cluster accepts, and [Certificate] is the
-// certificate of the server.
+// Package metricsauth decides who may read an agent's metrics. [Guard] accepts a request if the
+// cluster accepts its bearer token. [Certificate] is the certificate of the server.
 //
-// A token is reviewed once and then remembered for a while by its digest, whether
-// it was accepted or not. Reviews are few at a time, and fewer yet for one sender,
-// so that false tokens neither load the API server nor keep right ones out. A
-// certificate that was read once is used until the next one can be read.
+// A token is reviewed once. Then its result is remembered for a while by the token's digest,
+// whether the token was accepted or refused. Only a few reviews run at the same time, and even
+// fewer for one sender. So false tokens do not load the API server, and do not delay right tokens.
+// A certificate that was read is used until a newer certificate can be read.
 //
-// A server for Prometheus:
+// This is a server for Prometheus:
 //
 //	certificate, err := metricsauth.NewCertificate("", node)
 //	if err != nil {

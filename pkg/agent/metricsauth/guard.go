@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	guardTime    = 10 * time.Second // limit for one token: the wait, the TokenReview and the SubjectAccessReview
-	guardMemory  = 2 * time.Minute  // how long an accepted token is not reviewed again; the kubelet has the same
+	guardTime    = 10 * time.Second // time limit for one token, including the wait, the TokenReview and the SubjectAccessReview
+	guardMemory  = 2 * time.Minute  // how long an accepted token is not reviewed again; the kubelet uses the same time
 	falseMemory  = 10 * time.Second // how long a refused token is not reviewed again; short, because it may become valid
-	maxTokens    = 100              // remembered tokens, accepted and refused ones each
-	maxReviews   = 4                // reviews at the same time, so that false tokens do not load the API server
-	reviewsOfOne = 2                // requests of one sender that wait or are in review, so that it does not block others; two scrapers may share an address
-	maxSenders   = 100              // senders whose requests wait or are in review
+	maxTokens    = 100              // the maximum number of remembered accepted tokens, and of remembered refused tokens
+	maxReviews   = 4                // the maximum number of reviews at the same time, so that false tokens do not load the API server
+	reviewsOfOne = 2                // the maximum number of requests of one sender that wait or are in review, so that it does not block others; it is 2 because two scrapers may share an address
+	maxSenders   = 100              // the maximum number of senders whose requests wait or are in review
 )
 
-// Guard accepts requests whose bearer token the cluster knows and permits to get
-// the path, /metrics for example.
+// Guard accepts a request if the cluster knows its bearer token and allows the token's account to
+// get the path, for example /metrics.
 type Guard struct {
 	client  *kube.Client
 	log     *slog.Logger
@@ -35,7 +35,7 @@ type Guard struct {
 	mu      sync.Mutex
 	known   verdicts             // 200
 	refused verdicts             // 401 and 403
-	senders map[netip.Prefix]int // requests that wait or are in review, by sender
+	senders map[netip.Prefix]int // the number of requests that wait or are in review, by sender
 }
 
 // NewGuard returns a guard that asks the cluster of client.
@@ -57,7 +57,7 @@ func (g *Guard) Before(next http.Handler) http.Handler {
 	})
 }
 
-// check returns the status for a request, StatusOK if the guard accepts it.
+// check returns the HTTP status for a request. It is StatusOK if the guard accepts the request.
 func (g *Guard) check(r *http.Request) int {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok || token == "" {
@@ -75,14 +75,14 @@ func (g *Guard) check(r *http.Request) int {
 	ctx, cancel := context.WithTimeout(r.Context(), g.time)
 	defer cancel()
 	select {
-	case g.reviews <- struct{}{}: // waiters get their turn in the order of their arrival
+	case g.reviews <- struct{}{}: // waiting requests get their turn in the order of their arrival
 		defer func() { <-g.reviews }()
 	case <-ctx.Done():
 		return http.StatusServiceUnavailable
 	}
 	code, err := g.review(ctx, token, r.URL.Path)
 	if err != nil {
-		if r.Context().Err() == nil { // else the sender hung up, which it can do as often as it likes
+		if r.Context().Err() == nil { // do not log that the sender has hung up, because it can do so as often as it likes
 			g.log.Warn("cannot review the token of a metrics scrape", "err", err)
 		}
 		return http.StatusServiceUnavailable
@@ -91,7 +91,7 @@ func (g *Guard) check(r *http.Request) int {
 	return code
 }
 
-// review asks the cluster about a token, and returns the status for the request.
+// review asks the cluster about a token. It returns the HTTP status for the request.
 func (g *Guard) review(ctx context.Context, token, path string) (int, error) {
 	user, known, err := g.client.WhoIs(ctx, token)
 	if err != nil || !known {
@@ -104,8 +104,8 @@ func (g *Guard) review(ctx context.Context, token, path string) (int, error) {
 	return http.StatusOK, nil
 }
 
-// senderOf returns the sender of a request: its IPv4 address or, because one host can
-// use all addresses of an IPv6 network, its /64.
+// senderOf returns the sender of a request. This is its IPv4 address. For IPv6 it is the /64
+// network of the address, because one host can use all addresses of such a network.
 func senderOf(r *http.Request) netip.Prefix {
 	const network = 64
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -138,7 +138,8 @@ func (g *Guard) leave(from netip.Prefix) {
 	}
 }
 
-// remembers returns the status of a token that was reviewed recently, or 0.
+// remembers returns the status of a token that was reviewed recently. It returns 0 if the token was
+// not.
 func (g *Guard) remembers(sum [sha256.Size]byte) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,8 +159,8 @@ func (g *Guard) remember(sum [sha256.Size]byte, code int) {
 	}
 }
 
-// verdicts holds the status of each token by its digest. Refused tokens have a map of
-// their own, so that they do not evict accepted ones.
+// verdicts has the status of each token, by the token's digest. Refused tokens have a separate map,
+// so that they do not displace accepted tokens.
 type verdicts map[[sha256.Size]byte]verdict
 
 type verdict struct {
@@ -167,7 +168,7 @@ type verdict struct {
 	until time.Time
 }
 
-// status returns the status of a token, or 0 if there is none or it has expired.
+// status returns the status of a token. It returns 0 if there is no status, or if it has expired.
 func (v verdicts) status(sum [sha256.Size]byte) int {
 	if is := v[sum]; time.Now().Before(is.until) {
 		return is.code

@@ -1,3 +1,3 @@
-// Package remote finds the pods of rail-agent in a cluster, and asks them for the facts of
-// their nodes through the API server, for commands that run anywhere.
+// Package remote finds the pods of rail-agent in a cluster. It asks them, through the API server,
+// for the facts of their nodes. So commands that use it can run on any machine.
 package remote

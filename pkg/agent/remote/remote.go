@@ -17,12 +17,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// The bounds of an answer.
+// These are the limits of an answer.
 const (
-	// With the start of the program that asks the agent, which takes the kubelet and the runtime
-	// seconds on a node whose cores are busy.
+	// This includes the time to start the program that asks the agent. On a node whose cores are
+	// busy, the kubelet and the runtime need seconds for that.
 	answerTime = local.FactsTime + 10*time.Second
-	maxAnswer  = 16 << 20 // bytes
+	maxAnswer  = 16 << 20 // in bytes
 )
 
 // labels select the agents' pods in the chart and in the manifests.
@@ -33,10 +33,10 @@ type Pod struct {
 	Namespace, Name string
 	Node            string // "" before the scheduler has chosen one
 	Image           string
-	Problem         string // why it cannot be asked: "its pod kube-system/rail-agent-x is Pending"
+	Problem         string // the reason why the pod cannot be asked, for example "its pod kube-system/rail-agent-x is Pending"
 
 	container string
-	stateDir  []string // the flag of the agent
+	stateDir  []string // the agent's flag --state-dir
 }
 
 type podObject struct {
@@ -56,7 +56,7 @@ type podObject struct {
 	} `json:"status"`
 }
 
-// pod returns what is needed of the object.
+// pod returns the pod that the object describes.
 func (o *podObject) pod() Pod {
 	p := Pod{Namespace: o.Metadata.Namespace, Name: o.Metadata.Name, Node: o.Spec.NodeName}
 	if o.Status.Phase != "Running" || len(o.Spec.Containers) == 0 {
@@ -80,9 +80,10 @@ func (o *podObject) pod() Pod {
 	return p
 }
 
-// Pods returns the agents' pods of a namespace, one for each node, in the order of the nodes'
-// names, and those without a node. None is an error. Do not ask pods of other namespaces: a
-// user who may create pods there could invent facts of any node.
+// Pods returns the agents' pods in a namespace. It returns one pod for each node, sorted by the
+// names of the nodes, and also the pods that have no node yet. If there are no pods, it returns an
+// error. Pods in other namespaces must not be asked, because a user who may create pods there could
+// invent facts about any node.
 func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, error) {
 	found := map[string]Pod{}
 	_, err := client.List(ctx, kube.Resource{Version: "v1", Plural: "pods", Namespace: namespace}, kube.ListOptions{LabelSelector: labels}, func(item []byte) error {
@@ -92,7 +93,7 @@ func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, er
 		}
 		p := o.pod()
 		key := cmp.Or(p.Node, "pod "+p.Name)
-		// While the DaemonSet replaces a pod the node has two.
+		// While the DaemonSet replaces a pod, the node has two pods.
 		if had, ok := found[key]; !ok || had.Problem != "" {
 			found[key] = p
 		}
@@ -103,22 +104,22 @@ func Pods(ctx context.Context, client *kube.Client, namespace string) ([]Pod, er
 	}
 	if len(found) == 0 {
 		return nil, failure.New(failure.NotAvailable, "no pods with the labels %s in the namespace %s", labels, namespace).
-			Cure("install rail-agent, or name its namespace with --agent-namespace; if it is installed, railctl ready says why no pod runs")
+			Cure("install rail-agent, or name its namespace with --agent-namespace; if rail-agent is installed, run railctl ready to see why no pod runs")
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b Pod) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Name, b.Name)) }), nil
 }
 
-// Facts returns what "rail-agent facts" prints in the pod: a JSON document of package doctor, at
-// most 16 MiB. It needs the right to create pods/exec, and takes at most 25 s.
+// Facts returns the output of "rail-agent facts" in the pod. This is a JSON document of package
+// doctor with at most 16 MiB. Facts needs the right to create pods/exec, and takes at most 25 s.
 func (p *Pod) Facts(ctx context.Context, client *kube.Client) ([]byte, error) {
 	text := &bounded{}
 	err := p.exec(ctx, client, append([]string{"/rail-agent", "facts"}, p.stateDir...), text, nil)
 	return text.Bytes(), err
 }
 
-// Railctl runs "railctl" with the arguments in the pod, whose image also has railctl, and writes its output to out and
-// errOut. The error for an exit code other than 0 wraps a [kube.ExitError]. It needs the right to create pods/exec, and
-// takes at most 25 s.
+// Railctl runs "railctl" with these arguments in the pod, whose image also contains railctl. It writes the output to
+// out and errOut. If the exit code is not 0, the error wraps a [kube.ExitError]. Railctl needs the right to create
+// pods/exec, and takes at most 25 s.
 func (p *Pod) Railctl(ctx context.Context, client *kube.Client, args []string, out, errOut io.Writer) error {
 	return p.exec(ctx, client, slices.Concat([]string{"/railctl"}, p.stateDir, args), out, errOut)
 }
@@ -133,12 +134,12 @@ func (p *Pod) exec(ctx context.Context, client *kube.Client, command []string, o
 	return client.ExecTo(ctx, p.Namespace, p.Name, p.container, command, out, errOut)
 }
 
-// bounded is a buffer that takes maxAnswer bytes.
+// bounded is a buffer that takes at most maxAnswer bytes.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
 	if b.Len()+len(p) > maxAnswer {
-		return 0, fmt.Errorf("its answer has more than %d bytes", maxAnswer)
+		return 0, fmt.Errorf("the answer has more than %d bytes", maxAnswer)
 	}
 	return b.Buffer.Write(p)
 }

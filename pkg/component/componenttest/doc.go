@@ -1,4 +1,4 @@
-// Package componenttest has what tests of components need.
+// Package componenttest has helpers for tests of components.
 //
 //	lines := componenttest.Collect(k.collect)
 package componenttest

@@ -7,11 +7,11 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 )
 
-// Metrics takes metrics as lines of text: name{label="value",…} value. A histogram has its count
-// as value.
+// Metrics collects metrics as lines of text: name{label="value",…} value. The value of a histogram
+// is its count.
 type Metrics []string
 
-// Collect returns what a component sends.
+// Collect calls collect and returns the metrics that it sends.
 func Collect(collect func(out component.Metrics)) Metrics {
 	var m Metrics
 	collect(&m)
@@ -31,15 +31,15 @@ func (m *Metrics) add(name string, value any, labels []string) {
 	*m = append(*m, fmt.Sprint(name, " ", value))
 }
 
-// Gauge takes a gauge.
+// Gauge adds a gauge.
 func (m *Metrics) Gauge(name, _ string, value float64, labels ...string) { m.add(name, value, labels) }
 
-// Counter takes a counter.
+// Counter adds a counter.
 func (m *Metrics) Counter(name, _ string, value float64, labels ...string) {
 	m.add(name, value, labels)
 }
 
-// Histogram takes a histogram.
+// Histogram adds a histogram.
 func (m *Metrics) Histogram(name, _ string, h *component.Histogram, labels ...string) {
 	count, _, _ := h.Read()
 	m.add(name, count, labels)

@@ -16,8 +16,8 @@ const (
 	admission   = "admissionregistration.k8s.io"
 )
 
-// made are the kinds of the manifests' objects, the agents first. Not each server knows
-// all of them.
+// made are the kinds of the objects in the manifests, with the agents first. A server may not know
+// all of these kinds.
 var made = []kube.Resource{
 	{Group: "apps", Version: "v1", Plural: "daemonsets"},
 	{Group: "apps", Version: "v1", Plural: "deployments"},
@@ -33,7 +33,7 @@ var made = []kube.Resource{
 	{Group: flowControl, Version: "v1", Plural: "prioritylevelconfigurations"},
 }
 
-// delete deletes the objects of the manifests.
+// delete deletes the objects that the manifests have created.
 func (u *Uninstaller) delete(ctx context.Context) error {
 	deleted := 0
 	for _, r := range made {
@@ -45,7 +45,7 @@ func (u *Uninstaller) delete(ctx context.Context) error {
 	}
 	u.Report(fmt.Sprintf("deleted %d objects", deleted))
 	if !u.Definitions {
-		u.Report("the CustomResourceDefinitions and the pools stay")
+		u.Report("the CustomResourceDefinitions and the address pools were not deleted")
 		return nil
 	}
 	for _, name := range definitionsOfPools {
@@ -54,12 +54,12 @@ func (u *Uninstaller) delete(ctx context.Context) error {
 			return err
 		}
 	}
-	u.Report("deleted whereabouts' CustomResourceDefinitions and all pools")
+	u.Report("deleted whereabouts' CustomResourceDefinitions and all address pools")
 	return nil
 }
 
-// deleteOwned deletes all objects of a kind that have our label, and returns how many
-// there were.
+// deleteOwned deletes all objects of a kind that have rail-cni's label. It returns the number of
+// deleted objects.
 func (u *Uninstaller) deleteOwned(ctx context.Context, r kube.Resource) (int, error) {
 	var found []kube.Meta
 	_, err := u.Client.List(ctx, r, kube.ListOptions{LabelSelector: ourLabel, MetadataOnly: true}, func(item []byte) error {

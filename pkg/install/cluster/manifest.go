@@ -13,12 +13,12 @@ import (
 // definitionsOfPools are the files of whereabouts' CustomResourceDefinitions.
 var definitionsOfPools = []string{"ippools", "nodeslicepools", "overlappingrangeipreservations"}
 
-// Manifest has the settings in which the installed objects differ from
+// Manifest has the settings that may differ between the installed objects and
 // deployments/kustomize/base.
 type Manifest struct {
-	Image       string // of the containers, with its tag; that of the base if it is ""
-	Prefix      string // of the installed plugins' names
-	Definitions bool   // add whereabouts' CustomResourceDefinitions
+	Image       string // the image of the containers, with its tag; "" for the image in the base
+	Prefix      string // the prefix of the names of the installed plugins
+	Definitions bool   // whether to add whereabouts' CustomResourceDefinitions
 }
 
 var (
@@ -29,10 +29,10 @@ var (
 // Objects returns the objects' YAML, in the order in which they must be created.
 func (m Manifest) Objects() ([]string, error) {
 	if blanks.MatchString(m.Image) {
-		return nil, fmt.Errorf("--image %q: an image's name has no blanks", m.Image)
+		return nil, fmt.Errorf("--image is %q; the name of an image must not contain blanks", m.Image)
 	}
 	if !programName.MatchString(m.Prefix) {
-		return nil, fmt.Errorf("--prefix %q cannot begin the name of a program", m.Prefix)
+		return nil, fmt.Errorf("--prefix is %q, which cannot be the beginning of a program's name", m.Prefix)
 	}
 	var all []string
 	if m.Definitions {
@@ -47,11 +47,11 @@ func (m Manifest) Objects() ([]string, error) {
 	for _, text := range base.Objects() {
 		all = append(all, string(text))
 	}
-	return all, errors.Join(set(all, "image: ", m.Image, 2), set(all, "- --prefix=", m.Prefix, 1)) // the DaemonSet and the Deployment have an image
+	return all, errors.Join(set(all, "image: ", m.Image, 2), set(all, "- --prefix=", m.Prefix, 1)) // two lines: the DaemonSet and the Deployment have an image
 }
 
-// set replaces the rest of each line that begins with at. It does nothing for
-// an empty value.
+// set replaces the rest of each line that begins with at by value. lines is the number of such
+// lines. If value is empty, set does nothing.
 func set(objects []string, at, value string, lines int) error {
 	if value == "" {
 		return nil

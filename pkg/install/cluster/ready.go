@@ -15,17 +15,18 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
-// Checker checks that rail-cni works on all nodes that it is meant for. It needs the rights to
-// get the DaemonSets and the Deployment, and to list pods of their namespace and the pools.
+// Checker checks that rail-cni works on all nodes on which it is meant to run. It needs the rights
+// to get the DaemonSets and the Deployment, to list the pods of their namespace, and to list the
+// address pools.
 type Checker struct {
 	Client     *kube.Client
-	Namespace  string        // of the DaemonSets and of the reconciler
-	Agents     []string      // names of the DaemonSets; if empty all of the namespace
+	Namespace  string        // the namespace of the DaemonSets and of the reconciler
+	Agents     []string      // names of the DaemonSets; if empty, all DaemonSets of agents in the namespace
 	Reconciler string        // name of the reconciler's Deployment, "" for none
 	Pools      string        // namespace of the address pools
-	Timeout    time.Duration // limit for the wait
+	Timeout    time.Duration // how long to wait
 
-	Report func(line string) // reports what is checked
+	Report func(line string) // called with each line about the progress
 }
 
 // Run waits until all checks succeed. Its error has the reasons of the last try.
@@ -41,7 +42,7 @@ func (c *Checker) Run(ctx context.Context) error {
 			}
 			return nil
 		}
-		if ctx.Err() == nil || last == nil { // the end of ctx is no reason
+		if ctx.Err() == nil || last == nil { // an error that comes from the end of ctx is not a useful reason
 			last = err
 		}
 		if wait.For(ctx, pollPause) != nil {
@@ -50,7 +51,7 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// try checks once. It returns a line for each check that succeeded.
+// try runs all checks once. It returns a line for each check that succeeded.
 func (c *Checker) try(ctx context.Context) ([]string, error) {
 	u := Uninstaller{Client: c.Client, Namespace: c.Namespace, Agents: c.Agents}
 	var lines []string
@@ -94,7 +95,7 @@ func (c *Checker) try(ctx context.Context) ([]string, error) {
 	return lines, errors.Join(errs...)
 }
 
-// reconciler checks the Deployment.
+// reconciler checks that the Deployment of the reconciler is ready.
 func (c *Checker) reconciler(ctx context.Context) (string, error) {
 	if c.Reconciler == "" {
 		return "", nil
@@ -122,7 +123,7 @@ func (c *Checker) reconciler(ctx context.Context) (string, error) {
 	return line, nil
 }
 
-// pools checks that the API server has pools.
+// pools checks that the API server can list address pools.
 func (c *Checker) pools(ctx context.Context) (string, error) {
 	count := 0
 	_, err := c.Client.List(ctx, api.Pools(c.Pools), kube.ListOptions{}, func([]byte) error {

@@ -13,9 +13,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Names and values in deployments/kustomize/base.
+// These are names and values from deployments/kustomize/base.
 const (
-	agentName     = "rail-agent" // of the container, and of the DaemonSet unless the nodes are in pools
+	agentName     = "rail-agent" // the name of the container, and of the DaemonSet except if the nodes are in pools
 	ourLabel      = "app.kubernetes.io/name=rail-cni"
 	agentLabel    = ourLabel + ",app.kubernetes.io/component=agent"
 	uninstallFlag = "--uninstall"
@@ -23,22 +23,23 @@ const (
 )
 
 const (
-	pollPause  = time.Second // between checks of the nodes
-	deleteTime = time.Minute // limit for the deletion of the objects
+	pollPause  = time.Second // the time between two checks of the nodes
+	deleteTime = time.Minute // the time limit for deleting the objects
 )
 
-// Uninstaller uninstalls rail-cni from all nodes of a cluster, then from the cluster.
+// Uninstaller uninstalls rail-cni first from all nodes of a cluster, and then from the cluster
+// itself.
 type Uninstaller struct {
 	Client    *kube.Client
-	Namespace string        // of the DaemonSets
-	Agents    []string      // names of the DaemonSets; if empty all of the namespace, or with NodesOnly rail-agent
-	Timeout   time.Duration // limit for the wait for the nodes
+	Namespace string        // the namespace of the DaemonSets
+	Agents    []string      // names of the DaemonSets; if empty, all of the namespace, or with NodesOnly only rail-agent
+	Timeout   time.Duration // how long to wait for the nodes
 
 	Force       bool // do not wait for pods that need the plugins
-	NodesOnly   bool // leave the objects
-	Definitions bool // delete whereabouts' CustomResourceDefinitions too
+	NodesOnly   bool // do not delete the objects
+	Definitions bool // also delete whereabouts' CustomResourceDefinitions
 
-	Report func(line string) // reports the steps, and the reasons of a wait
+	Report func(line string) // called with each line about a step, or about the reason why it waits
 }
 
 type container struct {
@@ -46,7 +47,7 @@ type container struct {
 	Args []string
 }
 
-// daemonSet is the part of a DaemonSet that matters here.
+// daemonSet has the fields of a DaemonSet that are needed here.
 type daemonSet struct {
 	Metadata struct {
 		Name        string
@@ -67,7 +68,7 @@ type daemonSet struct {
 	}
 }
 
-// done reports whether every node's agent has been told to uninstall, and is done.
+// done reports whether the agents of all nodes have been told to uninstall and are done.
 func (d *daemonSet) done() bool {
 	s := d.Status
 	return s.ObservedGeneration >= d.Metadata.Generation && s.UpdatedNumberScheduled == s.DesiredNumberScheduled && s.NumberReady == s.DesiredNumberScheduled
@@ -77,7 +78,7 @@ func (u *Uninstaller) daemonSets() kube.Resource {
 	return kube.Resource{Group: "apps", Version: "v1", Plural: "daemonsets", Namespace: u.Namespace}
 }
 
-// find returns the agents' DaemonSets that exist.
+// find returns the existing DaemonSets of the agents.
 func (u *Uninstaller) find(ctx context.Context) ([]*daemonSet, error) {
 	var found []*daemonSet
 	take := func(text []byte) error {
@@ -93,7 +94,7 @@ func (u *Uninstaller) find(ctx context.Context) ([]*daemonSet, error) {
 		_, err := u.Client.List(ctx, u.daemonSets(), kube.ListOptions{LabelSelector: ourLabel}, take)
 		return found, err
 	}
-	for _, name := range names { // helm's hook may get these, and list none
+	for _, name := range names { // helm's hook has the right to get these DaemonSets, but not to list DaemonSets
 		text, err := u.Client.Get(ctx, u.daemonSets(), name)
 		if kube.IsNotFound(err) {
 			continue
@@ -108,7 +109,7 @@ func (u *Uninstaller) find(ctx context.Context) ([]*daemonSet, error) {
 	return found, nil
 }
 
-// Run uninstalls. It may be interrupted and run again.
+// Run uninstalls rail-cni. It may be interrupted and run again.
 func (u *Uninstaller) Run(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, u.Timeout)
 	defer cancel()
@@ -120,11 +121,11 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 		if err := u.elsewhere(bounded); err != nil {
 			return err
 		}
-		u.Report(fmt.Sprintf("no DaemonSet %s in the namespace %s, nodes not changed", agentName, u.Namespace))
+		u.Report(fmt.Sprintf("there is no DaemonSet %s in the namespace %s, so no node was changed", agentName, u.Namespace))
 	}
 	for _, d := range agents {
 		if release := d.Metadata.Annotations["meta.helm.sh/release-name"]; release != "" && !u.NodesOnly {
-			return fmt.Errorf("helm has installed it: helm uninstall %s --namespace %s", release, d.Metadata.Annotations["meta.helm.sh/release-namespace"])
+			return fmt.Errorf("helm has installed rail-cni; uninstall it with helm uninstall %s --namespace %s", release, d.Metadata.Annotations["meta.helm.sh/release-namespace"])
 		}
 	}
 	for _, d := range agents {
@@ -145,10 +146,10 @@ func (u *Uninstaller) Run(ctx context.Context) error {
 	return u.delete(ctx)
 }
 
-// elsewhere returns an error if the agents are in another namespace: without
-// them their nodes would keep the plugins for good.
+// elsewhere returns an error if agents are in another namespace. If Run went on and deleted the
+// cluster's objects, the nodes of these agents would keep the plugins forever.
 func (u *Uninstaller) elsewhere(ctx context.Context) error {
-	if u.NodesOnly { // nothing is deleted, and helm's hook may not read other namespaces
+	if u.NodesOnly { // no objects are deleted, and helm's hook has no right to read other namespaces
 		return nil
 	}
 	all := u.daemonSets()
@@ -157,15 +158,15 @@ func (u *Uninstaller) elsewhere(ctx context.Context) error {
 	_, err := u.Client.List(ctx, all, kube.ListOptions{LabelSelector: ourLabel, MetadataOnly: true}, func(item []byte) error {
 		var o struct{ Metadata kube.Meta }
 		err := json.Unmarshal(item, &o)
-		found = fmt.Errorf("the DaemonSet %s is not in the namespace %s, but in %s: add --namespace %s",
+		found = fmt.Errorf("the DaemonSet %s is not in the namespace %s, but in %s; name its namespace with --namespace %s",
 			o.Metadata.Name, u.Namespace, o.Metadata.Namespace, o.Metadata.Namespace)
 		return err
 	})
 	return errors.Join(found, err)
 }
 
-// startUninstall makes the DaemonSet's agents uninstall, on all nodes at the same time: a node
-// that waits for its pods must not delay the others.
+// startUninstall makes the agents of the DaemonSet uninstall. All nodes begin at the same time, so
+// that a node that waits for its pods does not delay other nodes.
 func (u *Uninstaller) startUninstall(ctx context.Context, d *daemonSet) error {
 	i := slices.IndexFunc(d.Spec.Template.Spec.Containers, func(c container) bool { return c.Name == agentName })
 	if i < 0 {
@@ -189,8 +190,8 @@ func (u *Uninstaller) startUninstall(ctx context.Context, d *daemonSet) error {
 	return err
 }
 
-// wait waits until all nodes are done. It reports the remaining nodes, and the
-// reasons, whenever they change.
+// wait waits until all nodes are done. Whenever the remaining nodes or their reasons change, it
+// reports them.
 func (u *Uninstaller) wait(ctx context.Context) error {
 	said, left, nodes := "", 1, 1
 	for ctx.Err() == nil {
@@ -219,6 +220,6 @@ func (u *Uninstaller) wait(ctx context.Context) error {
 		}
 		_ = wait.For(ctx, pollPause) // the loop checks ctx
 	}
-	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods, or see what they wait for with \"kubectl describe node\", and run it again",
+	return fmt.Errorf("%d of %d nodes are not done after %v; end the pods that hold NICs, and run the command again (\"kubectl describe node\" shows what a node waits for)",
 		max(1, left), nodes, u.Timeout)
 }

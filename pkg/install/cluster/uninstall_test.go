@@ -250,7 +250,7 @@ func TestUninstall(t *testing.T) {
 
 func testOtherNamespace(c *installed, all int) {
 	c.u.Namespace = "default"
-	c.refuses("is not in the namespace default, but in kube-system: add --namespace kube-system")
+	c.refuses("is not in the namespace default, but in kube-system; name its namespace with --namespace kube-system")
 	c.u.Namespace = "kube-system"
 	if left := c.left(); left != all {
 		c.t.Errorf("%d of %d objects are left", left, all)
@@ -365,7 +365,7 @@ func testForceAndDelete(c *installed, all int) {
 		c.t.Fatal(err)
 	}
 	said := c.lines()
-	if want := []string{"uninstalled on 3 of 3 nodes", fmt.Sprintf("deleted %d objects", all), "the CustomResourceDefinitions and the pools stay"}; len(said) < 3 || !slices.Equal(said[len(said)-3:], want) {
+	if want := []string{"uninstalled on 3 of 3 nodes", fmt.Sprintf("deleted %d objects", all), "the CustomResourceDefinitions and the address pools were not deleted"}; len(said) < 3 || !slices.Equal(said[len(said)-3:], want) {
 		c.t.Errorf("it said %q, not %q", said, want)
 	}
 	if left := c.left(); left != 0 {
@@ -387,8 +387,8 @@ func testAgain(c *installed, _ int) {
 		c.t.Fatal(err)
 	}
 	want := []string{
-		"no DaemonSet rail-agent in the namespace kube-system, nodes not changed",
-		"deleted 0 objects", "deleted whereabouts' CustomResourceDefinitions and all pools",
+		"there is no DaemonSet rail-agent in the namespace kube-system, so no node was changed",
+		"deleted 0 objects", "deleted whereabouts' CustomResourceDefinitions and all address pools",
 	}
 	if said := c.lines(); !slices.Equal(said, want) {
 		c.t.Errorf("it said %q, not %q", said, want)

@@ -10,7 +10,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// waiting returns the last messages of the nodes that are not done, by node name.
+// waiting returns the last message of each node that is not done, sorted by the names of the nodes.
 func (u *Uninstaller) waiting(ctx context.Context) ([]string, error) {
 	agents, err := u.unready(ctx)
 	said, sayErr := u.lastEvents(ctx, agents)
@@ -21,7 +21,8 @@ func (u *Uninstaller) waiting(ctx context.Context) ([]string, error) {
 	return lines, errors.Join(err, sayErr)
 }
 
-// unready returns the nodes whose agent is not done, with the creation of its pod (RFC 3339).
+// unready returns the nodes whose agent is not done. The values are the times when the pods of
+// these agents were created (RFC 3339).
 func (u *Uninstaller) unready(ctx context.Context) (map[string]string, error) {
 	nodes := map[string]string{}
 	pods := kube.Resource{Version: "v1", Plural: "pods", Namespace: u.Namespace}
@@ -44,9 +45,9 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]string, error) {
 	return nodes, err
 }
 
-// lastEvents returns, for each node, the last Event with the reason why it is not
-// done. Older ones than the agent's pod are of an earlier uninstallation; both
-// times are the server's.
+// lastEvents returns, for each node, the message of the last Event that says why the node is not
+// done. Events that are older than the agent's pod belong to an earlier uninstallation and are
+// ignored. Both times come from the server, so they can be compared.
 func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]string) (map[string]string, error) {
 	last, at := map[string]string{}, map[string]string{}
 	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}

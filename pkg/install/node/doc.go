@@ -1,12 +1,12 @@
-// Package node installs rail-cni's plugins on a node, and uninstalls them once
-// no pod needs them. It then restores the earlier files, byte for byte:
-// pkg/install keeps their record.
+// Package node installs rail-cni's plugins on a node. It uninstalls them when no pod needs them any
+// more, and then restores the earlier files, byte for byte. The package pkg/install keeps the
+// record of these files.
 //
-// The end of a pod needs the plugins, so a plugin is removed only if no pod has
-// a NIC or an address of ours and no address waits to be freed. After the
-// removal an uninstallation checks again, and restores the plugins if a pod
-// came at the last moment, even if it was killed in between. The node file is
-// installed before the plugins, which read it.
+// The plugins are needed when a pod ends. So a plugin is removed only if no pod has a NIC or an
+// address from rail-cni, and no address waits to be freed. After the removal, the uninstallation
+// checks this again. If a pod came at the last moment, it restores the plugins. It does so even if
+// it was killed in between and is run again. The node file is installed before the plugins, because
+// the plugins read it.
 //
 // To install, and later to uninstall:
 //

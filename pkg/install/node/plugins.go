@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// maxTries bounds the tries to back up another's half-written plugin.
+	// maxTries is the maximum number of tries to back up a plugin that another installer is still
+	// writing.
 	maxTries = 10
 
 	nodeFileMode = fs.FileMode(0o644)
@@ -28,19 +29,19 @@ const toolName = "railctl"
 
 // Plugins are the plugins of a node, and the node file that they read.
 type Plugins struct {
-	BinDirs  []string // where they are installed
-	Own      string   // directory of our copies
+	BinDirs  []string // the directories in which the plugins are installed
+	Own      string   // the directory from which the plugins are copied
 	Names    []string
-	Prefix   string // of their names where they are installed
-	NodeFile string // text of the node file, "" for none
-	Tool     string // path of our railctl; needed with ToolDir
-	ToolDir  string // where railctl is installed for people unless another's is there, "" for nowhere
+	Prefix   string // the prefix of the names of the installed plugins
+	NodeFile string // the text of the node file, "" for none
+	Tool     string // the path of the railctl to install; needed with ToolDir
+	ToolDir  string // the directory in which railctl is installed for people, "" for none; a railctl that is already there is not replaced
 	Record   *install.Node
 	Log      *slog.Logger
 }
 
-// Put installs the node file, the plugins and railctl. It removes plugins of an earlier
-// version or of another prefix, unless inUse returns users of them.
+// Put installs the node file, the plugins and railctl. If inUse returns no users, Put also removes
+// installed plugins that are no longer wanted, for example plugins with another prefix.
 func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 	if err := p.putNodeFile(ctx); err != nil {
 		return err
@@ -69,8 +70,8 @@ func (p *Plugins) Put(ctx context.Context, inUse func() []string) error {
 	return p.removeOthers(wanted, inUse)
 }
 
-// putProgram installs a plugin, or railctl. It tries again while another installer
-// is writing the file at the path.
+// putProgram installs a plugin or railctl. While another installer is writing the file at the path,
+// it tries again.
 func (p *Plugins) putProgram(ctx context.Context, file install.File) (outcome install.Outcome, err error) {
 	file.Mode = PluginMode
 	outcome, err = p.Record.Put(ctx, file)
@@ -106,9 +107,9 @@ func (p *Plugins) removeOthers(wanted map[string]bool, inUse func() []string) er
 	return nil
 }
 
-// putNodeFile writes the node file, or removes the one that it wrote earlier.
-// Another's file stays. Call it before the plugins are installed, because they
-// read the file.
+// putNodeFile writes the node file. If there is no text for it, putNodeFile removes the node file
+// that it wrote earlier. A node file that rail-agent did not write stays. Call putNodeFile before
+// the plugins are installed, because the plugins read the file.
 func (p *Plugins) putNodeFile(ctx context.Context) error {
 	if hidden() {
 		p.Log.Warn("node file is used by the plugins, but is not mounted into the agent's pod", "path", nodefile.DefaultPath)
@@ -132,27 +133,26 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 	return nil
 }
 
-// hidden reports whether the node has a node file of its own that the agent does
-// not see, because its pod lacks the volume.
+// hidden reports whether the node has its own node file, but the agent does not see it because the
+// agent's pod lacks the volume.
 func hidden() bool {
 	_, seen := os.Lstat(nodefile.DefaultPath)
 	_, there := os.Lstat("/proc/1/root" + nodefile.DefaultPath)
 	return os.Getenv(nodefile.PathEnv) == "" && errors.Is(seen, fs.ErrNotExist) && there == nil
 }
 
-// isPlugin reports whether a path in the record is a plugin, not a file that
-// plugins read.
+// isPlugin reports whether a path in the record is a plugin and not a file that plugins read.
 func isPlugin(path string) bool {
 	return filepath.Base(filepath.Dir(path)) != credential.Dir && filepath.Ext(path) != filepath.Ext(nodefile.InstalledPath)
 }
 
-// Remove removes all files of the record, and restores the earlier ones.
+// Remove removes all files of the record and restores the earlier files.
 func Remove(record *install.Node, log *slog.Logger) error {
 	return remove(record, log, func(string) bool { return true })
 }
 
-// remove removes the installed files for which chosen returns true, the last
-// installed one first, so that a directory is removed after its files.
+// remove removes the installed files for which chosen returns true. It begins with the file that
+// was installed last, so that a directory is removed after its files.
 func remove(record *install.Node, log *slog.Logger, chosen func(path string) bool) error {
 	entries, err := record.Entries()
 	if err != nil {

@@ -15,29 +15,29 @@ import (
 
 var errNotChecked = errors.New("not checked yet")
 
-// Uninstaller removes the plugins of a node once no pod needs them.
+// Uninstaller removes the plugins of a node as soon as no pod needs them.
 type Uninstaller struct {
 	Plugins
 	InUse  func() []string        // returns the users of the plugins
 	Force  bool                   // do not wait for users
-	Stop   func()                 // stops the other installer, and waits for its end
+	Stop   func()                 // stops the component that installs files, and waits until it has ended
 	Notify func(component.Notice) // is called whenever the remaining work changes
 
-	took bool // it removed the plugins, and did not restore them
+	took bool // true after the plugins were removed and not restored
 
 	mu    sync.Mutex
-	known bool   // it has checked once
+	known bool   // true after the first check
 	left  string // the remaining work, "" when it is done
 }
 
 const (
 	pollPause = 2 * time.Second
-	// lastCalls bounds the time of a plugin call that began before the plugin
-	// was removed, until it has written its record.
+	// lastCalls is the longest time that a plugin call can take until it has written its record, if
+	// it began before the plugin was removed.
 	lastCalls = 2 * time.Second
 )
 
-// Run uninstalls. It ends when it is done, or with ctx.
+// Run uninstalls the plugins. It returns when it is done, or when ctx ends.
 func (u *Uninstaller) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		left := u.try(ctx)
@@ -52,7 +52,8 @@ func (u *Uninstaller) Run(ctx context.Context) {
 	}
 }
 
-// try uninstalls unless the plugins are in use. It returns the remaining work.
+// try uninstalls the plugins if they are not in use. It returns the remaining work, or "" if it is
+// done.
 func (u *Uninstaller) try(ctx context.Context) string {
 	inUse := func() string {
 		if pods := u.InUse(); len(pods) > 0 && !u.Force {
@@ -61,7 +62,7 @@ func (u *Uninstaller) try(ctx context.Context) string {
 		return ""
 	}
 	back := func(left string) string {
-		errs := errorTexts(u.Put(context.WithoutCancel(ctx), nobody)) // a pod needs them, even if the agent ends
+		errs := errorTexts(u.Put(context.WithoutCancel(ctx), nobody)) // without cancellation, because a pod needs the plugins even if the agent ends
 		u.took = len(errs) > 0
 		return strings.Join(append([]string{left}, errs...), "; ")
 	}
@@ -83,8 +84,8 @@ func (u *Uninstaller) try(ctx context.Context) string {
 	return strings.Join(errorTexts(remove(u.Record, u.Log, func(string) bool { return true })), "; ")
 }
 
-// broken reports whether the process of an earlier try was killed after it had
-// removed the plugins, and before it removed the rest.
+// broken reports whether an earlier process was killed after it had removed the plugins and before
+// it had removed the other files.
 func (u *Uninstaller) broken() bool {
 	entries, err := u.Record.Entries()
 	return err == nil && len(entries) > 0 && !slices.ContainsFunc(entries, func(e *install.Entry) bool { return isPlugin(e.Path) })
@@ -108,7 +109,7 @@ func (u *Uninstaller) set(left string) (changed bool) {
 	return changed
 }
 
-// Ready returns the remaining work as an error, nil when it is done.
+// Ready returns the remaining work as an error. It returns nil when the work is done.
 func (u *Uninstaller) Ready() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
-// Users returns the users of this node's plugins: pods with our NICs, pods that
-// got our addresses through another plugin, and addresses that wait to be
-// freed. An unreadable record counts as a user.
+// Users returns the users of this node's plugins. Users are pods with NICs from rail-cni, pods that
+// got addresses from rail-cni through another plugin, and addresses that wait to be freed. A record
+// that cannot be read counts as a user.
 func Users(stateDirs []string) []string {
 	var all []string
 	known := map[ledger.Key]bool{}

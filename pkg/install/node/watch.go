@@ -23,23 +23,23 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/notify"
 )
 
-// DefaultPlugins are installed unless a configuration says otherwise. ipoib, sriov and ib-sriov are not among them:
-// NVIDIA's network operator and the SR-IOV network operator install plugins of these names, which an
-// upgrade of rail-cni must not replace.
+// DefaultPlugins are the plugins that are installed by default. ipoib, sriov and ib-sriov are not among them, because
+// NVIDIA's network operator and the SR-IOV network operator install plugins with these names. An upgrade of rail-cni
+// must not replace those plugins.
 var DefaultPlugins = []string{"host-device", "macvlan", "rdma", "whereabouts"}
 
-// PluginNames are the names of the plugins' programs. Installed ones may have a
-// prefix.
+// PluginNames are the names of all plugins. The names of installed plugins may have a prefix before
+// these names.
 var PluginNames = append(slices.Clone(DefaultPlugins), "ipoib", "sriov", "ib-sriov")
 
 // PluginMode is the mode of an installed plugin.
 const PluginMode fs.FileMode = 0o755
 
-// watchEvery is the time between comparisons without a change.
+// watchEvery is the time between two comparisons if no change is noticed.
 const watchEvery = 30 * time.Second
 
-// settleTime is how long a directory must be unchanged before its files are
-// compared: an installer may be writing.
+// settleTime is how long a directory must be unchanged before its files are compared, because an
+// installer may still be writing files.
 const settleTime = 300 * time.Millisecond
 
 // Another installer may replace each restored plugin again. So a plugin is
@@ -49,31 +49,32 @@ const (
 	restoresPer = time.Minute
 )
 
-// The problems of an installed plugin.
+// These are the problems that an installed plugin can have.
 const (
 	missing = "missing"
 	foreign = "another program"
 )
 
-// errNoFile: the path has a directory, a FIFO or a device.
+// errNoFile is the error if the path is a directory, a FIFO or a device.
 var errNoFile = errors.New("not a regular file")
 
-// Watcher checks that the plugins in the CNI directories are those in Own, and reports those that
-// something has replaced or removed. Without a Record each directory must have each plugin.
+// Watcher checks that the plugins in the CNI directories are the same as the plugins in Own. It
+// reports plugins that another program has replaced or removed. Without a Record, every directory
+// must have every plugin.
 type Watcher struct {
 	Plugins
-	Restore bool         // put the plugin back; otherwise only report
+	Restore bool         // true to restore a plugin, false to report only
 	Version string       // of the plugins
-	Dirs    *notify.Dirs // the process's, which reports changes in the CNI directories
+	Dirs    *notify.Dirs // the process's watcher of directories, which reports changes in the CNI directories
 
 	reporter *component.Reporter
-	names    []string // of the plugins in Own that are to be installed
+	names    []string // the plugins in Own that are to be installed
 
 	mu       sync.Mutex
 	found    []local.Binary
-	restored uint64 // plugins
+	restored uint64 // the number of restored plugins
 	sums     map[string]sum
-	tries    map[string]restores // by path
+	tries    map[string]restores // by the path of the plugin
 }
 
 // restores counts the restorations of a plugin in the current time span.
@@ -82,13 +83,15 @@ type restores struct {
 	count int
 }
 
-// sum is a file's checksum, with the file's state by which a change is noticed.
+// sum is the checksum of a file, with the state of the file at that time. If the state has changed,
+// the file may have changed.
 type sum struct {
 	stat   [4]int64 // inode, size, mtime, ctime
 	sha256 []byte
 }
 
-// Component returns the watcher as a component of the agent. It fails if Own has no plugins.
+// Component returns the watcher as a component of the agent. It returns an error if Own has no
+// plugins.
 func (b *Watcher) Component(tell func(component.Notice)) (component.Component, error) {
 	b.sums, b.tries = map[string]sum{}, map[string]restores{}
 	b.reporter = component.NewReporter("plugins", b.Log, tell)
@@ -103,13 +106,13 @@ func (b *Watcher) Component(tell func(component.Notice)) (component.Component, e
 	}
 	if len(b.names) == 0 {
 		return c, failure.New(failure.InvalidConfig, "%s has no plugins to compare with those in the CNI directories", b.Own).
-			Cure("name their directory with --own, or omit --cni-bin")
+			Cure("name the directory of the plugins with --own, or leave out --cni-bin")
 	}
 	c.Run = b.run
 	return c, nil
 }
 
-// run compares at the start, after changes, and every so often.
+// run compares the plugins at the start, after each change, and after watchEvery without a change.
 func (b *Watcher) run(ctx context.Context) {
 	changed := component.NewTrigger()
 	dirs := b.Dirs.Subscribe(changed.Fire)
@@ -141,7 +144,7 @@ func (b *Watcher) states() []local.Binary {
 	return slices.Clone(b.found)
 }
 
-// compare checks each plugin in each directory, and reports changes.
+// compare compares each plugin in each directory, and reports changes.
 func (b *Watcher) compare(ctx context.Context) {
 	before := map[string]string{}
 	for _, f := range b.states() {
@@ -180,8 +183,8 @@ func (b *Watcher) compare(ctx context.Context) {
 	b.found = found
 }
 
-// installed returns a function that reports whether a path should have a
-// plugin. Without a record each should.
+// installed returns a function that reports whether there should be a plugin at a path. Without a
+// record, there should be one at every path.
 func (b *Watcher) installed() (func(path string) bool, error) {
 	if b.Record == nil {
 		return func(string) bool { return true }, nil
@@ -192,7 +195,7 @@ func (b *Watcher) installed() (func(path string) bool, error) {
 	}, err
 }
 
-// stateOf returns what is wrong with an installed plugin.
+// stateOf returns the problem of an installed plugin. It returns "" if there is none.
 func (b *Watcher) stateOf(path, name string) string {
 	want, err := b.sum(filepath.Join(b.Own, name))
 	if err != nil {
@@ -212,10 +215,9 @@ func (b *Watcher) stateOf(path, name string) string {
 	return ""
 }
 
-// sum returns the SHA-256 of a file. It reads the file only if that has
-// changed.
+// sum returns the SHA-256 sum of a file. It reads the file only if the file has changed.
 func (b *Watcher) sum(path string) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO would block
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // non-blocking, because opening a FIFO would block
 	if err != nil {
 		return nil, err
 	}
@@ -239,8 +241,8 @@ func (b *Watcher) sum(path string) ([]byte, error) {
 	return b.sums[path].sha256, nil
 }
 
-// restore atomically replaces path with the agent's copy and returns the
-// remaining error, or "".
+// restore atomically replaces the file at path by the agent's copy. It returns the remaining
+// problem, or "".
 func (b *Watcher) restore(ctx context.Context, path, name, wrong string) string {
 	tries := b.tries[path]
 	if time.Since(tries.since) > restoresPer {
@@ -263,8 +265,8 @@ func (b *Watcher) restore(ctx context.Context, path, name, wrong string) string 
 	return b.stateOf(path, name)
 }
 
-// put installs a plugin in a CNI directory. With a record it keeps the backup
-// of another's file, and does not install a removed path again.
+// put installs a plugin in a CNI directory. With a record, it keeps the backup of the earlier file,
+// and does not install a plugin whose path is no longer in the record.
 func (b *Watcher) put(ctx context.Context, from, to string) error {
 	if b.Record == nil {
 		return install.Copy(from, to, PluginMode)

@@ -18,18 +18,19 @@ import (
 
 // Config is the configuration of another device plugin.
 type Config struct {
-	shared bool // k8s-rdma-shared-dev-plugin; else sriov-network-device-plugin
+	shared bool // true for k8s-rdma-shared-dev-plugin, false for sriov-network-device-plugin
 	config *resource.Config
 }
 
-// The keys by which the two device plugins are told apart.
+// These are the keys that show for which device plugin a configuration is.
 const (
 	SharedKey = "configList"
 	SRIOVKey  = "resourceList"
 )
 
-// Find returns the one configuration in the text: it is the JSON itself, or a
-// value of a ConfigMap. key is the ConfigMap's, "" for any.
+// Find returns the only configuration in the text. The text is either the JSON itself or a
+// ConfigMap with the JSON as a value. key is the key of the ConfigMap, or "" for any key. Find
+// returns an error if there is not exactly one configuration.
 func Find(text []byte, key string) (*Config, error) {
 	if isConfiguration(text) {
 		return parse(text)
@@ -68,8 +69,8 @@ type configMap struct {
 	Items []configMap       `yaml:"items"`
 }
 
-// collect adds the configurations of the ConfigMap, by its name and key. With a key it adds
-// what that key has.
+// collect adds the configurations in the ConfigMap to found, by the ConfigMap's name and the key.
+// If key is not "", it adds only the value of this key.
 func (m *configMap) collect(found map[string]string, key string) {
 	for name, text := range m.Data {
 		if key == name || key == "" && isConfiguration([]byte(text)) {
@@ -78,13 +79,13 @@ func (m *configMap) collect(found map[string]string, key string) {
 	}
 }
 
-// isConfiguration reports whether the text is JSON with one of the keys.
+// isConfiguration reports whether the text is JSON with one of the two keys.
 func isConfiguration(text []byte) bool {
 	var keys map[string]json.RawMessage
 	return json.Unmarshal(text, &keys) == nil && (keys[SharedKey] != nil || keys[SRIOVKey] != nil)
 }
 
-// parse reads the JSON. Of several mistakes the error has the first of each
+// parse parses the JSON. If there are several mistakes, the error has the first mistake of each
 // resource.
 func parse(text []byte) (*Config, error) {
 	var keys map[string]json.RawMessage
@@ -108,18 +109,18 @@ func parse(text []byte) (*Config, error) {
 	}
 	var each []error
 	for i, r := range resources {
-		alone, _ := json.Marshal(map[string][]json.RawMessage{list: {r}}) // of JSON
+		alone, _ := json.Marshal(map[string][]json.RawMessage{list: {r}}) // no error: the values come from JSON
 		if _, err := parseAll(alone); err != nil {
 			each = append(each, fmt.Errorf("resource %d: %w", i, err))
 		}
 	}
-	if len(each) == 0 { // the mistake is between them
+	if len(each) == 0 { // no resource alone has a mistake, so several resources contradict each other
 		return nil, err
 	}
 	return nil, errors.Join(each...)
 }
 
-// nativePool is a pool in the node file.
+// nativePool is a pool in the form of the node file.
 type nativePool struct {
 	Name     string           `yaml:"name"`
 	Mode     resource.Mode    `yaml:"mode"`
@@ -128,15 +129,15 @@ type nativePool struct {
 	Topology *bool            `yaml:"topology,omitempty"`
 }
 
-// nodeResources is the key of the node file.
+// nodeResources is the key "resources" of the node file.
 type nodeResources struct {
 	Resources struct {
 		Pools []nativePool `yaml:"pools"`
 	} `yaml:"resources"`
 }
 
-// native returns the pools in the node file's form. It is an error if that would not
-// be read as the same pools.
+// native returns the pools in the form of the node file. It returns an error if the node file's
+// parser would not read the same pools from this text.
 func (p *Config) native() (string, error) {
 	var node nodeResources
 	var refused []error
@@ -171,7 +172,8 @@ func (p *Config) native() (string, error) {
 	return out.String(), nil
 }
 
-// verbatim adds to an error that the file can be used as it is.
+// verbatim adds to an error that the node file can name the file, so that it is used without a
+// change.
 func (p *Config) verbatim(err error) error {
 	key := "sriovConfigFile"
 	if p.shared {
@@ -180,7 +182,7 @@ func (p *Config) verbatim(err error) error {
 	return fmt.Errorf("%w\nto use the file unchanged, name it by resources.%s in the node file", err, key)
 }
 
-// Write writes the resources of the node file, and the steps to the switch as comments.
+// Write writes the key "resources" of the node file, and the steps to switch over as comments.
 func (p *Config) Write(out io.Writer) error {
 	text, err := p.native()
 	if err != nil {
@@ -207,10 +209,10 @@ func (p *Config) Write(out io.Writer) error {
 	return err
 }
 
-// Warnings returns what the administrator should know about the configuration itself.
+// Warnings returns problems with the configuration itself that the administrator should know.
 func (p *Config) Warnings() []resource.Problem { return p.config.Warnings }
 
-// Problems returns what the administrator should know about the pools on this node.
+// Problems returns problems with the pools on this node that the administrator should know.
 func (p *Config) Problems(nics []resource.NIC) []resource.Problem {
 	_, problems := p.config.Pools(nics, nil)
 	return problems

@@ -1,5 +1,6 @@
 // Package deviceplugin converts the configuration of k8s-rdma-shared-dev-plugin or of
-// sriov-network-device-plugin to the resources of the node file, for a cluster that switches over.
+// sriov-network-device-plugin to the key "resources" of the node file. It is for clusters that
+// switch over to rail-cni.
 //
 //	config, err := deviceplugin.Find(configMap, "")
 //	if err != nil {

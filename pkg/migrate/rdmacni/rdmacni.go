@@ -19,36 +19,34 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// returnWait bounds the wait for a device that the kernel is returning from a
-// dead pod.
+// returnWait is how long to wait for a device that the kernel is returning from a dead pod.
 const returnWait = 5 * time.Second
 
-// Records is rdma-cni's directory of records: one file for each attachment,
-// named <network>-<container id>-<ifname>.
+// Records is the directory in which rdma-cni keeps its records. There is one file for each
+// attachment, named <network>-<container id>-<ifname>.
 const Records = "/var/lib/cni/rdma"
 
-// record is the content of such a file.
+// record is the content of a record's file.
 type record struct {
 	DeviceID string `json:"deviceID"` // PCI address or auxiliary device
 	Name     string `json:"sandboxRdmaDevName"`
 	PodName  string `json:"containerRdmaDevName"`
 }
 
-// Part ends what rdma-cni began for an attachment.
+// Part ends the attachments that rdma-cni began.
 type Part struct {
 	attachment.Base
-	// Dir is the directory of the records, [Records] but for tests.
+	// Dir is the directory of the records. It is [Records] except in tests.
 	Dir string
-	// Off is set if the configuration turns RDMA off.
+	// Off is true if the configuration turns RDMA off.
 	Off bool
 }
 
 // Name implements [attachment.Part].
 func (Part) Name() string { return "rdma-cni" }
 
-// TakeOver returns the RDMA device of rdma-cni's record under its name, and
-// removes the record. rdma-cni itself does neither once the pod netns is gone,
-// or fails forever.
+// TakeOver returns the RDMA device in rdma-cni's record to the host under its earlier name, and
+// removes the record. If the pod netns is gone, rdma-cni itself does neither, or it fails forever.
 //
 // If neither rdma-cni nor rail-cni has a record, TakeOver returns the RDMA
 // devices in the pod netns that belong to the NIC of its interface.
@@ -66,8 +64,8 @@ func (p Part) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	return forget()
 }
 
-// read returns rdma-cni's record of the attachment, nil if there is none that
-// is readable. forget removes the file.
+// read returns rdma-cni's record of the attachment. It returns nil if there is no record, or if the
+// record cannot be read. The function forget removes the record's file.
 func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	nothing := func() error { return nil }
 	root, err := os.OpenRoot(p.Dir)
@@ -102,10 +100,9 @@ func (p Part) read(u *attachment.Upstream) (r *record, forget func() error) {
 	return r, forget
 }
 
-// end returns the RDMA device of rdma-cni's record from the pod netns (nil if
-// it is gone), or from the namespace to which the kernel moves it when that
-// netns ends. It is no error if the device does not exist, or has another
-// holder.
+// end returns the RDMA device in rdma-cni's record to the host. The device is in the pod netns,
+// which is nil if it is gone, or in the namespace to which the kernel moves the device when the pod
+// netns ends. It is not an error if the device does not exist or has another holder.
 func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	n := u.Node
 	if rdmadev.HeldByAnother(n, r.DeviceID, u.Key) {
@@ -145,8 +142,8 @@ func end(ctx context.Context, u *attachment.Upstream, r *record) error {
 	return nil
 }
 
-// endIn returns the device to the host if it is in ns, and reports whether it
-// was.
+// endIn returns the device to the host if the device is in ns. It reports whether the device was in
+// ns.
 func endIn(ctx context.Context, n *attachment.Node, r *record, ns *netns.Netns) (bool, error) {
 	core, err := rdma.Open(ns)
 	if err != nil {
@@ -159,7 +156,7 @@ func endIn(ctx context.Context, n *attachment.Node, r *record, ns *netns.Netns) 
 	}
 	i := slices.IndexFunc(devices, func(d rdma.Device) bool { return d.Name == r.PodName || d.Name == r.Name })
 	if i < 0 && len(devices) == 1 {
-		i = 0 // renamed in the pod
+		i = 0 // the pod may have renamed the device
 	}
 	if i < 0 {
 		return false, nil
@@ -194,7 +191,7 @@ func endUnrecorded(ctx context.Context, u *attachment.Upstream) error {
 		return err
 	}
 	defer core.Close()
-	// In shared mode every namespace sees the device, and it was not moved.
+	// In shared mode every namespace sees the device, and the device was not moved.
 	if mode, err := core.Mode(); err != nil || mode != rdma.Exclusive {
 		return err
 	}

@@ -13,13 +13,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/part/vf"
 )
 
-// InfiniBandDir is the directory of ib-sriov-cni: a file for each attachment, named <container id>-<ifname> (its
-// pkg/config and pkg/utils).
+// InfiniBandDir is the directory in which ib-sriov-cni keeps one file for each attachment, named <container
+// id>-<ifname> (see its pkg/config and pkg/utils).
 const InfiniBandDir = "/var/lib/cni/ib-sriov"
 
-// InfiniBand returns the part that ends attachments of ib-sriov-cni. It unbinds and binds
-// the function's driver, which returns the interface and the RDMA device from any pod. It
-// comes before the part of the NIC. dir is [InfiniBandDir] but for tests.
+// InfiniBand returns the part that ends attachments of ib-sriov-cni. This part unbinds and binds
+// the driver of the virtual function, which returns the interface and the RDMA device from any pod.
+// It must come before the part of the NIC. dir is [InfiniBandDir] except in tests.
 func InfiniBand(dir string) attachment.Part { return infiniBand{dir: dir} }
 
 type infiniBand struct {
@@ -30,7 +30,7 @@ type infiniBand struct {
 // Name implements [attachment.Part].
 func (infiniBand) Name() string { return "ib-sriov-cni" }
 
-// keptInfiniBand is the content of an attachment's file of ib-sriov-cni.
+// keptInfiniBand is the content of the file that ib-sriov-cni keeps for an attachment.
 type keptInfiniBand struct {
 	DeviceID     string
 	HostIFNames  string
@@ -59,7 +59,8 @@ func (p infiniBand) TakeOver(ctx context.Context, u *attachment.Upstream) error 
 	return forget(p.dir, u)
 }
 
-// original returns the settings that ib-sriov-cni has changed, as they were. It takes "auto" for the link state without a look.
+// original returns the settings that ib-sriov-cni has changed, with their earlier values. ib-sriov-cni assumes that the
+// link state was "auto", and does not read it.
 func (k *keptInfiniBand) original() *sriov.Settings {
 	w := &sriov.Settings{}
 	if mac, err := net.ParseMAC(k.HostIFGUID); err == nil && len(mac) == 8 {
@@ -75,7 +76,8 @@ func (k *keptInfiniBand) original() *sriov.Settings {
 	return w
 }
 
-// usedByAnother reports whether ib-sriov-cni has lent the function again since: a newer file names it.
+// usedByAnother reports whether ib-sriov-cni has lent the function to another pod in the meantime.
+// In this case a newer file names the function.
 func (p infiniBand) usedByAnother(u *attachment.Upstream, device string) bool {
 	own, err := os.Stat(filepath.Join(p.dir, file(u)))
 	if err != nil {

@@ -23,11 +23,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
-// Dir is sriov-cni's directory: a file for each attachment, named <container id>-<ifname>, and in "pci" one for each
-// virtual function in use (pkg/config and pkg/utils of sriov-cni v2.10).
+// Dir is the directory in which sriov-cni keeps one file for each attachment, named <container id>-<ifname>. Its
+// subdirectory "pci" has one file for each virtual function in use (see pkg/config and pkg/utils of sriov-cni v2.10).
 const Dir = "/var/lib/cni/sriov"
 
-// kept is the content of an attachment's file: its configuration, and the virtual function as it was.
+// kept is the content of an attachment's file: the configuration, and the earlier settings of the
+// virtual function.
 type kept struct {
 	DeviceID    string
 	MAC         string
@@ -39,18 +40,18 @@ type kept struct {
 	MaxTxRate   *int   `json:"max_tx_rate"`
 	OrigVfState struct {
 		HostIFName             string
-		SpoofChk, Trust        bool // without Trust, of old versions, it was off
+		SpoofChk, Trust        bool // old versions do not write Trust; then it was off
 		AdminMAC, EffectiveMAC string
 		Vlan, VlanQoS          int
 		VlanProto              int
 		MinTxRate, MaxTxRate   int
 		LinkState              uint32
-		MTU                    int // 0 if sriov-cni did not change it, or is of a version without it
+		MTU                    int // 0 if sriov-cni did not change the MTU, or if its version does not write it
 	}
 }
 
-// Parts returns the parts: first marks the interface with the name that it had on the host, by which the part
-// of the NIC returns it. last then restores the settings. dir is [Dir] but for tests.
+// Parts returns the two parts. first marks the interface with the name that it had on the host, so that the part of the
+// NIC can return it. last then restores the settings. dir is [Dir] except in tests.
 func Parts(dir string) (first, last attachment.Part) { return name{dir: dir}, settings{dir: dir} }
 
 type name struct {
@@ -61,8 +62,9 @@ type name struct {
 // Name implements [attachment.Part].
 func (name) Name() string { return "sriov-cni" }
 
-// TakeOver sets the alias that the reference plugin host-device sets, and sriov-cni does not. If the
-// pod is dead it waits for the kernel to bring the interface to the host.
+// TakeOver sets the alias of the interface. The reference plugin host-device sets such an alias,
+// but sriov-cni does not. If the pod is dead, TakeOver waits until the kernel has moved the
+// interface to the host.
 func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	k := read(p.dir, u)
 	if k == nil || held(u, k.DeviceID) {
@@ -72,7 +74,7 @@ func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return k.markInPod(u)
 	}
 	places := []*netns.Netns{u.Node.Netns}
-	if first, err := netns.Open(netns.InitPath); err == nil { // where the kernel brings it
+	if first, err := netns.Open(netns.InitPath); err == nil { // the namespace to which the kernel moves the interface
 		defer first.Close()
 		places = append(places, first)
 	}
@@ -87,16 +89,16 @@ func (p name) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return !u.Node.Host().HasNetdev(k.DeviceID), nil
 	})
 	if wait.Ended(ctx, err) {
-		return nil // another pod may have it
+		return nil // another pod may have the interface
 	}
 	return err
 }
 
-// returnWait bounds the wait for an interface that the kernel brings to the host.
+// returnWait is how long to wait for an interface that the kernel moves to the host.
 const returnWait = 5 * time.Second
 
-// mark sets the alias if the virtual function's interface is in ns with its name in the pod, or with the
-// kernel's if that was taken. It reports whether the interface is there.
+// mark sets the alias if the virtual function's interface is in ns. There the interface has the name that it had in the
+// pod, or a name from the kernel if that name was taken. mark reports whether the interface is in ns.
 func (k *kept) mark(ns *netns.Netns, inPod string) (found bool, err error) {
 	links, err := link.Links(ns)
 	for _, l := range links {
@@ -111,7 +113,7 @@ func (k *kept) mark(ns *netns.Netns, inPod string) (found bool, err error) {
 	return false, err
 }
 
-// markInPod marks the interface in the pod, which may have renamed it.
+// markInPod marks the interface in the pod. The pod may have renamed the interface.
 func (k *kept) markInPod(u *attachment.Upstream) error {
 	l, err := interfaceIn(u.Pod, k.DeviceID)
 	if l == nil || err != nil {
@@ -133,7 +135,8 @@ type settings struct {
 // Name implements [attachment.Part].
 func (settings) Name() string { return "sriov-cni's settings" }
 
-// TakeOver restores the settings of the virtual function once its interface is on the host, and removes sriov-cni's files.
+// TakeOver restores the settings of the virtual function as soon as its interface is on the host. Then it removes
+// sriov-cni's files.
 func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	k := read(p.dir, u)
 	if k == nil {
@@ -148,14 +151,14 @@ func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 		return err
 	}
 	if l == nil && host.HasNetdev(k.DeviceID) {
-		return p.forget(u, "") // another pod has it
+		return p.forget(u, "") // another pod has the virtual function
 	}
 	err = vf.Set(ctx, host, k.DeviceID, k.original())
 	if mac, macErr := net.ParseMAC(k.OrigVfState.EffectiveMAC); err == nil && l != nil && k.MAC != "" && macErr == nil {
 		err = link.SetMAC(u.Node.Netns, l.Index, mac)
 	}
 	if mtu := k.OrigVfState.MTU; err == nil && l != nil && mtu != 0 {
-		if err := link.SetMTU(u.Node.Netns, l.Index, mtu); err != nil { // its physical function may have a lower one since
+		if err := link.SetMTU(u.Node.Netns, l.Index, mtu); err != nil { // the physical function may have a lower MTU now
 			u.Node.Log.Warn("cannot restore the virtual function's MTU", "device", k.DeviceID, "mtu", mtu, "err", err)
 		}
 	}
@@ -165,7 +168,8 @@ func (p settings) TakeOver(ctx context.Context, u *attachment.Upstream) error {
 	return p.forget(u, k.DeviceID)
 }
 
-// returned returns the interface on the host, nil if it is not there, and an error while it is in the pod of this DEL.
+// returned returns the interface on the host. It returns nil if the interface is not on the host, and an error if it is
+// still in the pod of this DEL.
 func (k *kept) returned(u *attachment.Upstream) (*link.Link, error) {
 	if u.Pod != nil {
 		l, err := interfaceIn(u.Pod, k.DeviceID)
@@ -180,7 +184,8 @@ func (k *kept) returned(u *attachment.Upstream) (*link.Link, error) {
 	return interfaceIn(u.Node.Netns, k.DeviceID)
 }
 
-// usedByAnother reports whether sriov-cni has given the virtual function to another pod, which exists.
+// usedByAnother reports whether sriov-cni has given the virtual function to another pod that still
+// exists.
 func (p settings) usedByAnother(u *attachment.Upstream, k *kept) bool {
 	netns, err := os.ReadFile(filepath.Join(p.dir, "pci", k.DeviceID)) // [read] has checked the name
 	if err != nil || string(netns) == u.Netns {
@@ -190,7 +195,8 @@ func (p settings) usedByAnother(u *attachment.Upstream, k *kept) bool {
 	return err == nil
 }
 
-// interfaceIn returns the interface of the device in ns, nil if it is not there.
+// interfaceIn returns the interface of the device in ns. It returns nil if the interface is not
+// there.
 func interfaceIn(ns *netns.Netns, device string) (*link.Link, error) {
 	links, err := link.Links(ns)
 	for _, l := range links {
@@ -201,12 +207,12 @@ func interfaceIn(ns *netns.Netns, device string) (*link.Link, error) {
 	return nil, err
 }
 
-// held reports whether an attachment of ours has the virtual function: this DEL comes late.
+// held reports whether an attachment of rail-cni has the virtual function. Then this DEL is late.
 func held(u *attachment.Upstream, device string) bool {
 	return u.Node.AnotherHas(&ledger.Record{Key: u.Key}, func(r *ledger.Record) bool { return r.Loan != nil && r.Loan.PCI == device })
 }
 
-// original returns the settings that sriov-cni has changed, as they were.
+// original returns the settings that sriov-cni has changed, with their earlier values.
 func (k *kept) original() *sriov.Settings {
 	was := &k.OrigVfState
 	w := &sriov.Settings{}
@@ -216,7 +222,7 @@ func (k *kept) original() *sriov.Settings {
 			w.VLAN.Proto = unix.ETH_P_8021AD
 		}
 	}
-	if mac, err := net.ParseMAC(was.AdminMAC); err == nil { // a trusted pod may have changed it too
+	if mac, err := net.ParseMAC(was.AdminMAC); err == nil { // a trusted pod may also have changed the MAC
 		w.MAC = mac
 	}
 	if k.SpoofChk != "" {
@@ -235,7 +241,8 @@ func (k *kept) original() *sriov.Settings {
 	return w
 }
 
-// read returns what sriov-cni has kept of the attachment, nil if that is nothing that can be used.
+// read returns what sriov-cni has kept about the attachment. It returns nil if there is nothing
+// that can be used.
 func read(dir string, u *attachment.Upstream) *kept {
 	k := &kept{}
 	if !load(dir, u, "sriov-cni", k) {
@@ -252,7 +259,8 @@ func read(dir string, u *attachment.Upstream) *kept {
 func (k *kept) device() string           { return k.DeviceID }
 func (k *keptInfiniBand) device() string { return k.DeviceID }
 
-// load reads the attachment's file in the directory of a project's plugin into k. It reports whether that can be used.
+// load reads the attachment's file in the directory of a project's plugin into k. It reports whether the content can be
+// used.
 func load(dir string, u *attachment.Upstream, project string, k interface{ device() string }) bool {
 	err := decode(dir, file(u), k)
 	switch {
@@ -267,7 +275,7 @@ func load(dir string, u *attachment.Upstream, project string, k interface{ devic
 	return err == nil
 }
 
-// decode reads a file in dir.
+// decode reads a JSON file in dir into the value into.
 func decode(dir, name string, into any) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -284,7 +292,8 @@ func decode(dir, name string, into any) error {
 // file returns the name of the attachment's file.
 func file(u *attachment.Upstream) string { return u.ContainerID + "-" + u.IfName }
 
-// forget removes the attachment's file and, if released names one, the mark that a virtual function is in use.
+// forget removes the attachment's file. If released is not "", it also removes the mark that this virtual function is
+// in use.
 func (p settings) forget(u *attachment.Upstream, released string) error {
 	if released == "" {
 		return forget(p.dir, u)
@@ -292,7 +301,7 @@ func (p settings) forget(u *attachment.Upstream, released string) error {
 	return forget(p.dir, u, filepath.Join("pci", released))
 }
 
-// forget removes the attachment's file in dir, and more.
+// forget removes the attachment's file in dir, and the files in more.
 func forget(dir string, u *attachment.Upstream, more ...string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
