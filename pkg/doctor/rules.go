@@ -118,7 +118,7 @@ func (r *Report) named(f *Facts) map[*NIC]bool {
 // isRDMA reports whether the NIC has, should have or may have an RDMA device. A NIC of NVIDIA
 // should have one. A NIC whose RDMA devices could not be read may have one.
 func (n *NIC) isRDMA() bool {
-	return len(n.CharDevices) > 0 || len(n.Ports.Value) > 0 || n.Ports.Error != "" || n.isMellanox() && n.Kind != "" // a NIC without a kind is a representor, which has no RDMA device
+	return len(n.CharDevices) > 0 || len(n.Ports.Value) > 0 || n.Ports.Error != "" || n.isMellanox() && n.Kind != "" // a representor has no kind, and no RDMA device
 }
 
 // isUplink reports whether a default route of the host leaves by the NIC. Facts from versions

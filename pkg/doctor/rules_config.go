@@ -52,7 +52,7 @@ var configRules = []Rule{
 			"The rule does not check nodes without any plugin of rail-cni.",
 		Consequence: "If there is no such plugin, each ADD of the network fails. If the plugin is another project's, it ignores or refuses the keys.",
 		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins). By default sriov, ib-sriov and ipoib are not installed. " +
-			"Or remove the keys from the network, if it does not need what they do.",
+			"Or, if the network can do without these keys, remove them from the network.",
 		Check: checkForeignTypes,
 	},
 	{

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ourKeys and ourIPAMKeys are keys that no other project's plugin reads.
+// ourKeys and ourIPAMKeys are the keys that only rail-cni's plugins read.
 var (
 	ourKeys = []string{
 		"stateDir", "rail", "keepAddress", "allow", "rdma", "gidTimeout", "roceTos", "linkTimeout", "routing", "arp", "acceptRA",

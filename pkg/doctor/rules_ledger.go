@@ -60,7 +60,7 @@ var ledgerRules = []Rule{
 		ID: "LEDGER-LENDING", Scope: NodeScope, Severity: Warn,
 		Expects:     "No ADD takes longer than ten minutes.",
 		Consequence: "The ADD was probably killed before it ended. Neither the host nor a pod can use the NIC.",
-		Cure:        "Run railctl gc, which returns the NIC. The container runtime's log says why the ADD ended.",
+		Cure:        "Delete the pod. Then run railctl gc, which returns the NIC as soon as the pod's network namespace is gone. The container runtime's log says why the ADD ended.",
 		Check: func(f *Facts, r *Report) {
 			eachAttachment(f, r, func(a *Attachment) {
 				r.judged()

@@ -196,7 +196,7 @@ func (a *analysis) routes() {
 		case to == nil || p.Route.MAC == "" || p.Route.NextHop != to.address(p.Route.NextHop):
 		case len(owners) == 1 && owners[0] != p.To:
 			who = owners[0].String()
-		case len(owners) == 0 && to.Interface.MAC != "" && p.Small.Sent > 0 && p.Small.Received == 0: // if answers arrive, a switch may answer for the end and forward its packets
+		case len(owners) == 0 && to.Interface.MAC != "" && p.Small.Sent > 0 && p.Small.Received == 0: // with answers, a switch may answer for the end and forward
 			who = "an interface of none of the nodes, " + p.Route.MAC + ","
 		}
 		if who != "" {

@@ -19,7 +19,7 @@ const (
 	falseMemory  = 10 * time.Second // how long a refused token is not reviewed again; short, because it may become valid
 	maxTokens    = 100              // the maximum number of remembered accepted tokens, and of remembered refused tokens
 	maxReviews   = 4                // the maximum number of reviews at the same time, so that false tokens do not load the API server
-	reviewsOfOne = 2                // the maximum number of requests of one sender that wait or are in review, so that it does not block others; it is 2 because two scrapers may share an address
+	reviewsOfOne = 2                // requests of one sender that wait or are in review, so that it does not block others; 2, because two scrapers may share an address
 	maxSenders   = 100              // the maximum number of senders whose requests wait or are in review
 )
 
