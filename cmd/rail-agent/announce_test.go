@@ -65,7 +65,8 @@ func TestAgentAnnouncesAddressesWhenTheCarrierFirstComes(t *testing.T) {
 	}
 }
 
-// A pod's root cannot choose the addresses or the MAC that the agent announces.
+// TestAgentAnnouncesOnlyWhatADDGave checks that root in a pod cannot choose the addresses or the
+// MAC that the agent announces.
 func TestAgentAnnouncesOnlyWhatADDGave(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -57,7 +57,8 @@ func TestProbeWithoutAnAgentNamesTheCure(t *testing.T) {
 	}
 }
 
-// A collector of logs reads one JSON object a line, with the phrase and its attributes.
+// TestLogsAreTextOrJSON checks the format for log collectors: each line is one JSON object with the
+// message and its attributes.
 func TestLogsAreTextOrJSON(t *testing.T) {
 	var stderr bytes.Buffer
 	a := agentFlags{level: "warn", format: "json"}

@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// whereabouts runs the plugin for an interface of default/pod1, and returns its
+// whereabouts runs the plugin whereabouts for an interface of default/pod1 and returns the plugin's
 // output.
 func (l *lab) whereabouts(verb, nodeFile string, ipam map[string]any) string {
 	l.t.Helper()
@@ -109,9 +109,9 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 	if !held() {
 		t.Fatal("the pod has no address")
 	}
-	// The node file allowed the kubeconfig when the pod began, and not when it
-	// ends, as after an upgrade: a DEL does not fail forever, and forgets
-	// nothing.
+	// The node file allowed the kubeconfig when the pod began, but forbids it when the pod ends.
+	// This can happen after an upgrade. A DEL must not fail forever, and must not forget the
+	// address.
 	journal := netconf.JournalDir(l.state)
 	closed := filepath.Join(t.TempDir(), "node.yaml")
 	if err := os.WriteFile(closed, []byte("paths: ["+l.state+"]"), 0o600); err != nil {
@@ -125,8 +125,8 @@ func TestAgentFreesWhatTheJournalHasAndTellsTheNodesEvents(t *testing.T) {
 		t.Fatalf("in the journal: %v, %v", left, err)
 	}
 
-	// The agent has no kubeconfig here but that of the entry, which it does not
-	// open while the node file forbids it.
+	// Here the agent has no kubeconfig except the one that the journal's entry names. It must not
+	// open this kubeconfig while the node file forbids it.
 	t.Setenv(nodefile.PathEnv, closed)
 	a := l.start()
 	await(t, "the agent to say why", 20*time.Second, func() bool { return len(a.said("add the path to")) > 0 })

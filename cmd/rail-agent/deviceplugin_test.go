@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// The kubelet's side is tested in pkg/deviceplugin, and with a real one in
-// integration/devices.
+// TestDevicePluginBeginsAndEndsWithTheNodeFile has no kubelet. The protocol with the kubelet is
+// tested in pkg/deviceplugin, and with a real kubelet in integration/devices.
 func TestDevicePluginBeginsAndEndsWithTheNodeFile(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)

@@ -22,7 +22,8 @@ func TestCLIPageHasTheHelpOfRailAgent(t *testing.T) {
 	}))
 }
 
-// The agent's guide may show only flags that a command has.
+// TestPagesNameRealFlagsOfRailAgent checks that the pages about the agent name only flags that
+// exist.
 func TestPagesNameRealFlagsOfRailAgent(t *testing.T) {
 	root := newRoot(io.Discard)
 	flag := regexp.MustCompile("`(--[a-z-]+)")

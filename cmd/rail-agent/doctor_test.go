@@ -45,8 +45,8 @@ func condition(t *testing.T, plane *controlplane.Plane, kind string) (status, me
 	return "", ""
 }
 
-// TestAgentTellsOfALostCarrier runs against a real API server: by metric, Events and the
-// condition of the Node.
+// TestAgentTellsOfALostCarrier runs against a real API server. The agent must report the lost
+// carrier in a metric, in Events and in the condition of the Node.
 func TestAgentTellsOfALostCarrier(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	for _, o := range []struct {
@@ -115,7 +115,7 @@ func TestAgentTellsOfALostCarrier(t *testing.T) {
 		t.Fatalf("facts: %v, %+v", err, f)
 	}
 	for _, n := range f.NICs.List.Value {
-		// The one loss was while it was up, and no record changed.
+		// Exactly one loss counts: the NIC was up at that time, and no record changed.
 		if n.Name == "ens1" && (!n.Flaps.OK() || n.Flaps.Value.Count != 1) {
 			t.Errorf("flaps: %+v", n.Flaps)
 		}

@@ -73,7 +73,7 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	}
 	pod := testnet.NewNetns(t, "pod")
 	l.node.MustRun(l.call("macvlan", "ADD", "ens1", pod, "net1"))
-	// Killed or stopped, it leaves everything in place.
+	// An agent that is killed or stopped leaves all installed files in place.
 	a.end(syscall.SIGKILL)
 	if n := count(t, bin); n != 4 {
 		t.Errorf("%d plugins are installed", n)
@@ -98,12 +98,12 @@ func TestInstalledPluginsStayUntilNoPodNeedsThem(t *testing.T) {
 	if _, err := os.Stat(record); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the record is there: %v", err)
 	}
-	// Started again, it does not install.
+	// An agent that is started again does not install the plugins.
 	a.end(syscall.SIGTERM)
 	l.start(append(args, "--uninstall")...).end(syscall.SIGTERM)
 	wantTree(t, bin, before)
 
-	// With force it does not wait.
+	// With --force the agent does not wait for pods.
 	a = l.start(args...)
 	l.node.MustRun(l.call("macvlan", "ADD", "ens1", testnet.NewNetns(t, "other"), "net1"))
 	a.end(syscall.SIGTERM)
@@ -244,8 +244,8 @@ func TestOthersPluginThatComesLaterIsKeptToo(t *testing.T) {
 
 var tokenIn = regexp.MustCompile(`token: "([^"]+)"`)
 
-// TestKubeconfigOfThePlugin gets the token from the real server, and has real
-// whereabouts' files in their places.
+// TestKubeconfigOfThePlugin gets the token from a real API server. The files of whereabouts are in
+// the same places as on a real node.
 func TestKubeconfigOfThePlugin(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	if _, err := plane.ServiceAccount(t.Context(), "kube-system", "rail-cni-whereabouts"); err != nil { // makes it
@@ -289,8 +289,8 @@ func TestKubeconfigOfThePlugin(t *testing.T) {
 	}
 	wantTree(t, bin, "")
 
-	// Files of another installer stay, unless flags say otherwise; then
-	// uninstall puts them back.
+	// By default, files of another installer stay. If a flag makes the agent replace them, an
+	// uninstallation restores them.
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -315,8 +315,8 @@ func TestKubeconfigOfThePlugin(t *testing.T) {
 	wantTree(t, dir, theirs)
 }
 
-// TestUninstallThatWasKilledPutsThePluginsBackForAPod kills it after it removed
-// the plugins, while a pod needs them.
+// TestUninstallThatWasKilledPutsThePluginsBackForAPod kills the agent after it has removed the
+// plugins, although a pod needs them.
 func TestUninstallThatWasKilledPutsThePluginsBackForAPod(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
@@ -344,7 +344,7 @@ func TestUninstallThatWasKilledPutsThePluginsBackForAPod(t *testing.T) {
 	}
 }
 
-// TestForcedUninstallIsReadyWhateverIsLeft has an unreadable record.
+// TestForcedUninstallIsReadyWhateverIsLeft has a record that cannot be read.
 func TestForcedUninstallIsReadyWhateverIsLeft(t *testing.T) {
 	l := newLab(t)
 	bin, _, args := installed(t)
@@ -360,8 +360,8 @@ func TestForcedUninstallIsReadyWhateverIsLeft(t *testing.T) {
 	wantTree(t, bin, "")
 }
 
-// TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind changes a directory as
-// an upgrade of the chart can, which mounts only the new one.
+// TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind changes the CNI directory. An upgrade of
+// the chart can do this, and then mounts only the new directory.
 func TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind(t *testing.T) {
 	l := newLab(t)
 	bin, _, args := installed(t)
@@ -378,8 +378,8 @@ func TestInstallationThatTheAgentDoesNotSeeIsNotLeftBehind(t *testing.T) {
 	}
 }
 
-// TestTokenIsRenewed uses a server with tokens of three seconds, which a real
-// one refuses to issue.
+// TestTokenIsRenewed uses a server whose tokens live for three seconds. A real server refuses to
+// issue such tokens.
 func TestTokenIsRenewed(t *testing.T) {
 	const life = 3 * time.Second
 	var asked, away atomic.Int64

@@ -13,9 +13,9 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// TestAgentThatIsKilledAllTheTimeLosesNothing kills the agent a hundred times
-// while pods come, are deleted, and die: at the end each attachment has ended,
-// every address is free, and the host is as it was.
+// TestAgentThatIsKilledAllTheTimeLosesNothing kills the agent a hundred times while pods are
+// created, are deleted, and die. At the end every attachment must have ended, every address must be
+// free, and the host must be as before.
 func TestAgentThatIsKilledAllTheTimeLosesNothing(t *testing.T) {
 	const kills, workers, patience = 100, 3, 15 * time.Second
 	l := newLab(t)
@@ -36,7 +36,8 @@ func TestAgentThatIsKilledAllTheTimeLosesNothing(t *testing.T) {
 	began := time.Now()
 	for range kills {
 		a := l.launch()
-		// From before it has opened the ledger to the middle of its work.
+		// The agent is killed at a random moment, from before it has opened the ledger to the
+		// middle of its work.
 		time.Sleep(time.Duration(random.IntN(200)) * time.Millisecond)
 		a.end(syscall.SIGKILL)
 	}
@@ -64,8 +65,8 @@ func TestAgentThatIsKilledAllTheTimeLosesNothing(t *testing.T) {
 	}
 }
 
-// onePod runs a pod: with a macvlan, and a lent veth of its own, ended by DELs
-// or by the death of its netns.
+// onePod runs a pod with a macvlan and a lent veth. The pod ends either by DELs or by the death of
+// its netns.
 func (l *lab) onePod(name string, delete bool, added, ended, died *atomic.Int64) {
 	pod := testnet.NewNetns(l.t, name)
 	nic := "v" + name

@@ -25,7 +25,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 
-// lab is a node of its own, on which the built agent runs.
+// lab is a separate node on which the agent runs.
 type lab struct {
 	t          *testing.T
 	node, wire *testnet.Netns
@@ -68,8 +68,8 @@ func (l *lab) records() []*ledger.Record {
 // busy is how long an operation may take on a machine under load.
 const busy = time.Minute
 
-// await waits until done reports true, and returns how long that took. limit replaces
-// busy for operations that take longer.
+// await waits until done returns true, and returns how long that took. It fails the test after the
+// time limit.
 func await(t *testing.T, what string, limit time.Duration, done func() bool) time.Duration {
 	t.Helper()
 	limit = max(limit, busy)
@@ -203,8 +203,8 @@ func (a *running) status() local.Status {
 	return s
 }
 
-// metric returns the sum of a metric's values over the lines that contain all of
-// labels, and how many there are.
+// metric returns the sum of a metric's values over all lines that contain all the labels, and the
+// number of these lines.
 func (a *running) metric(name string, labels ...string) (sum float64, lines int) {
 	a.t.Helper()
 	code, body := a.get("/metrics")

@@ -33,7 +33,7 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// probe runs "rail-agent probe", as a kubelet does.
+// probe runs "rail-agent probe" in the same way as the kubelet.
 func (l *lab) probe(args ...string) (string, error) {
 	l.t.Helper()
 	cmd := exec.Command(filepath.Join(testnet.Bin(l.t), "rail-agent"), append([]string{"probe", "--state-dir", l.state}, args...)...)

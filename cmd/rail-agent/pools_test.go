@@ -18,7 +18,7 @@ import (
 )
 
 // reconciler runs "rail-agent ipam" with metrics until the test ends. It returns a function that
-// scrapes them, "" while they are not served.
+// scrapes the metrics. The function returns "" while the metrics are not served.
 func reconciler(t *testing.T, kubeconfig string) func() string {
 	t.Helper()
 	l := listen(t)
@@ -48,7 +48,8 @@ func reconciler(t *testing.T, kubeconfig string) func() string {
 	}
 }
 
-// Only the reconciler that leads has metrics of pools: it reads all of them anyway.
+// TestOneReconcilerOfTheClusterTellsHowFullThePoolsAre checks that only the leading reconciler has
+// metrics of pools, because it reads all pools anyway.
 func TestOneReconcilerOfTheClusterTellsHowFullThePoolsAre(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	kubeconfig := plane.AdminKubeconfig()

@@ -46,8 +46,8 @@ func TestNICThatDidNotComeHomeAsItWasIsToldOnce(t *testing.T) {
 	}
 }
 
-// TestNICThatIsChangedAfterItsReturnIsNoted has somebody change a NIC right after its DEL, as udev
-// does. A pod that lives for less than a second the agent may not see, so there are several.
+// TestNICThatIsChangedAfterItsReturnIsNoted changes a NIC directly after its DEL, as udev does. The
+// agent may not notice a pod that lives for less than a second, so the test uses several pods.
 func TestNICThatIsChangedAfterItsReturnIsNoted(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)

@@ -26,8 +26,8 @@ func TestAttachmentsOfPodsThatDieAreEndedAtOnce(t *testing.T) {
 	a := l.start()
 	var took []time.Duration
 	for i := range 5 {
-		// A veth dies with its pod; so does a macvlan, about which the host
-		// gets no message.
+		// A veth is destroyed with its pod. A macvlan is destroyed as well, but the host gets no
+		// message about it.
 		veth := fmt.Sprint("ens2", i) // the kernel destroys the last one's peer later
 		l.node.NIC(veth, l.wire)
 		before := l.node.State()
@@ -164,9 +164,9 @@ func TestAgentDoesAtItsStartWhatWasLeft(t *testing.T) {
 	}
 }
 
-// TestRecordsOfAnotherBootAreSettled has records as a reboot leaves them if the
-// state directory is on a disk. Their objects no longer exist, though others
-// may look the same.
+// TestRecordsOfAnotherBootAreSettled has records that a reboot leaves behind if the state directory
+// is on a disk. The objects of these records no longer exist, although other objects may look the
+// same.
 func TestRecordsOfAnotherBootAreSettled(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
@@ -264,8 +264,8 @@ func TestWhatCannotBeEndedIsToldOnceAndDoneLater(t *testing.T) {
 	}
 }
 
-// addressOf fails the test unless a result has this address: the lowest free
-// one, so all others were freed.
+// addressOf fails the test if the result does not have this address. It must be the lowest address,
+// which shows that all lower addresses were freed.
 func addressOf(t *testing.T, result []byte, want string) {
 	t.Helper()
 	if !bytes.Contains(result, []byte(want)) {
@@ -284,8 +284,8 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// TestWhatHasNoEndInAPluginsPlaceIsReplaced puts a FIFO and a link to a device
-// there: the agent must not wait for the one, nor read all of the other.
+// TestWhatHasNoEndInAPluginsPlaceIsReplaced puts a FIFO and a link to a device in the place of
+// plugins. The agent must not wait for the FIFO, and must not read the device to its end.
 func TestWhatHasNoEndInAPluginsPlaceIsReplaced(t *testing.T) {
 	l := newLab(t)
 	l.alone = true
@@ -327,8 +327,7 @@ func TestPluginsThatAreReplacedAreToldOfOrRestored(t *testing.T) {
 			if n, lines := a.metric("rail_cni_plugin_matches"); n != 2 || lines != 2 {
 				t.Errorf("%v of %d plugins are ours", n, lines)
 			}
-			// An installer that overwrites the file, and one that renames a new
-			// one over it.
+			// One installer overwrites the file, and another one renames a new file over it.
 			if err := os.WriteFile(filepath.Join(bin, "macvlan"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -429,8 +428,8 @@ func TestCorruptRecordIsToldOfAndKeepsNothingElseAway(t *testing.T) {
 	}
 }
 
-// TestAgentRestsWhenNothingHappens measures for a few seconds; the promise is
-// the same figures over any time.
+// TestAgentRestsWhenNothingHappens measures for a few seconds. The promised figures are the same
+// for any time.
 func TestAgentRestsWhenNothingHappens(t *testing.T) {
 	l := newLab(t)
 	l.node.NIC("ens1", l.wire)
@@ -439,13 +438,13 @@ func TestAgentRestsWhenNothingHappens(t *testing.T) {
 	a.rests()
 }
 
-// rests fails the test unless the agent does nothing for some seconds: it looks for nothing, and
-// needs hardly any CPU. Its memory is bounded at any time.
+// rests checks that the agent does nothing for some seconds: it does not look for changes, and it
+// needs almost no CPU time. It also checks that the agent's memory is limited.
 func (a *running) rests() {
 	a.t.Helper()
 	looks := func() float64 { n, _ := a.metric("rail_cni_scans_total"); return n }
 	const span = 5 * time.Second
-	// The last of the looks that follow an event is a second later.
+	// After an event, the agent looks several times, and the last time a second later.
 	began, since := looks(), time.Now()
 	await(a.t, "the last look", busy, func() bool {
 		if n := looks(); n != began {
@@ -501,8 +500,8 @@ func TestNICWithTheNodesAddressInTheClusterIsNotLent(t *testing.T) {
 	}
 }
 
-// The kernel limits the inotify instances of each user (fs.inotify.max_user_instances), which
-// root shares with the kubelet and the runtime.
+// TestAgentHasOneInotifyInstance: the kernel limits the number of inotify instances of each user
+// (fs.inotify.max_user_instances). The agent shares root's limit with the kubelet and the runtime.
 func TestAgentHasOneInotifyInstance(t *testing.T) {
 	l, kubelet := newLab(t), scratch.Dir(t)
 	a := l.start("--cni-bin", t.TempDir(), "--own", testnet.Bin(t), "--kubelet-dir", kubelet, "--nri-socket", filepath.Join(kubelet, "nri.sock"))

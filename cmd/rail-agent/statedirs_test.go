@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// The plugins are told which state directories are kept: without the list a network could have its
-// state where nobody ends what a killed pod leaves.
+// TestAgentTellsThePluginsWhichStateDirectoriesItKeeps: without this list, a network could keep its
+// state in a directory in which nobody ends the attachments of killed pods.
 func TestAgentTellsThePluginsWhichStateDirectoriesItKeeps(t *testing.T) {
 	l := newLab(t)
 	other := filepath.Join(filepath.Dir(l.state), "other")
@@ -37,7 +37,8 @@ func TestAgentTellsThePluginsWhichStateDirectoriesItKeeps(t *testing.T) {
 	l.node.MustRun(add)
 	a.end(syscall.SIGTERM)
 
-	// A directory that is taken out is no longer open, and is kept while it has records.
+	// A directory that is removed from the flags is no longer open to networks, but the agent keeps
+	// it as long as it contains records.
 	a = l.start()
 	if s := list(); !slices.Equal(s.Kept, []string{l.state}) || !slices.Equal(s.Former, []string{other}) {
 		t.Errorf("%+v", s)

@@ -19,9 +19,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 )
 
-// installer runs whereabouts' own installer as its container does: in a root directory that has the
-// scripts and the plugin of its image, the service account's files and, below /host, the node's
-// directories.
+// installer runs whereabouts' own installer in the same way as its container. The root directory
+// has the scripts and the plugin of the image, the files of the service account and, below /host,
+// the directories of the node.
 const installer = `
 mount --make-rprivate /
 for dir in usr bin sbin lib lib64 etc; do
@@ -35,7 +35,7 @@ touch $ROOT/whereabouts
 mount --bind $PEER $ROOT/whereabouts
 CNI_CONF_DIR=/host$CONF exec chroot $ROOT /bin/bash -c "$COMMAND"`
 
-// theirs is a node on which whereabouts' own manifests have installed it.
+// theirs is a node on which whereabouts was installed by its own manifests.
 type theirs struct {
 	*lab
 	plane     *controlplane.Plane
@@ -132,7 +132,7 @@ func newTheirs(t *testing.T) *theirs {
 	return w
 }
 
-// add runs the installed plugin for a new pod, and returns what it said.
+// add runs the installed plugin for a new pod. It returns what the plugin printed.
 func (w *theirs) add(pod string) (said string, err error) {
 	w.t.Helper()
 	cmd := exec.Command(filepath.Join(w.bin, "whereabouts"))
@@ -154,8 +154,9 @@ func (w *theirs) wantAddress(pod, address string) {
 	}
 }
 
-// TestNodeThatIsSwitchedOverFromWhereabouts has whereabouts v0.9.4, installed by its own manifests and
-// scripts. The token in its kubeconfig ends with the pod of its DaemonSet.
+// TestNodeThatIsSwitchedOverFromWhereabouts starts with whereabouts v0.9.4, which its own manifests
+// and scripts have installed. The token in its kubeconfig is valid as long as the pod of its
+// DaemonSet exists.
 func TestNodeThatIsSwitchedOverFromWhereabouts(t *testing.T) {
 	w := newTheirs(t)
 	w.wantAddress("before", "10.0.0.1") // by real whereabouts
@@ -182,7 +183,7 @@ func TestNodeThatIsSwitchedOverFromWhereabouts(t *testing.T) {
 	w.wantAddress("switched", "10.0.0.2") // by ours, with their kubeconfig
 	a.end(syscall.SIGTERM)
 
-	// The DaemonSet goes, its pod, and with that the token.
+	// The DaemonSet is deleted, and with it its pod and the token.
 	w.kubectl("--namespace", "kube-system", "delete", "daemonset", "whereabouts")
 	w.kubectl("--namespace", "kube-system", "delete", "pod", "whereabouts-node1", "--force", "--grace-period=0")
 	client, err := w.plane.Client(controlplane.Credential{Token: w.token})

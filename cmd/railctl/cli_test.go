@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// commandsOf returns a command and all below it.
+// commandsOf returns a command and all its subcommands.
 func commandsOf(cmd *cobra.Command) []*cobra.Command {
 	all := []*cobra.Command{cmd}
 	for _, c := range cmd.Commands() {
@@ -24,14 +24,15 @@ func commandsOf(cmd *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// wholeRoot returns the command line with what cobra adds to it.
+// wholeRoot returns the root command, including the commands that cobra adds.
 func wholeRoot() *cobra.Command {
 	root := newRoot()
 	refuseUnknown(root)
 	return root
 }
 
-// The table of output formats is that of the flags, for all commands.
+// TestEachCommandHasTheOutputsOfTheTable compares the table of output formats with the flags of all
+// commands.
 func TestEachCommandHasTheOutputsOfTheTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, cmd := range commandsOf(wholeRoot()) {
@@ -67,7 +68,7 @@ func TestEachCommandHasTheOutputsOfTheTable(t *testing.T) {
 }
 
 func TestWrongCommandsFailWithASuggestion(t *testing.T) {
-	// Whatever has commands below refuses the name of none.
+	// Each command that has subcommands refuses a name that is not a subcommand.
 	for _, cmd := range commandsOf(wholeRoot()) {
 		if !cmd.HasSubCommands() {
 			continue
@@ -126,7 +127,7 @@ func TestVersionOfTheProgram(t *testing.T) {
 	}
 }
 
-// kubeconfigOf writes a kubeconfig with a context, whose server is at the port.
+// kubeconfigOf writes a kubeconfig with one context. The server of the context is at the port.
 func kubeconfigOf(t *testing.T, path, name string, port int, rest string) {
 	t.Helper()
 	text := fmt.Sprintf(`apiVersion: v1
@@ -170,7 +171,8 @@ func closedPort(t *testing.T) int {
 // portOf returns the port of a TCP listener.
 func portOf(l net.Listener) int { return int(netip.MustParseAddrPort(l.Addr().String()).Port()) }
 
-// The server of an error tells which kubeconfig, context and cluster were used.
+// TestClusterIsFoundAsKubectlDoes looks at the server in the error to see which kubeconfig, context
+// and cluster were used.
 func TestClusterIsFoundAsKubectlDoes(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
 	t.Setenv("HOME", home)
@@ -222,7 +224,7 @@ func TestDeadServerIsGivenUp(t *testing.T) {
 		}
 	}
 
-	// One that takes the connection and says nothing.
+	// This server accepts the connection but never answers.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/scratch"
 )
 
-// The kubelet's directories of sockets, in the node's root file system.
+// These are the kubelet's directories of sockets, as paths in the node's root file system.
 const (
 	devicePlugins   = "/var/lib/kubelet/device-plugins"
 	pluginsRegistry = "/var/lib/kubelet/plugins_registry"
@@ -28,8 +28,8 @@ func checkpoint(t *testing.T, root, text string) {
 	}
 }
 
-// socket makes a device plugin's socket. The path of a socket has at most 107 bytes, so it is made
-// by way of its directory.
+// socket makes a device plugin's socket. The path of a socket may have at most 107 bytes, so the
+// socket is made through a file descriptor of its directory.
 func socket(t *testing.T, path string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// clusterFacts writes facts of two nodes whose rail has different MTUs, with a network that
-// cannot be parsed, and one that only the second node has.
+// clusterFacts writes the facts of two nodes to a file. Their rail has different MTUs. One network
+// cannot be parsed, and another network is only in the facts of the second node.
 func clusterFacts(t *testing.T) string {
 	t.Helper()
 	rail := 0

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// doctored runs railctl, which must have the exit code, and returns its results.
+// doctored runs railctl and returns the results that it prints. railctl must exit with this code.
 func doctored(t *testing.T, code int, run func(args ...string) (string, string, int), args ...string) map[string]doctor.Result {
 	t.Helper()
 	out, errOut, have := run(append(args, "-o", "json")...)
@@ -68,7 +68,7 @@ func TestDoctorFindsALostCarrier(t *testing.T) {
 	if r := pod["POD-DOWN"]; r.Status != doctor.Status(doctor.Fail) {
 		t.Errorf("POD-DOWN of the pod: %+v", r)
 	}
-	// The same facts have the same results elsewhere.
+	// On another machine the same facts must have the same results.
 	file := l.factsOf()
 	for id, r := range doctored(t, 1, plainRun, "doctor", "--facts", file, "--only", ids) {
 		if r.Status != live[id].Status || len(r.Findings) != len(live[id].Findings) {
@@ -158,8 +158,8 @@ func TestHostileFactsAreAClearError(t *testing.T) {
 	}
 }
 
-// TestHostileNamesInFactsDoNotReachTheTerminal has names with control characters in each
-// place from which a finding may be made.
+// TestHostileNamesInFactsDoNotReachTheTerminal puts names with control characters into each fact
+// that can appear in a finding.
 func TestHostileNamesInFactsDoNotReachTheTerminal(t *testing.T) {
 	const name = "\x1b[2Jens1\u202e"
 	rail := 0
@@ -356,7 +356,7 @@ func TestDoctorPageNamesRealRules(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUserHasNoRuleAboutPodsThatIsWell judges facts without the ledger's.
+// TestOrdinaryUserHasNoRuleAboutPodsThatIsWell judges facts that have nothing from the ledger.
 func TestOrdinaryUserHasNoRuleAboutPodsThatIsWell(t *testing.T) {
 	f := &doctor.Facts{Schema: doctor.Schema, Ledger: &doctor.Ledger{Attachments: doctor.Failed[[]doctor.Attachment]("test", os.ErrPermission)}}
 	unknown := 0

@@ -46,9 +46,10 @@ type npdConfig struct {
 	} `json:"rules"`
 }
 
-// The example keeps node-problem-detector's contract: exit code 0 is no problem, 1 is a problem, and
-// any other is unknown; of the output it keeps the first max_output_length bytes, as the message of
-// the condition. node-problem-detector itself does not run here: the Go module proxy lacks its module.
+// TestNodeProblemDetectorReadsTheDoctor checks the contract of node-problem-detector. Exit code 0
+// means no problem, 1 means a problem, and any other code means unknown. The first
+// max_output_length bytes of the output become the message of the condition. node-problem-detector
+// itself does not run here, because the Go module proxy lacks its module.
 func TestNodeProblemDetectorReadsTheDoctor(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(healthExamples, "node-problem-detector.json"))
 	if err != nil {
@@ -104,7 +105,8 @@ func TestNodeProblemDetectorReadsTheDoctor(t *testing.T) {
 	}
 }
 
-// The other examples name the condition that the agent keeps.
+// TestHealthExamplesReadTheConditionOfTheAgent checks that the other examples name the condition
+// that the agent keeps.
 func TestHealthExamplesReadTheConditionOfTheAgent(t *testing.T) {
 	read := func(file string, to any) {
 		t.Helper()

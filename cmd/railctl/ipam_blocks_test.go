@@ -196,7 +196,7 @@ func (l *blockLab) checks() {
 	}
 }
 
-// prints compares what a command without an error prints.
+// prints runs a command, which must not fail, and compares its output with want.
 func (l *blockLab) prints(want string, args ...string) {
 	l.t.Helper()
 	out, errOut, code := l.railctl(args...)

@@ -42,7 +42,7 @@ func (l *ipamLab) cr(plural, kind, name string, rest map[string]any) {
 	l.create("/apis/whereabouts.cni.cncf.io/v1alpha1/namespaces/"+l.ns+"/"+plural, o)
 }
 
-// pool makes an IPPool; holders are pods by key, "" a placeholder.
+// pool makes an IPPool. holders has the pod of each key. A pod "" is a placeholder.
 func (l *ipamLab) pool(name, prefix string, holders map[string]string) {
 	l.t.Helper()
 	allocations := map[string]any{}
@@ -97,7 +97,7 @@ func TestIPAM(t *testing.T) {
 			l := &ipamLab{t: t, plane: plane, ns: "ns-" + name}
 			l.create("/api/v1/namespaces", map[string]any{"metadata": map[string]any{"name": l.ns}})
 			test(l)
-			// The other tests read all networks of the cluster.
+			// The networks are deleted, because other tests read all networks of the cluster.
 			if _, _, err := plane.Admin().Delete(context.Background(), "/apis/k8s.cni.cncf.io/v1/namespaces/"+l.ns+"/network-attachment-definitions"); err != nil {
 				t.Fatal(err)
 			}
@@ -272,8 +272,8 @@ func testIPAMGC(l *ipamLab) {
 	out, _, _ = l.railctl("show")
 	contains(t, "show", squeezed(out), "10.0.0.0-24 10.0.0.0/24 1 253 254 - -")
 
-	// The addresses that the node's plugins could not free are freed at their
-	// own server, and at no other one, with any kubeconfig of this command.
+	// Addresses that the node's plugins could not free must be freed at the plugins' own server and
+	// at no other server. Any kubeconfig of this command that leads to that server must work.
 	elsewhere, err := l.plane.Kubeconfig(controlplane.Credential{Token: "t"}, controlplane.Form{Path: filepath.Join(t.TempDir(), "kubeconfig"), Server: "https://127.0.0.1:1", Namespace: l.ns})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 
 const credentialV1 = "client.authentication.k8s.io/v1"
 
-// guarded is an API server that lists nothing, and only to the holder of a token.
+// guarded is an API server whose lists are empty. It answers only requests with a certain token.
 type guarded struct {
 	*httptest.Server
 	token    string
@@ -54,15 +54,15 @@ func (g *guarded) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: g.Certificate().Raw})
 }
 
-// kubeconfig returns a kubeconfig with the server, the user u, and a context of both.
+// kubeconfig returns a kubeconfig with this server, the user u, and a context with both.
 func (g *guarded) kubeconfig(user string) string {
 	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
 "clusters":[{"name":"k","cluster":{"server":%q,"certificate-authority-data":%q}}],"users":[%s]}`,
 		g.URL, base64.StdEncoding.EncodeToString(g.ca()), user)
 }
 
-// login is a program that provides credentials: its n-th call prints the file
-// answer.n beside it, or else the file answer.
+// login writes a program that provides credentials. The n-th call of the program prints the file
+// answer.n in its directory, or the file answer if there is no answer.n.
 func login(t *testing.T, tokens ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -81,7 +81,7 @@ if [ -e "answer.$n" ]; then cat "answer.$n"; else cat answer; fi
 	return dir
 }
 
-// calls returns what the program was told, by call.
+// calls returns the input of each call of the program.
 func calls(t *testing.T, dir string) []string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "calls"))
@@ -103,7 +103,8 @@ func userOf(command, more string) string {
 	return fmt.Sprintf(`{"name":"u","user":{"exec":{"apiVersion":%q,"command":%q,"interactiveMode":"Never"%s}}}`, credentialV1, command, more)
 }
 
-// A person's kubeconfig often names a program for credentials: kubelogin, aws, gcloud.
+// TestProgramForCredentialsIsRun: the kubeconfig of a person often names a program for credentials,
+// for example kubelogin, aws or gcloud.
 func TestProgramForCredentialsIsRun(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("KUBECONFIG", "")
@@ -160,7 +161,8 @@ func TestProgramWithoutCredentialsIsNamed(t *testing.T) {
 	}
 }
 
-// The files of $KUBECONFIG are one. A path in a file begins at that file's directory.
+// TestUserOfAnotherFile checks that the files of $KUBECONFIG are merged. A relative path in a file
+// begins at the directory of that file.
 func TestUserOfAnotherFile(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	g := newGuarded(t, "good")

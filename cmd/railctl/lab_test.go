@@ -46,8 +46,8 @@ func railctlIn(node *testnet.Netns, args ...string) (stdout, stderr string, code
 	return out.String(), errOut.String(), code
 }
 
-// must runs railctl and fails the test unless it exits with 0 and is silent on
-// stderr.
+// must runs railctl and returns its output. It fails the test if railctl does not exit with 0, or
+// prints to stderr.
 func (l *lab) must(args ...string) string {
 	l.t.Helper()
 	out, errOut, code := l.railctl(args...)
@@ -101,8 +101,7 @@ func listed[T any](t *testing.T, out string) []T {
 
 var ages = regexp.MustCompile(` +\d+s +`)
 
-// squeezed replaces the ages in a table, and the blanks that align it, by one
-// blank each.
+// squeezed replaces each age in a table, and each group of blanks between columns, by one blank.
 func squeezed(table string) string {
 	table = ages.ReplaceAllString(table, " AGE ")
 	var lines []string

@@ -90,7 +90,7 @@ func TestWithoutRootTheCureIsNamed(t *testing.T) {
 	results := make(chan ran)
 	for _, verb := range []string{"show", "gc", "ibdev2netdev", "rdma mode"} {
 		go func() {
-			// Another user for this thread alone; it ends with the goroutine.
+			// Only this thread gets another user. The thread ends with the goroutine.
 			runtime.LockOSThread()
 			var r ran
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), 65534, ^uintptr(0)); errno != 0 && os.Geteuid() == 0 {

@@ -11,11 +11,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// toTerminal are texts that change a terminal: colors and titles, by seven and eight bits, a line
-// that is written over, and one that is read from right to left.
+// toTerminal are texts that change a terminal: colors and titles as sequences of seven and eight
+// bits, a line that is overwritten, and a line that is read from right to left.
 var toTerminal = []string{"\x1b[31mred", "\x1b]0;title\a", "\u009b31mred", "over\rwritten", "back\b\b", "\u202eleft", "\x7f"}
 
-// controls returns what is in text and changes a terminal.
+// controls returns the characters in text that change a terminal.
 func controls(text string) []rune {
 	var found []rune
 	for _, r := range text {

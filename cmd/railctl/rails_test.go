@@ -11,8 +11,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
-// someNICs are a node's NICs, not in the order of their addresses: one is lent, so that its
-// names and its RDMA device are of the ledger, and one is the node's uplink.
+// someNICs returns NICs of a node that are not sorted by their addresses. One NIC is lent, so its
+// names and its RDMA device come from the ledger. Another NIC is the node's uplink.
 func someNICs() []resource.NIC {
 	chars := []string{"/dev/infiniband/uverbs0"}
 	return []resource.NIC{

@@ -146,7 +146,7 @@ func TestTheLineIsTheOneOfNVIDIAsScript(t *testing.T) {
 	equal(t, "down", pairLine(rdma.Pair{Device: "mlx5_10", Port: 2, Netdev: "ib0"}), "mlx5_10 port 2 ==> ib0 (Down)")
 }
 
-// modeIn runs "railctl rdma mode" with a root file system of its own.
+// modeIn runs "railctl rdma mode" with the root file system at root.
 func modeIn(root string, args ...string) (stdout, stderr string, code int) {
 	return plainRun(append([]string{"rdma", "mode", "--root", root}, args...)...)
 }
@@ -163,7 +163,7 @@ func TestModeWithoutRDMA(t *testing.T) {
 	}
 	equal(t, "mode", out, "now:      "+noRDMA+"\nat boot:  shared, the kernel's default: nothing in modprobe.d or on the kernel's command line says otherwise\n")
 
-	// The boot file is all that is needed: the kernel has no other mode now.
+	// Only the file for the next boot is needed, because the kernel already has the mode.
 	out, errOut, code = modeIn(root, "exclusive")
 	if code != 0 || errOut != "" {
 		t.Errorf("exit code %d, %s", code, errOut)
@@ -206,7 +206,7 @@ func TestModeAtBootNamesTheInitramfsTool(t *testing.T) {
 	}
 	contains(t, "mode exclusive", out, `Now run "update-initramfs -u -k all"`, "The kernel argument ib_core.netns_mode=0 has the same effect")
 
-	// An ostree system has the same programs, and its own initramfs.
+	// An ostree system has the same programs, but its initramfs is part of the image.
 	for path, text := range map[string]string{"usr/lib/os-release": "ID=rhel\nVARIANT_ID=coreos\n", "run/ostree-booted": ""} {
 		path = filepath.Join(root, path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

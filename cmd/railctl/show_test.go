@@ -197,7 +197,7 @@ func TestShowOfANICUnderAUserspaceDriver(t *testing.T) {
 	if err := json.Unmarshal(data, &record); err != nil {
 		t.Fatal(err)
 	}
-	// The machine has no such device: the record of one is enough.
+	// The machine has no such device, but a record of such a device is enough.
 	delete(record, "child")
 	delete(record, "mtu")
 	record["loan"] = map[string]any{"nic": "pci 0000:3b:00.0", "pci": "0000:3b:00.0", "driver": "vfio-pci"}

@@ -86,8 +86,8 @@ func TestSupportBundleOfThisNode(t *testing.T) {
 	}
 }
 
-// fakeCluster is an API server with the lists of objects by their path, and pods that run a
-// function. It speaks the API server's protocols of lists, logs and exec.
+// fakeCluster is an API server that has lists of objects, by the path of the request, and pods that
+// run a function instead of a program. It implements the protocols for lists, logs and exec.
 type fakeCluster struct {
 	objects map[string][]any
 	run     func(pod string, command []string) (out, errOut string, code int)
@@ -125,9 +125,9 @@ func (f *fakeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// newFakeCluster starts a cluster of two nodes, each with a pod of rail-agent. Secrets are planted
-// wherever an object, a log or an answer could have one. It returns its kubeconfig, and one of a
-// user who may do nothing.
+// newFakeCluster starts a cluster of two nodes, each with a pod of rail-agent. It puts a secret
+// into every place where an object, a log or an answer could have one. It returns a kubeconfig of
+// the cluster, and the kubeconfig of a user who has no rights.
 func newFakeCluster(t *testing.T) (kubeconfig, nobody string) {
 	t.Helper()
 	facts, err := json.Marshal(&doctor.Facts{
@@ -333,7 +333,8 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 				t.Errorf("%s is a device: %v", name, !want)
 			}
 		}
-		// The name without -o is taken: of this second, or of the next ones.
+		// The file names that railctl would use without -o already exist, for this second and the
+		// next seconds.
 		t.Chdir(dir)
 		for now, i := time.Now(), 0; i < 30; i++ {
 			if err := os.Symlink(target, "rail-cni-support-"+now.Add(time.Duration(i)*time.Second).UTC().Format("20060102-150405")+".tar.gz"); err != nil {

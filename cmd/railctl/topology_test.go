@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 )
 
-// Of eight NICs the pod has the first four, and another pod has one.
+// TestTopologyOfAPod has eight NICs. The pod has the first four, and another pod has one.
 func TestTopologyOfAPod(t *testing.T) {
 	const pod = "training/llama-worker-0"
 	list := &inventory.NICList{Tree: &pcie.Tree{}, GPUs: make([]*pcie.Device, 8)}

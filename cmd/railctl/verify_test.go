@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// railsLab is nodes with rails that are verified.
+// railsLab has nodes with rails to verify.
 type railsLab struct {
 	*testnet.Rails
 	t *testing.T
@@ -29,7 +29,8 @@ func newRailsLab(t *testing.T, nodes, rails int, address func(node, rail int) st
 	return &railsLab{testnet.NewRails(t, nodes, rails, address), t}
 }
 
-// verify runs railctl, which must have the exit code and be silent on stderr.
+// verify runs "railctl verify" and returns its result. railctl must exit with this code and print
+// nothing to stderr.
 func (l *railsLab) verify(code int, args ...string) *verify.Result {
 	l.t.Helper()
 	var out, errOut bytes.Buffer
@@ -114,8 +115,8 @@ func TestVerifyFindsNothingOnHealthyRails(t *testing.T) {
 	}
 }
 
-// TestVerifyNamesTheNodeAndTheRailOfADefect needs no netem, which this machine's kernel may
-// lack; the rig has a test with it.
+// TestVerifyNamesTheNodeAndTheRailOfADefect does not use netem, because this machine's kernel may
+// lack it. The rig has a test with netem.
 func TestVerifyNamesTheNodeAndTheRailOfADefect(t *testing.T) {
 	for _, c := range need.Sample(t, 4, []struct {
 		name       string

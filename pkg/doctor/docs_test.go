@@ -10,7 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/docs"
 )
 
-// groups are the groups of rules, by the beginning of their IDs, in the order of the page.
+// groups are the groups of rules in the order of the page. The name is the beginning of the rules'
+// IDs.
 var groups = []struct{ name, title string }{
 	{"HOST", "the machine"},
 	{"NIC", "NICs and their ports"},

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// healthy returns the facts of a node where no rule finds anything, and none is skipped or
-// unknown.
+// healthy returns the facts of a node on which all rules are ok: no rule finds anything, is skipped
+// or is unknown.
 func healthy() *Facts {
 	f := &Facts{Schema: Schema, Node: "node-1", Version: "v1"}
 	healthyNode(f)
@@ -23,7 +23,7 @@ func healthy() *Facts {
 	return f
 }
 
-// fixture is the proof of a rule: changes of the healthy facts.
+// fixture has changes of the healthy facts that prove that a rule works.
 type fixture struct {
 	fires   func(*Facts)
 	missing func(*Facts) // one fact is away, and nothing is found
@@ -43,7 +43,8 @@ func statusOf(results []Result, id string) Status {
 	return results[i].Status
 }
 
-// rail-agent may not read the API server, and leaves these rules out.
+// TestRulesThatNeedTheAPIServerSaySo: rail-agent may not read from the API server, so it leaves
+// these rules out.
 func TestRulesThatNeedTheAPIServerSaySo(t *testing.T) {
 	f := healthy()
 	away(&f.Kubelet.Allocatable)
@@ -60,7 +61,7 @@ func TestRulesThatNeedTheAPIServerSaySo(t *testing.T) {
 	}
 }
 
-// Without the attachments nobody knows which pods hold a NIC.
+// TestPodsThatAreNotKnownAreUnknown: without the attachments it is not known which pods hold a NIC.
 func TestPodsThatAreNotKnownAreUnknown(t *testing.T) {
 	f := healthy()
 	f.Pods = nil
@@ -72,7 +73,8 @@ func TestPodsThatAreNotKnownAreUnknown(t *testing.T) {
 	}
 }
 
-// Only rail-agent remembers losses of a carrier: facts without them are no proof of none.
+// TestFlapsThatNobodyRemembersAreNotJudged: only rail-agent remembers losses of a carrier. If facts
+// have no losses, this does not prove that there were none.
 func TestFlapsThatNobodyRemembersAreNotJudged(t *testing.T) {
 	f := healthy()
 	list := f.NICs.List.Value
@@ -88,7 +90,8 @@ func TestFlapsThatNobodyRemembersAreNotJudged(t *testing.T) {
 	}
 }
 
-// Networks that nobody could read are not well, and those that do not exist are nothing to check.
+// TestNetworksThatAreNotKnownAreUnknown: networks that could not be read must not count as ok. If
+// there are no networks, there is nothing to check.
 func TestNetworksThatAreNotKnownAreUnknown(t *testing.T) {
 	for _, c := range []struct {
 		nads Fact[[]Config]
@@ -139,7 +142,7 @@ func TestEachRuleHasItsFixtures(t *testing.T) {
 				t.Errorf("without a fact the status is %s", got)
 			}
 
-			// Facts go through a file.
+			// The facts are written to a document and read again.
 			text, err := json.Marshal(f)
 			if err != nil {
 				t.Fatal(err)
@@ -178,7 +181,7 @@ func TestRulesAreComplete(t *testing.T) {
 	}
 }
 
-// TestNothingIsOKWithoutFacts judges documents that say nothing.
+// TestNothingIsOKWithoutFacts judges documents that contain no facts.
 func TestNothingIsOKWithoutFacts(t *testing.T) {
 	for _, text := range []string{
 		`{"schema": "` + Schema + `", "host": {}, "nics": {}, "ledger": {}, "cni": {}, "kubelet": {}, "agent": {}, "configs": {}, "pods": [{}], "cluster": {}}`,
@@ -264,7 +267,8 @@ func FuzzJudge(f *testing.F) {
 	})
 }
 
-// at2 returns one of the nodes of a cluster, nil without a cluster, and leaves two of them.
+// at2 reduces the cluster to two nodes and returns one of them. It returns nil if there is no
+// cluster.
 func at2(f *Facts, i int) *Facts {
 	if f.Cluster == nil {
 		return nil
@@ -273,7 +277,8 @@ func at2(f *Facts, i int) *Facts {
 	return at(f, i)
 }
 
-// Each node is judged by all NADs of the cluster, of which there may be as many as nodes.
+// TestDocumentOfAClusterHasItsNADsOnce: each node is judged with all NADs of the cluster, and a
+// cluster may have as many NADs as nodes. So each NAD must be in the document only once.
 func TestDocumentOfAClusterHasItsNADsOnce(t *testing.T) {
 	const nodes = 100
 	nad := Config{Kind: NADConfig, Name: "default/a", Text: strings.Repeat("x", 100_000)}
@@ -317,7 +322,8 @@ func TestDocumentsOfFactsAreBounded(t *testing.T) {
 	}
 }
 
-// rail-agent tells of each finding once, so findings about one object need different parts.
+// TestFindingsOfANodeHaveDifferentParts: rail-agent reports each finding once, so several findings
+// about the same object need different parts.
 func TestFindingsOfANodeHaveDifferentParts(t *testing.T) {
 	f := healthy()
 	f.Host.Modules.Value = nil

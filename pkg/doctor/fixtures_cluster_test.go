@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// clusterPods is how many nodes the healthy cluster has.
+// clusterNodes is the number of nodes of the healthy cluster.
 const clusterNodes = 3
 
-// healthyCluster adds nodes that are like this one.
+// healthyCluster makes f the facts of a cluster of nodes that are like this node.
 func healthyCluster(f *Facts) {
 	text, err := json.Marshal(f)
 	if err != nil {

@@ -16,7 +16,7 @@ const (
 	healthyShared   = `{"periodicUpdateInterval": 300, "configList": [{"resourceName": "hca_gpu", "rdmaHcaMax": 8, "selectors": {"ifNames": ["ens7np0", "ens8np0"]}}]}`
 )
 
-// The places of the healthy configurations.
+// These are the indexes of the healthy configurations.
 const (
 	macvlanNAD = iota
 	railsNAD
@@ -47,7 +47,8 @@ func healthyConfigs(f *Facts) {
 	f.Configs.Requests = Known(map[string][]string{"default/trainer-0": {NetworksKey}}, "API server")
 }
 
-// edit returns a change of the text of a network, and editFile that of a file.
+// edit returns a function that changes the text of a network. editFile returns a function that
+// changes the text of a file.
 func edit(i int, old, to string) func(*Facts) {
 	return func(f *Facts) { f.Configs.NADs.Value[i].replace(old, to) }
 }

@@ -9,7 +9,8 @@ import (
 
 var errAway = errors.New("permission denied")
 
-// addressed returns the GIDs that the kernel makes of an address: RoCE v1 and v2.
+// addressed returns the two GIDs that the kernel makes from an address: one for RoCE v1 and one for
+// RoCE v2.
 func addressed(index int, value, netdev string) []GID {
 	return []GID{{index, value, "IB/RoCE v1", netdev}, {index + 1, value, "RoCE v2", netdev}}
 }
@@ -84,8 +85,8 @@ func healthyNode(f *Facts) {
 
 func gpuPCI(i int) string { return fmt.Sprintf("0000:%02x:00.0", i+0x40) }
 
-// healthyNIC returns one of eight NICs with RoCE, of which a pod holds the first two, or the
-// ninth, which is InfiniBand.
+// healthyNIC returns the NIC with index i. NICs 0 to 7 have RoCE, and a pod holds the first two of
+// them. NIC 8 is an InfiniBand NIC.
 func healthyNIC(i int) NIC {
 	name, device := fmt.Sprintf("ens%dnp0", i+1), fmt.Sprintf("mlx5_%d", i)
 	distances := map[string]string{}
@@ -129,10 +130,10 @@ func healthyNIC(i int) NIC {
 	return n
 }
 
-// physical is the place of the physical function in the healthy facts. Its five virtual functions are behind it.
+// physical is the index of the physical function in the healthy facts. Its five virtual functions follow after it.
 const physical = 9
 
-// healthyFunctions returns a physical function with its virtual ones, which have no rails.
+// healthyFunctions returns a physical function and its virtual functions. None of them has a rail.
 func healthyFunctions() []NIC {
 	no, yes := false, true
 	pf := NIC{Name: "ens20np0", PCI: "0000:30:00.0", Kind: "pf", Vendor: "8086", Driver: "ice", LinkType: "ether", NUMA: &[]int{0}[0], VFs: Known(VFs{5, "legacy"}, "sysfs"), Distances: map[string]string{}}
@@ -151,13 +152,13 @@ func healthyFunctions() []NIC {
 // function returns a virtual function of the facts.
 func function(f *Facts, number int) *Function { return &nic(f, physical).Functions.Value[number] }
 
-// nic and port return a NIC of the facts, and its port.
+// nic returns a NIC of the facts. port returns the port of such a NIC.
 func nic(f *Facts, i int) *NIC   { return &f.NICs.List.Value[i] }
 func port(f *Facts, i int) *Port { return &nic(f, i).Ports.Value[0] }
 
 func away[T any](to *Fact[T]) { *to = Failed[T]("test", errAway) }
 
-// noNICs and the like take one fact away.
+// noNICs and the functions after it each remove one fact.
 func noNICs(f *Facts)                 { away(&f.NICs.List) }
 func noPorts(f *Facts)                { away(&nic(f, 3).Ports) }
 func noModules(f *Facts)              { away(&f.Host.Modules) }

@@ -39,7 +39,8 @@ func container(f *Facts) *Container { return &pod(f).Containers.Value[0] }
 // rail returns the interface net1 or net2 of the pod.
 func rail(f *Facts, i int) *Interface { return &pod(f).Interfaces.Value[i] }
 
-// partition makes a rail of the pod InfiniBand, and sets its index of a partition.
+// partition changes a rail of the pod to InfiniBand, and sets the index of a partition in the
+// container's environment.
 func partition(f *Facts, index string) {
 	container(f).Env["NCCL_IB_PKEY"] = index
 	delete(container(f).Env, "NCCL_IB_GID_INDEX")

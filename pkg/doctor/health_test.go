@@ -27,7 +27,8 @@ func idle() *Facts {
 	return f
 }
 
-// defects are planted in the NICs of an idle node, by the rule that must find it.
+// defects has, by the ID of the rule that must find it, a function that plants a defect in a NIC of
+// an idle node.
 var defects = map[string]func(*NIC){
 	"NIC-CARRIER":  func(n *NIC) { n.Carrier.Value, n.Mbps.Value = false, 0 },
 	"NIC-MTU":      func(n *NIC) { n.MTU.Value = 1500 },
@@ -109,8 +110,8 @@ func TestNetworksAndPoolsNameTheNICsOfANodeWithoutRails(t *testing.T) {
 	}
 }
 
-// empty returns facts that were all read, of a machine with nothing for a pod: no RDMA, no rails,
-// no plugin, no pod, no network.
+// empty returns facts of a machine that has nothing for pods: no RDMA, no rails, no plugins, no
+// pods, no networks. All the facts were read.
 func empty() *Facts {
 	f := healthy()
 	f.Pods = nil
@@ -126,7 +127,8 @@ func empty() *Facts {
 	return f
 }
 
-// Nothing looked at is never well. The rules that are ok judge the machine itself.
+// TestZeroObjectsAreSkippedAndNeverOK: a rule that has judged no object must not be ok. The rules
+// that are ok here judge the machine itself.
 func TestZeroObjectsAreSkippedAndNeverOK(t *testing.T) {
 	ofTheMachine := []string{"HOST-KERNEL", "HOST-LIMITSCONF", "HOST-SWAP"}
 	for _, r := range Judge(Rules(), empty()) {
@@ -140,7 +142,8 @@ func TestZeroObjectsAreSkippedAndNeverOK(t *testing.T) {
 	}
 }
 
-// One object is enough, and each of these takes the objects of one rule away from a sound node.
+// TestRulesWithoutTheirOwnObjectsAreSkipped: one object is enough for a rule to be ok. Each case
+// removes all objects of one rule from a healthy node.
 func TestRulesWithoutTheirOwnObjectsAreSkipped(t *testing.T) {
 	for id, take := range map[string]func(*Facts){
 		"NIC-DOWN": func(f *Facts) {
@@ -221,7 +224,8 @@ func TestReportBeginsWithWhatIsJudged(t *testing.T) {
 	}
 }
 
-// One right that is missing is one thing to mend.
+// TestUnknownRulesAreGroupedByTheMissingFact: one missing right is one thing to repair, even if
+// many rules need it.
 func TestUnknownRulesAreGroupedByTheMissingFact(t *testing.T) {
 	results := []Result{}
 	of := func(id string, missing ...missing) {
@@ -254,7 +258,8 @@ func TestUnknownRulesAreGroupedByTheMissingFact(t *testing.T) {
 	}
 }
 
-// A node has no copy of the documentation.
+// TestCuresNameThePagesOfTheVersion: a node has no copy of the documentation, so cures must have
+// web addresses of the pages.
 func TestCuresNameThePagesOfTheVersion(t *testing.T) {
 	for version, want := range map[string]string{
 		"v1.2.3": "https://github.com/rail-cni/rail-cni/blob/v1.2.3/docs/reference/kernels.md has", "v1.2.3-rc.1": "/blob/v1.2.3-rc.1/docs/",

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// The line has what node-problem-detector keeps of it first: 80 bytes.
+// TestLineBeginsWithWhatFails: node-problem-detector keeps only the first 80 bytes of the line, so
+// the failed rules must come first.
 func TestLineBeginsWithWhatFails(t *testing.T) {
 	fail := func(id string, findings ...Finding) Result {
 		return Result{ID: id, Status: Status(Fail), Findings: findings}

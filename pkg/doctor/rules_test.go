@@ -112,8 +112,8 @@ func TestMistakesInNetworksAreFound(t *testing.T) {
 	}
 }
 
-// The gateway keeps the router's address free.
-// Types of other projects, and ours with a prefix, are no misspellings.
+// TestTypesOfOthersAreCountedAndNotJudged: types of other projects, and types of rail-cni with a
+// prefix, are not misspellings.
 func TestTypesOfOthersAreCountedAndNotJudged(t *testing.T) {
 	f := nads(`{"cniVersion": "1.0.0", "plugins": [{"type": "rail-host-device", "device": "a", "ipam": {"type": "rail-whereabouts", "range": "10.0.0.0/24"}}, {"type": "tuning"}, {"type": "rdma"}]}`,
 		`{"type": "ipvlan", "ipam": {"type": "host-local"}}`, `{"type": "bridge", "ipam": {"type": "static"}}`, `{"type": "bridge"}`, `{"type": "sriov", "ipam": {}}`)
@@ -129,7 +129,8 @@ func TestTypesOfOthersAreCountedAndNotJudged(t *testing.T) {
 	}
 }
 
-// The plugins of other projects are beside ours on purpose, unless a network counts on ours.
+// TestTypesThatNoPluginServesAsTheNetworkAsks: plugins of other projects may be installed
+// intentionally. That is a problem only if a network needs rail-cni's plugin.
 func TestTypesThatNoPluginServesAsTheNetworkAsks(t *testing.T) {
 	const function = `{"cniVersion": "1.0.0", "name": "n", "type": "sriov", "vlan": 7, "ipam": {"type": "whereabouts", "range": "10.0.0.0/24"}}`
 	with := func(old, to string) string { return strings.Replace(function, old, to, 1) }
@@ -212,7 +213,7 @@ func TestKeysOfOursAreMarkedInTheReference(t *testing.T) {
 			}
 			delete(marked, key)
 		}
-		// What these are in another plugin is another thing, or an error there.
+		// In other plugins these keys have another meaning, or are an error.
 		for _, key := range []string{"mtu", "mode", "railRanges", "allow_gateway"} {
 			delete(marked, key)
 		}
@@ -224,7 +225,7 @@ func TestKeysOfOursAreMarkedInTheReference(t *testing.T) {
 	}
 }
 
-// Ours moves the RDMA device itself.
+// TestOnlyTheSRIOVOfOthersNeedsRDMABehindIt: rail-cni's sriov moves the RDMA device itself.
 func TestOnlyTheSRIOVOfOthersNeedsRDMABehindIt(t *testing.T) {
 	f := nads(`{"type": "sriov", "ipam": {}}`)
 	f.Host = &Host{RDMAMode: Known("exclusive", "netlink")}
@@ -262,7 +263,8 @@ func TestMacvlanOnAnInterfaceThatIsNoNIC(t *testing.T) {
 	}
 }
 
-// Without the API server nothing is known of the networks, and the node file is judged.
+// TestNetworksThatCannotBeListedAreUnknown: without the API server nothing is known about the
+// networks, but the node file is still judged.
 func TestNetworksThatCannotBeListedAreUnknown(t *testing.T) {
 	f := nads()
 	f.Configs.Files = Known([]Config{{Kind: NodeFile, Name: "node.yaml", Text: "rails: {auto: pciOrder}"}}, "test")
@@ -276,7 +278,8 @@ func TestNetworksThatCannotBeListedAreUnknown(t *testing.T) {
 	}
 }
 
-// What an administrator does to all functions, or to one that the host uses, is no sign of a former pod.
+// TestOnlySettingsUnlikeThoseOfOtherFreeFunctionsAreStale: a setting that an administrator has made on all functions,
+// or on a function that the host uses, does not come from a former pod.
 func TestOnlySettingsUnlikeThoseOfOtherFreeFunctionsAreStale(t *testing.T) {
 	yes, no := true, false
 	all := func(f *Facts, do func(i int, v *Function)) {
@@ -324,7 +327,8 @@ func TestOnlySettingsUnlikeThoseOfOtherFreeFunctionsAreStale(t *testing.T) {
 	}
 }
 
-// rail-agent does not read them, and older versions did not.
+// TestFunctionsThatNobodyReadAreNotJudged: rail-agent does not read the settings of virtual
+// functions for its own rules, and older versions did not read them at all.
 func TestFunctionsThatNobodyReadAreNotJudged(t *testing.T) {
 	f := healthy()
 	nic(f, physical).Functions = Fact[[]Function]{}
@@ -345,7 +349,8 @@ func TestUplinkOfANodeWithoutRDMANeedsNoModules(t *testing.T) {
 	}
 }
 
-// A DEL may wait for the driver of a NIC while the pod's netns is gone already.
+// TestNICThatIsJustReturnedIsNoOrphan: a DEL may wait for the driver of a NIC although the pod's
+// netns is already gone.
 func TestNICThatIsJustReturnedIsNoOrphan(t *testing.T) {
 	f := &Facts{Schema: Schema, Taken: time.Now(), Ledger: &Ledger{}}
 	a := Attachment{Pod: "default/a", IfName: "net1", NIC: "ens1", Phase: "returning", Updated: f.Taken.Add(-30 * time.Second)}
@@ -410,7 +415,8 @@ func TestGatewayInRangeWithAnotherWhereabouts(t *testing.T) {
 	}
 }
 
-// With a prefix of the names the reference plugins stay beside ours.
+// TestPluginsInTheCNIDirectory: if rail-cni's plugins have a prefix in their names, the reference
+// plugins stay in the same directory.
 func TestPluginsInTheCNIDirectory(t *testing.T) {
 	ours := Binary{Path: "/opt/cni/bin/rail-macvlan", SHA256: "aaaa", Installed: "aaaa", Version: "v1", RailCNI: true}
 	for _, c := range []struct {
@@ -443,7 +449,8 @@ func TestNICWithoutInterfaceIsUnknownWithoutItsPorts(t *testing.T) {
 	}
 }
 
-// A NIC of another vendor is for RDMA if it has ports.
+// TestNeedOfRDMAModulesIsUnknownWithoutPorts: a NIC of another vendor is meant for RDMA if it has
+// RDMA ports.
 func TestNeedOfRDMAModulesIsUnknownWithoutPorts(t *testing.T) {
 	n := NIC{Name: "eno1", Driver: "ice", Vendor: "8086"}
 	away(&n.Ports)
@@ -463,8 +470,8 @@ func TestNeedOfRDMAModulesIsUnknownWithoutPorts(t *testing.T) {
 	}
 }
 
-// A server before Kubernetes 1.33 does not tell the network of services, and network plugins may
-// assign addresses without podCIDR.
+// TestNetworksOfTheClusterThatAreNotKnown: a server before Kubernetes 1.33 does not report the
+// network of services, and some network plugins assign addresses without podCIDR.
 func TestNetworksOfTheClusterThatAreNotKnown(t *testing.T) {
 	for _, by := range []string{"nodes", "pods", "services"} {
 		f := healthy()
@@ -477,7 +484,8 @@ func TestNetworksOfTheClusterThatAreNotKnown(t *testing.T) {
 	}
 }
 
-// NetworkManager may have set the addresses that it removes when it lets the NIC go.
+// TestFixOfNetworkManagerKeepsAddresses: if NetworkManager has set addresses on the NIC, it removes
+// them when it stops managing the NIC. So there must be no such fix.
 func TestFixOfNetworkManagerKeepsAddresses(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -573,7 +581,8 @@ func TestKernelsLogOfOtherNICsIsNotJudged(t *testing.T) {
 	}
 }
 
-// Each boot has a line about a NIC in an older slot, and links correct single errors.
+// TestLinesOfTheKernelsLogThatAreNoTrouble: each boot logs a line about a NIC in an older slot, and
+// links correct single errors. Neither is trouble.
 func TestLinesOfTheKernelsLogThatAreNoTrouble(t *testing.T) {
 	for _, line := range []string{
 		"mlx5_core 0000:13:00.0: 252.048 Gb/s available PCIe bandwidth, limited by 16.0 GT/s PCIe x16 link at 0000:12:00.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)",
@@ -606,7 +615,7 @@ func TestNamesInTheKernelsLogAreWholeWords(t *testing.T) {
 			t.Errorf("%s: %t", line, have)
 		}
 	}
-	// The virtual functions of a NIC that is no rail itself may be in pods.
+	// A NIC without a rail may have virtual functions that are in pods.
 	f.Host.KernelLog.Value = []string{"NETDEV WATCHDOG: eth10 (mlx5_core): transmit queue 3 timed out"}
 	away(&f.NICs.List.Value[len(f.NICs.List.Value)-1].VFs)
 	if _, got := found(t, f, "HOST-KMSG"); got != Unknown {
@@ -637,7 +646,8 @@ func TestOneInterfaceWithAnAddressTwiceIsNoDuplicate(t *testing.T) {
 	}
 }
 
-// A configuration of a stranger names a file, which only the plugin may read.
+// TestNoRuleReadsAFile: a stranger's configuration may name a file. Only the plugin may read this
+// file.
 func TestNoRuleReadsAFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "whereabouts.conf")
 	if err := os.WriteFile(path, []byte("not JSON"), 0o600); err != nil {
@@ -665,7 +675,7 @@ func TestTwoNodesWithExchangedRails(t *testing.T) {
 	if got := evidence(t, f, "RAIL-SUBNET"); got != "" {
 		t.Error(got)
 	}
-	// Two networks of one rail: nobody knows which is right.
+	// If a rail has two networks, it is not known which one is right.
 	f = healthy()
 	f.Cluster.Nodes = f.Cluster.Nodes[:2]
 	nic(at(f, 1), 4).Addresses.Value = []string{"172.31.99.1/24"}
@@ -674,7 +684,8 @@ func TestTwoNodesWithExchangedRails(t *testing.T) {
 	}
 }
 
-// A network that names a NIC, as for a macvlan, has no rail of its own.
+// TestRailOfAPodsInterfaceIsThatOfItsNIC: a network that names a NIC, for example for a macvlan,
+// names no rail. Then the NIC's rail counts.
 func TestRailOfAPodsInterfaceIsThatOfItsNIC(t *testing.T) {
 	f := healthy()
 	n := at(f, 1)
@@ -689,7 +700,7 @@ func TestRailOfAPodsInterfaceIsThatOfItsNIC(t *testing.T) {
 	}
 }
 
-// The missing agents are findings of AGENT-DOWN alone.
+// TestVersionsOfNodesWithoutAgentAreCompared: only AGENT-DOWN may report that agents are missing.
 func TestVersionsOfNodesWithoutAgentAreCompared(t *testing.T) {
 	f := healthy()
 	for _, n := range f.Cluster.Nodes {
@@ -751,7 +762,8 @@ func TestLockedMemoryOfContainers(t *testing.T) {
 	}
 }
 
-// A driver may make the RDMA devices of its NICs itself.
+// TestRDMADriverIsNeededByNICsWithoutRDMADevices: a driver may make the RDMA devices of its NICs
+// itself, so that no further module is needed.
 func TestRDMADriverIsNeededByNICsWithoutRDMADevices(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -808,8 +820,8 @@ func TestStateThatCouldNotBeReadIsUnknown(t *testing.T) {
 	}
 }
 
-// A node without hardware, as in tests and on a laptop: there is little to judge, and nothing
-// to find.
+// TestNodeWithoutHardwareHasNoFindings: on a node without hardware, for example on a laptop, there
+// is little to judge and nothing to find.
 func TestNodeWithoutHardwareHasNoFindings(t *testing.T) {
 	f := healthy()
 	f.Cluster, f.Pods, f.Configs = nil, nil, nil
@@ -837,7 +849,8 @@ func TestNodeWithoutHardwareHasNoFindings(t *testing.T) {
 	}
 }
 
-// A NIC in a pod is judged there: one defect has one finding.
+// TestLentNICIsJudgedInItsPod: a NIC in a pod is judged by the rules about pods, so that one defect
+// has only one finding.
 func TestLentNICIsJudgedInItsPod(t *testing.T) {
 	f := healthy()
 	nic(f, 0).Carrier.Value, rail(f, 1).Carrier = false, false
@@ -864,7 +877,8 @@ func TestKernelLogLinesOfOtherDevicesDoNotCount(t *testing.T) {
 	}
 }
 
-// People paste what a report calls a fix, and the facts may be a stranger's.
+// TestFixHasNoNameThatAShellReads: people paste a report's fix into a shell, and the facts may come
+// from a stranger.
 func TestFixHasNoNameThatAShellReads(t *testing.T) {
 	f := healthy()
 	for _, name := range []string{"x; reboot", "$(reboot)", "-a", "a\nb", ""} {
@@ -942,7 +956,8 @@ func TestECNIsJudgedOnlyWhereTheDriverTells(t *testing.T) {
 	}
 }
 
-// A pod of a shared pool takes four entries of the GID table, beside the NIC's own.
+// TestPodsOfASharedPoolThatFitTheGIDTable: each pod of a shared pool takes four entries of the GID
+// table. The NIC's own entries come in addition.
 func TestPodsOfASharedPoolThatFitTheGIDTable(t *testing.T) {
 	for count, want := range map[int64]Status{60: OK, 62: OK, 63: OK, 64: Status(Warn), 100: Status(Warn), 127: Status(Warn)} {
 		f := healthy()
@@ -953,7 +968,7 @@ func TestPodsOfASharedPoolThatFitTheGIDTable(t *testing.T) {
 	}
 }
 
-// Programs that name no partition use index 0 of the port's table.
+// TestPartitionAtIndexZero: programs that do not name a partition use index 0 of the port's table.
 func TestPartitionAtIndexZero(t *testing.T) {
 	for name, c := range map[string]struct {
 		table []PKey
@@ -973,7 +988,8 @@ func TestPartitionAtIndexZero(t *testing.T) {
 	}
 }
 
-// A port stays active when its subnet manager ends; its interface loses the carrier.
+// TestActivePortWithoutACarrier: when the subnet manager ends, the port stays active, but its
+// interface loses the carrier.
 func TestActivePortWithoutACarrier(t *testing.T) {
 	f := healthy()
 	nic(f, 8).Carrier.Value = false
@@ -982,8 +998,9 @@ func TestActivePortWithoutACarrier(t *testing.T) {
 	}
 }
 
-// The kernel makes GID 0 of the MAC address, also for a NIC whose link-local address is another
-// one, or that has no IPv6. Such a GID has no address, and nothing is wrong with that.
+// TestGIDWithoutAnAddressIsNoFinding: the kernel makes GID 0 from the MAC address, even if the NIC
+// has another link-local address or no IPv6. Such a GID belongs to no address of the NIC, and this
+// is not a problem.
 func TestGIDWithoutAnAddressIsNoFinding(t *testing.T) {
 	want := map[string]Status{}
 	for name, change := range map[string]func(*Facts){
@@ -1011,7 +1028,8 @@ func TestGIDWithoutAnAddressIsNoFinding(t *testing.T) {
 	}
 }
 
-// TestManagementDevicesThatAPoolGrants: only umad can be granted, and only by a pool with the NIC.
+// TestManagementDevicesThatAPoolGrants checks that a pool can grant only umad, and only for NICs in
+// the pool.
 func TestManagementDevicesThatAPoolGrants(t *testing.T) {
 	for name, c := range map[string]struct {
 		device string

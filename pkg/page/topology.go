@@ -192,8 +192,8 @@ func (b *box) hasGPU() bool {
 	return slices.ContainsFunc(b.cards, func(c card) bool { return c.class == gpuClass }) || slices.ContainsFunc(b.boxes, (*box).hasGPU)
 }
 
-// arrange sets the sizes and positions of the cards and boxes in the box. It places them in rows
-// that are at most most wide. A row has at most two cards, so that a GPU stands beside its NIC.
+// arrange sets the sizes and positions of the cards and boxes in the box. It places them in rows. A
+// row is not wider than most. A row has at most two cards, so that a GPU stands beside its NIC.
 func (b *box) arrange(most float64) {
 	b.positions = nil
 	x, y, right, row := pad, headHeight, 0.0, 0.0

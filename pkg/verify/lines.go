@@ -20,8 +20,8 @@ type Lines struct {
 	out   *bufio.Scanner
 }
 
-// NewLines returns a prober that gets requests on in and answers on out. An answer may have at most
-// most bytes.
+// NewLines returns a prober that gets requests on in and answers on out. The maximum size of an
+// answer is most bytes.
 func NewLines(in io.Writer, out io.Reader, most int) *Lines {
 	l := &Lines{stdin: json.NewEncoder(in), out: bufio.NewScanner(out)}
 	l.out.Buffer(nil, most)

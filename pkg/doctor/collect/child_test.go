@@ -17,10 +17,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
 
-// behaves is how a process of a Reader behaves in a test.
+// behaves is the variable that says how the process of a Reader behaves in a test.
 const behaves = "COLLECT_TEST_READER"
 
-// readerProcess is the process of a Reader, which may be a bad one.
+// readerProcess is the main function of a Reader's process. The process may misbehave, as how says.
 func readerProcess(how string) {
 	in := os.Stdin
 	if dir, ok := strings.CutPrefix(how, "stuck "); ok {
@@ -104,7 +104,8 @@ func TestReaderReadsInAProcessOfItsOwn(t *testing.T) {
 	}
 }
 
-// A process that fails because of pods costs only what is of pods.
+// TestReaderThatFailsCostsOnlyThePods checks that only facts about pods are missing if a process
+// fails because of pods.
 func TestReaderThatFailsCostsOnlyThePods(t *testing.T) {
 	need.Root(t)
 	l := newLab(t)

@@ -80,7 +80,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 		}
 		return l.facts(collect.Options{Node: "node-a", Client: client, Sample: -1, Root: root})
 	}
-	// The server fills its caches for a moment, which costs more than a source may take.
+	// At first the server fills its caches, which can take longer than the time limit of a source.
 	var f *doctor.Facts
 	for end := time.Now().Add(time.Minute); ; {
 		if f = facts(plane.AdminKubeconfig()); f.Configs.Networks.OK() && f.Configs.NADs.OK() && f.Kubelet.Labels.OK() || time.Now().After(end) {
@@ -121,14 +121,14 @@ func TestFactsOfTheCluster(t *testing.T) {
 		"allocatable": factError(f.Kubelet.Allocatable), "labels": factError(f.Kubelet.Labels), "status": factError(f.Pods[0].Status),
 		"NADs": factError(f.Configs.NADs), "networks": factError(f.Configs.Networks), "requests": factError(f.Configs.Requests),
 	} {
-		// One text, without the advice to permit it.
+		// The error must have this text and must not advise to grant the right.
 		if err == nil || !strings.Contains(err.Error(), "the account of the kubeconfig has no right to read it") || strings.Contains(err.Error(), "ClusterRole") {
 			t.Errorf("%s of a user without rights: %v", name, err)
 		}
 	}
 }
 
-// factError returns why the fact failed, nil if it did not.
+// factError returns the error of a fact that failed. It returns nil if the fact did not fail.
 func factError[T any](f doctor.Fact[T]) error {
 	if f.Error == "" {
 		return nil

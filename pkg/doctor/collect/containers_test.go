@@ -53,7 +53,7 @@ func machine() map[string]string {
 	return files
 }
 
-// withDevices makes the char devices of a container below a directory. Only root can.
+// withDevices makes the char devices of a container below a directory. This needs root.
 func withDevices(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	need.Root(t)
@@ -85,8 +85,8 @@ func TestContainersOfAPod(t *testing.T) {
 	}
 }
 
-// A pod's containers may have as many variables and devices as the kernel permits. What is left
-// out would count as not there.
+// TestFactsOfAPodAreBounded: the containers of a pod may have as many variables and devices as the
+// kernel allows. If only a part of them were read, the rest would count as missing.
 func TestFactsOfAPodAreBounded(t *testing.T) {
 	const containers = 40
 	env := func(count int, value string) string {

@@ -59,8 +59,8 @@ func exists(path string) (bool, error) {
 	return err == nil, err
 }
 
-// linesWith returns the lines of text for which wanted returns true, in their order. It returns at
-// most most lines.
+// linesWith returns the lines of text for which wanted returns true, in their order. If there are
+// more than most such lines, it returns only the first ones.
 func linesWith(text string, most int, wanted func(line string) bool) []string {
 	var found []string
 	for line := range strings.Lines(text) {

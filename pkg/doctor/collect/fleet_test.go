@@ -18,11 +18,12 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// kubelets are the kubelets of all nodes, which run a function instead of a program.
+// kubelets stands for the kubelets of all nodes. It runs a function instead of a program.
 type kubelets struct {
 	port int
 	mu   sync.Mutex
-	// runs are the programs by the name of the pod: they return what is printed, and the status.
+	// runs has the function for each pod, by the pod's name. A function returns the output and the
+	// status of the program.
 	runs map[string]func(command []string) (out, status string)
 
 	now, most int // programs at the same time
@@ -120,7 +121,7 @@ func TestFactsOfAllNodes(t *testing.T) {
 			"8": map[string]any{"id": "c2", "podref": "default/left", "ifname": "net1"},
 		}},
 	})
-	// Pods of others cannot make facts of a node.
+	// Pods in other namespaces must not be able to provide facts about a node.
 	post(t, plane, http.MethodPost, "/api/v1/namespaces/default/pods", "", map[string]any{
 		"metadata": map[string]any{"name": "forged", "labels": map[string]any{"app.kubernetes.io/name": "rail-cni", "app.kubernetes.io/component": "agent"}},
 		"spec":     map[string]any{"nodeName": "node-a", "automountServiceAccountToken": false, "containers": []map[string]any{{"name": "c", "image": "i"}}},
@@ -206,7 +207,8 @@ func TestFactsOfAllNodes(t *testing.T) {
 	})
 }
 
-// The time is logged: 64 nodes whose facts take as long as a usual node's.
+// TestNodesAreAskedAtTheSameTime logs the time for 64 nodes. Reading the facts of each node takes
+// as long as on a usual node.
 func TestNodesAreAskedAtTheSameTime(t *testing.T) {
 	plane := controlplane.Start(t, controlplane.Options{})
 	k := newKubelets(t)

@@ -19,17 +19,17 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
 
-// hung mounts a file system whose server never answers, as that of a network may, until the test
-// ends.
+// hung mounts a file system until the test ends. Its server never answers, like the server of a
+// network file system that has failed.
 func hung(t *testing.T) string {
 	t.Helper()
 	dir, _ := hungFor(t, false)
 	return dir
 }
 
-// hungFor mounts a file system whose server answers only the first request, if it takes requests, and
-// none if it does not. The kernel does not let a thread go whose request was taken, not even
-// for SIGKILL, until let is called.
+// hungFor mounts a file system whose server never answers a request for a file. If takes is true,
+// the server reads such requests. Then the kernel does not let the requesting thread end, not even
+// after SIGKILL, until let is called.
 func hungFor(t *testing.T, takes bool) (dir string, let func()) {
 	t.Helper()
 	need.Root(t)
@@ -76,8 +76,8 @@ func taken(dir string) int64 {
 	return info.Size()
 }
 
-// take is a FUSE server that answers INIT and nothing else (linux/fuse.h), until stop is closed. It
-// adds a byte to the file log for each request that it does not answer.
+// take is a FUSE server that answers only INIT (linux/fuse.h). It runs until stop is closed. For
+// each request that it does not answer, it adds a byte to the file log.
 func take(server, stop int, log string) {
 	const inHeader, outHeader, initOut, opInit = 40, 16, 64, 26
 	in := make([]byte, 1<<20)
@@ -107,8 +107,9 @@ func take(server, stop int, log string) {
 	}
 }
 
-// A process that the kernel does not let go costs one run a moment. Two of them cost the facts in
-// files of pods, and no more, until they can end.
+// TestReaderOutlivesProcessesThatCannotBeKilled: one process that the kernel does not let end
+// delays only one run for a moment. With two such processes, the facts in files of pods are missing
+// until the processes can end, but no other facts.
 func TestReaderOutlivesProcessesThatCannotBeKilled(t *testing.T) {
 	dir, let := hungFor(t, true)
 	l := newLab(t)

@@ -132,7 +132,8 @@ func TestCNIDirectories(t *testing.T) {
 	}
 }
 
-// On OpenShift or k3s rail-agent is told the runtime's directories, and its record has them.
+// TestCNIDirectoriesOfRailAgentsRecord: on OpenShift and k3s, flags tell rail-agent the directories
+// of the runtime, and its record contains these directories.
 func TestCNIDirectoriesOfRailAgentsRecord(t *testing.T) {
 	dir := tree(t, map[string]string{"bin/multus": "no program", "net.d/00-multus.conf": "{}"})
 	c := collectorIn(dir)

@@ -10,8 +10,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 )
 
-// The inventory has only NICs with an interface on the host, lent ones, and those of userspace
-// drivers.
+// TestNICsOfRailsWithoutDriverOrInterfaceAreFacts: the inventory has only NICs with an interface on
+// the host, lent NICs, and NICs with a userspace driver. Other NICs with a rail must be facts as
+// well.
 func TestNICsOfRailsWithoutDriverOrInterfaceAreFacts(t *testing.T) {
 	files := map[string]string{}
 	for address, numa := range map[string]string{"0000:3b:00.0": "0", "0000:3c:00.0": "1", "0000:3d:00.0": "-1", "0000:3f:00.0": "0"} {
@@ -43,7 +44,8 @@ func TestNICsOfRailsWithoutDriverOrInterfaceAreFacts(t *testing.T) {
 	}
 }
 
-// The paths are those of NVIDIA's manual of MLNX_OFED, "Explicit Congestion Notification".
+// TestECNIsWhatTheDriverOfMLNXOFEDShows uses the paths in NVIDIA's manual of MLNX_OFED, "Explicit
+// Congestion Notification".
 func TestECNIsWhatTheDriverOfMLNXOFEDShows(t *testing.T) {
 	files := map[string]string{}
 	for priority := range 8 {

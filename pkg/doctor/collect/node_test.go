@@ -25,7 +25,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// asked has the options, as JSON, of a process that prints its facts instead of testing.
+// asked is a variable. If it is set, this process prints facts instead of running tests. Its value
+// has the options as JSON.
 const asked = "COLLECT_TEST_STATE_DIR"
 
 func TestMain(m *testing.M) {
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// lab is a node with a NIC that the pod web-0 has, and one on which it has a macvlan.
+// lab is a node with two NICs. The pod web-0 has one of them, and has a macvlan on the other.
 type lab struct {
 	node, wire, pod *testnet.Netns
 	state           string
@@ -79,7 +80,7 @@ func (l *lab) facts(o collect.Options) (f *doctor.Facts) {
 	return f
 }
 
-// failed calls do for each fact of the facts that failed, with its place and its error.
+// failed calls do for each fact that failed, with the place of the fact and its error.
 func failed(facts any, do func(place, why string)) { walk(reflect.ValueOf(facts), "", do) }
 
 func walk(v reflect.Value, place string, do func(place, why string)) {
@@ -171,8 +172,8 @@ func TestChangesOfThePodAreFacts(t *testing.T) {
 	}
 }
 
-// container runs a shell script in the pod's netns and in a cgroup of a container's name until
-// the test ends. The script must end with "exec".
+// container runs a shell script in the pod's netns until the test ends. The script runs in a cgroup
+// with the name of a container. It must end with "exec".
 func (l *lab) container(t *testing.T, id, script string, env ...string) int {
 	t.Helper()
 	hierarchies, err := filepath.Glob("/sys/fs/cgroup/*/cgroup.procs")
@@ -248,8 +249,8 @@ func TestUnreadableRecordIsAFact(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUserKnowsLessAndNothingElse compares each fact that an ordinary user has with
-// root's.
+// TestOrdinaryUserKnowsLessAndNothingElse compares each fact that an ordinary user can read with
+// the same fact that root has read.
 func TestOrdinaryUserKnowsLessAndNothingElse(t *testing.T) {
 	need.Root(t)
 	state := filepath.Join(scratch.Dir(t), "state")
@@ -275,7 +276,7 @@ func TestOrdinaryUserKnowsLessAndNothingElse(t *testing.T) {
 	compare(t, "", reflect.ValueOf(root), reflect.ValueOf(user))
 }
 
-// compare fails for a fact that both have, with different values.
+// compare fails the test if both have a fact, but with different values.
 func compare(t *testing.T, place string, a, b reflect.Value) {
 	switch {
 	case a.Kind() == reflect.Pointer:

@@ -78,8 +78,8 @@ func TestPCIeLinkIsJudgedByBothEnds(t *testing.T) {
 	}
 }
 
-// config returns a configuration space with the PCI Express capability of a port type, and
-// ACS with these controls behind another extended capability.
+// config returns a configuration space. It has the PCI Express capability with this port type, and
+// after another extended capability the ACS capability with these controls.
 func config(port, control uint16) []byte {
 	text := make([]byte, 4096)
 	text[capabilityList] = 0x40

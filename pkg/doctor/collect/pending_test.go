@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// runs reads the source with a new collector, and returns the fact.
+// runs reads the source with a new collector and returns the fact.
 func runs(t *testing.T, p *Pending, source string, read func(context.Context) (int, error)) doctor.Fact[int] {
 	t.Helper()
 	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
@@ -59,7 +59,7 @@ func TestSourceThatHangsIsReadOnce(t *testing.T) {
 	}
 }
 
-// One run may read a source for several facts.
+// TestFactsOfOneSourceAreReadInOneRun: one run may read the same source for several facts.
 func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
 	p := &Pending{}
 	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
@@ -76,7 +76,8 @@ func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
 	}
 }
 
-// rail-agent judges its node while somebody asks it for its facts.
+// TestTwoRunsReadASourceAtTheSameTime: rail-agent may judge its node at the same time as somebody
+// asks it for the node's facts.
 func TestTwoRunsReadASourceAtTheSameTime(t *testing.T) {
 	p := &Pending{}
 	reading, release := make(chan struct{}), make(chan struct{})
@@ -106,7 +107,8 @@ func TestSourcesThatHangAreBounded(t *testing.T) {
 	}
 }
 
-// The client of a run may go away, which says nothing about the sources.
+// TestSourceIsAskedAgainAfterARunThatWasEnded: if the client of a run goes away, this does not mean
+// that the sources hang.
 func TestSourceIsAskedAgainAfterARunThatWasEnded(t *testing.T) {
 	p := &Pending{}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -34,7 +34,7 @@ func TestAttachmentThatIsJustMadeOrEndedIsNotJudged(t *testing.T) {
 		}
 	}
 
-	// Other pods begin all the time: only what lasts is told.
+	// Other pods begin again and again. Only problems that last may be reported.
 	reads := 0
 	found, err := settled(t.Context(), func() ([]doctor.Attachment, error) {
 		reads++

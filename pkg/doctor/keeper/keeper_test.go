@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
 )
 
-// result returns one of a rule of the node with findings about objects.
+// result returns the result of a rule about the node, with a finding about each object.
 func result(id string, status doctor.Status, objects ...string) doctor.Result {
 	r := doctor.Result{ID: id, Scope: doctor.NodeScope, Status: status, Expects: "All is well.", Cure: "Mend it."}
 	for _, o := range objects {
@@ -35,7 +35,7 @@ const (
 	warns = doctor.Status(doctor.Warn)
 )
 
-// told is a keeper that tells the test.
+// told returns a keeper that passes its notices to the test.
 func told(t *testing.T) (k *Keeper, since func() []string) {
 	t.Helper()
 	var notices []string
@@ -179,7 +179,8 @@ func TestConditionIsRemovedAtTheEnd(t *testing.T) {
 	}
 }
 
-// An agent that uninstalls may lose the right to remove it before it ends.
+// TestConditionIsRemovedAtOnceByAnAgentThatUninstalls: an agent that uninstalls may lose the right
+// to remove the condition before the agent ends.
 func TestConditionIsRemovedAtOnceByAnAgentThatUninstalls(t *testing.T) {
 	k, _ := told(t)
 	removed := make(chan struct{}, 2)
@@ -261,7 +262,8 @@ func TestAgentThatStartsAgainRemembersWhatItTold(t *testing.T) {
 	}
 }
 
-// Somebody may ask for the facts while the agent judges its node.
+// TestFactsAreCompleteWhenReadSeveralTimesAtOnce: somebody may ask for the facts while the agent
+// judges its node.
 func TestFactsAreCompleteWhenReadSeveralTimesAtOnce(t *testing.T) {
 	need.Root(t) // to read the list of NICs
 	k, _ := told(t)
@@ -277,7 +279,8 @@ func TestFactsAreCompleteWhenReadSeveralTimesAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// rail-agent may have no socket at which it could ask itself.
+// TestFactsOfTheAgentAreThoseOfThisProcess: rail-agent may have no socket at which it could ask
+// itself for its status.
 func TestFactsOfTheAgentAreThoseOfThisProcess(t *testing.T) {
 	k, _ := told(t)
 	k.Collect = collect.Options{StateDir: filepath.Join(t.TempDir(), "state"), Socket: "", Version: "v7"}
@@ -356,8 +359,8 @@ func TestFlapsAreLossesThatNobodyCaused(t *testing.T) {
 	}
 }
 
-// While rail-agent judges the node, somebody asks for the facts. Which of the readings ends first
-// says nothing of which was first at the NIC.
+// TestLossIsCountedOnceWhenReadingsOverlap: somebody asks for the facts while rail-agent judges the
+// node. The reading that ends first need not be the one that read the NIC first.
 func TestLossIsCountedOnceWhenReadingsOverlap(t *testing.T) {
 	f, start := flaps{nics: map[string]*carrier{}}, time.Now()
 	observe := func(began, ended int, count uint64) int {
@@ -443,7 +446,8 @@ func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
 	}
 }
 
-// A rule may find several things about one object: files of the node, interfaces of a pod.
+// TestLaterProblemsOfAnObjectAreTold: a rule may find several problems of one object, for example
+// in several files of the node or on several interfaces of a pod.
 func TestLaterProblemsOfAnObjectAreTold(t *testing.T) {
 	k, since := told(t)
 	unreadable := func(files ...string) []doctor.Result {

@@ -7,8 +7,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/versions"
 )
 
-// TestMemoryOfEachVersionIsRead reads what the doctor has reported: it is not reported again after an
-// upgrade.
+// TestMemoryOfEachVersionIsRead reads the reported findings that earlier versions have written.
+// They must not be reported again after an upgrade.
 func TestMemoryOfEachVersionIsRead(t *testing.T) {
 	sample := reportedRule{Scope: "node"}
 	versions.Fill(t, &sample)
