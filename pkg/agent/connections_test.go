@@ -42,7 +42,8 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// Any process of the host's network can connect to the port of the metrics.
+// TestIdleConnectionsAreBoundedAndKeepNobodyFromAnAnswer: any process in the host's network can
+// connect to the port of the metrics.
 func TestIdleConnectionsAreBoundedAndKeepNobodyFromAnAnswer(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -22,7 +22,8 @@ func get(a *Agent, path string) *httptest.ResponseRecorder {
 	return w
 }
 
-// Of three scrapes one runs and one waits.
+// TestScrapesDoNotQueueBehindASlowOne makes three scrapes. One runs, one waits, and the third must
+// be refused.
 func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
 	began, release := make(chan struct{}, 2), make(chan struct{})
 	a := New(Options{Log: slog.New(slog.DiscardHandler)})
@@ -47,8 +48,8 @@ func TestScrapesDoNotQueueBehindASlowOne(t *testing.T) {
 	}
 }
 
-// A driver may have counters with any name, and a component may have a defect: the others are
-// served.
+// TestOneBadMetricCostsNoOther: a driver may have counters with any name, and a component may have
+// a defect. All other metrics must still be served.
 func TestOneBadMetricCostsNoOther(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	a := New(Options{Log: log, Version: "v7", NodeName: "node-a", Keeps: true})
@@ -82,8 +83,8 @@ func TestOneBadMetricCostsNoOther(t *testing.T) {
 	}
 }
 
-// All components must be ready, and none may hang. Each adds its part of the status, and may
-// answer at the socket.
+// TestComponentsAreTheAgent: the agent is ready only if all components are ready and none hangs.
+// Each component adds its part of the status, and may answer requests at the socket.
 func TestComponentsAreTheAgent(t *testing.T) {
 	a := New(Options{Log: slog.New(slog.DiscardHandler), NodeName: "node-a"})
 	notReady, hangs := errors.New("not checked yet"), error(nil)
@@ -113,7 +114,8 @@ func TestComponentsAreTheAgent(t *testing.T) {
 	}
 }
 
-// A component that panics runs again, one that returns does not, and the others go on.
+// TestComponentThatPanicsRunsAgain: a component that panics must run again, a component that
+// returns must not, and all other components continue.
 func TestComponentThatPanicsRunsAgain(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -134,7 +136,8 @@ func TestComponentThatPanicsRunsAgain(t *testing.T) {
 	}
 }
 
-// The address for the kubelet's probes has no metrics, which others may not read.
+// TestHealthIsServedWithoutMetrics: the address for the kubelet's probes must not serve metrics,
+// because not everybody may read them.
 func TestHealthIsServedWithoutMetrics(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -22,7 +22,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
-// holds has the socket that the process of a test takes. init runs on the process' first thread.
+// holds is a variable with the socket that the process of a test takes. It is read in init, which
+// runs on the process' first thread.
 const holds = "AGENT_TEST_SOCKET"
 
 func init() {
@@ -45,14 +46,14 @@ func init() {
 	}()
 	if os.Getenv(holds+"_DIES") != "" {
 		time.Sleep(100 * time.Millisecond) // for the goroutine
-		// As in a killed process of which one thread is left, the first thread is a zombie,
-		// and the lock and the socket are held.
+		// This is like a killed process of which one thread is left: the first thread is a zombie,
+		// but the process still holds the lock and the socket.
 		_, _, _ = unix.RawSyscall(unix.SYS_EXIT, 0, 0, 0)
 	}
 	time.Sleep(time.Hour)
 }
 
-// holder starts a process that has the socket and does not answer.
+// holder starts a process that holds the socket and does not answer.
 func holder(t *testing.T, socket string, dies bool) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -138,7 +139,8 @@ func TestAgentDoesNotTakeTheSocketOfALivingOne(t *testing.T) {
 	})
 }
 
-// A lock whose owner was in another PID namespace says nothing of a process of this one.
+// TestLockOfAnotherPIDNamespaceIsTakenIfNobodyAnswers: if the owner of a lock was in another PID
+// namespace, its PID says nothing about processes in this namespace.
 func TestLockOfAnotherPIDNamespaceIsTakenIfNobodyAnswers(t *testing.T) {
 	need.Root(t)
 	dir := scratch.Dir(t)

@@ -86,8 +86,8 @@ func TestEveryKindHasACodeOfItsOwn(t *testing.T) {
 	}
 }
 
-// skel finds a *types.Error at any depth, and prints only that one: the text
-// around it would be lost.
+// TestToCNIKeepsTheWholeText: skel looks for a *types.Error at any depth and prints only its text,
+// so the texts that were wrapped around it would be lost.
 func TestToCNIKeepsTheWholeText(t *testing.T) {
 	if ToCNI(nil) != nil {
 		t.Error("no error became one")
@@ -121,7 +121,8 @@ func TestToCNIKeepsTheWholeText(t *testing.T) {
 	}
 }
 
-// Codes below 100 are the specification's; a runtime acts on some of them.
+// TestCodesAreNotTheSpecifications: codes below 100 belong to the specification, and a runtime acts
+// on some of them.
 func TestCodesAreNotTheSpecifications(t *testing.T) {
 	seen := map[uint]bool{}
 	for _, code := range []uint{NICNotFound, NICProtected, NICLent, NameTaken, NotReturned, IPAM, BadRecord, Mismatch, Kernel} {

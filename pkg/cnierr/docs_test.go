@@ -12,8 +12,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 )
 
-// codes are the codes by name. TestErrorsPageHasEveryCode finds a constant that is
-// missing here.
+// codes has the codes by their names. If a constant is missing here, TestErrorsPageHasEveryCode
+// fails.
 var codes = map[string]uint{
 	"UnknownContainer": cnierr.UnknownContainer,
 	"InvalidEnv":       cnierr.InvalidEnv,

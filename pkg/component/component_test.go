@@ -103,7 +103,8 @@ func TestLoopRunsWhenItIsDue(t *testing.T) {
 	})
 }
 
-// Changes that come together are one call, and those during a call are another.
+// TestTriggerSettles: changes that come shortly after each other lead to one call. Changes during a
+// call lead to one further call.
 func TestTriggerSettles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trigger, calls := NewTrigger(), 0
@@ -118,7 +119,8 @@ func TestTriggerSettles(t *testing.T) {
 	})
 }
 
-// Work that takes long is followed by a rest in proportion, up to a bound, that only Now ends.
+// TestLoopRestsAfterLongWork: after work that takes long, the loop rests. The rest is in proportion
+// to the work, but limited, and only Now ends it early.
 func TestLoopRestsAfterLongWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trigger, now := NewTrigger(), NewTrigger()

@@ -66,7 +66,7 @@ func (l *lab) code(token string) int {
 	return code
 }
 
-// await waits until done reports true.
+// await waits until done returns true.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for began := time.Now(); !done(); time.Sleep(10 * time.Millisecond) {
@@ -136,8 +136,9 @@ func testTokenWithoutNode(t *testing.T, plane *controlplane.Plane) {
 	}
 }
 
-// A server that refuses every token, because of a wrong address or a proxy of its own,
-// or that is away, must not get a request each second from each node.
+// TestTokensThatFailAgainAndAgainAreAskedForSeldom: a server may refuse every token, for example
+// because of a wrong address or a proxy, or it may not answer. Such a server must not get a request
+// each second from each node.
 func TestTokensThatFailAgainAndAgainAreAskedForSeldom(t *testing.T) {
 	for what, tc := range map[string]struct {
 		err, last error
@@ -184,8 +185,8 @@ func tokens(t *testing.T, life time.Duration) *kube.Client {
 	return client
 }
 
-// A plugin without a kubeconfig cannot reach the server; one with a token can,
-// until that expires.
+// TestReadyOnceTheFilesAreThereUntilTheTokenEnds: without a kubeconfig, a plugin cannot reach the
+// server. With a kubeconfig, it can until the token expires.
 func TestReadyOnceTheFilesAreThereUntilTheTokenEnds(t *testing.T) {
 	full, away := errors.New("no space left"), errors.New("the server is away")
 	broken, record := true, install.Open(t.TempDir())
@@ -220,8 +221,8 @@ func TestReadyOnceTheFilesAreThereUntilTheTokenEnds(t *testing.T) {
 	}
 }
 
-// The server's clock may differ from this host's, and the granted lifetime from the
-// requested one.
+// TestTokenIsRenewedAtHalfItsLifetime: the server's clock may differ from this host's clock, and
+// the granted lifetime may differ from the requested lifetime.
 func TestTokenIsRenewedAtHalfItsLifetime(t *testing.T) {
 	for name, c := range map[string]struct{ expires, life time.Duration }{
 		"as was asked for":  {time.Hour, time.Hour},

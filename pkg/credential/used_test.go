@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/notify"
 )
 
-// installed puts a kubeconfig and a flat file in the places of whereabouts' installer.
+// installed puts a kubeconfig and a flat file in the places where whereabouts' installer puts them.
 func (l *lab) installed(credential controlplane.Credential, edit func(text string) string) (kubeconfig string) {
 	l.t.Helper()
 	from, err := l.plane.Kubeconfig(credential, controlplane.Form{})
@@ -57,7 +57,8 @@ func (l *lab) read(path string) string {
 	return string(text)
 }
 
-// settle looks until the keeper is sure of what it found, and returns the last error.
+// settle lets the keeper check again and again until its result is certain. It returns the last
+// error.
 func (l *lab) settle() error {
 	l.t.Helper()
 	l.c.surely = 10 * time.Millisecond
@@ -95,7 +96,8 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 		if use := l.c.Use(); use.Path != path || use.Owned || !use.Accepted || use.Refused != nil || use.Unasked != nil {
 			t.Errorf("%+v", use)
 		}
-		// The installer's pod is gone: the token dies, and the file does not change by that.
+		// When the installer's pod is gone, the token is no longer valid, but the file does not
+		// change.
 		l.installed(dead, unchanged)
 		if err := l.c.sync(t.Context()); !errors.Is(err, errDoubt) {
 			t.Errorf("the first refusal: %v", err)
@@ -115,7 +117,8 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 		if len(told) != 1 || told[0].Reason != "KubeconfigReplaced" || !strings.Contains(told[0].Message, path) || !strings.Contains(l.log.String(), "KubeconfigReplaced") {
 			t.Errorf("it told %+v", told)
 		}
-		// Another keeper, as after a restart, knows whose it is, and renews it.
+		// Another keeper, as after a restart, must know that the kubeconfig is rail-agent's, and
+		// must renew its token.
 		before := l.read(path)
 		again := New(l.c.Options)
 		if err := again.sync(t.Context()); err != nil || l.read(path) == before {
@@ -167,8 +170,8 @@ func TestKubeconfigOfAnotherInstaller(t *testing.T) {
 	})
 }
 
-// A server that does not answer, a proxy's 401, and a server that refuses everybody say nothing
-// about the token.
+// TestSilenceAndProxiesAreNoRefusal: if a server does not answer, a proxy answers 401, or a server
+// refuses everybody, this says nothing about the token.
 func TestSilenceAndProxiesAreNoRefusal(t *testing.T) {
 	refuses := func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/json")
@@ -225,7 +228,8 @@ func TestSilenceAndProxiesAreNoRefusal(t *testing.T) {
 	}
 }
 
-// A thousand nodes must not ask all at once, or often.
+// TestAKubeconfigThatDoesNotChangeIsAskedForSeldom: a thousand nodes must not all ask at the same
+// time, and must not ask often.
 func TestAKubeconfigThatDoesNotChangeIsAskedForSeldom(t *testing.T) {
 	asked := 0
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -269,7 +273,8 @@ func TestAKubeconfigThatDoesNotChangeIsAskedForSeldom(t *testing.T) {
 	}
 }
 
-// The plugins' file changes: the keeper sees it at once, not a minute later.
+// TestKeeperSeesAnotherKubeconfigAtOnce: if the plugins' file changes, the keeper must see it at
+// once and not a minute later.
 func TestKeeperSeesAnotherKubeconfigAtOnce(t *testing.T) {
 	l := &lab{t: t, log: &strings.Builder{}}
 	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))

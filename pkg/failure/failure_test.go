@@ -40,7 +40,8 @@ func TestWrapKeepsTheCause(t *testing.T) {
 	}
 }
 
-// A variable may be given a cure where it is returned, for one caller only.
+// TestCureLeavesItsErrorAsItIs: a function may return an error variable with a cure. Other callers
+// of the variable must not get this cure.
 func TestCureLeavesItsErrorAsItIs(t *testing.T) {
 	left := New(IO, "the netns is gone")
 	if cured := left.Cure("nothing to do"); !errors.Is(cured, left) || left.Error() != "the netns is gone" {

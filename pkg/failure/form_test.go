@@ -14,7 +14,7 @@ import (
 )
 
 // nested returns the positions of calls of WithCure whose first argument makes the error. A linter
-// that sees only names, as forbidigo, cannot find them.
+// such as forbidigo, which sees only names, cannot find such calls.
 func nested(t *testing.T, name string, source []byte) (found []string) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -52,7 +52,7 @@ func nested(t *testing.T, name string, source []byte) (found []string) {
 	return found
 }
 
-// TestErrorsReadFromLeftToRight holds the whole tree to failure.New(…).Cure(…) and
+// TestErrorsReadFromLeftToRight checks that the whole tree uses failure.New(…).Cure(…) and
 // failure.From(…).Cure(…).
 func TestErrorsReadFromLeftToRight(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ func newNode(t *testing.T) *node {
 
 func (n *node) path(name string) string { return filepath.Join(n.bin, name) }
 
-// want puts a file and fails the test unless the outcome is this.
+// want puts a file. It fails the test if the outcome is another one.
 func (n *node) want(outcome install.Outcome, f install.File) {
 	n.t.Helper()
 	got, err := n.Put(n.t.Context(), f)
@@ -57,7 +57,7 @@ func (n *node) wantRemoved(outcome install.Outcome, name string) {
 	}
 }
 
-// write writes a file with a time an hour ago.
+// write writes a file whose modification time is an hour ago.
 func (n *node) write(name, text string, mode fs.FileMode) {
 	n.t.Helper()
 	old := time.Now().Add(-time.Hour)
@@ -120,7 +120,7 @@ func TestOursIsNeverBackedUpOverWhatWasThere(t *testing.T) {
 	n.wantRemoved(install.Restored, "macvlan")
 	n.wantContent("macvlan", "upstream's")
 
-	// One that was copied there by hand, and one that is installed later.
+	// The first plugin was copied by hand, and the second is installed later.
 	ours := filepath.Join(testnet.Bin(t), "macvlan")
 	if err := install.Copy(ours, n.path("macvlan"), 0o755); err != nil {
 		t.Fatal(err)
@@ -186,8 +186,8 @@ func TestFileThatYields(t *testing.T) {
 	n.wantContent("conf", "theirs")
 }
 
-// A credential that others can read, or a plugin that is not executable, is
-// replaced even if its content is right.
+// TestFileWithWrongModeIsCorrected: a credential that others can read, or a plugin that is not
+// executable, must be replaced even if its content is right.
 func TestFileWithWrongModeIsCorrected(t *testing.T) {
 	n := newNode(t)
 	for name, mode := range map[string]fs.FileMode{"kubeconfig": 0o600, "plugin": 0o755} {
@@ -261,8 +261,8 @@ func TestWhatIsNoFileIsRefused(t *testing.T) {
 	}
 }
 
-// TestKilledAtAnyInstantItEndsAsItWas kills an installer and an uninstaller
-// repeatedly, in another process.
+// TestKilledAtAnyInstantItEndsAsItWas repeatedly kills an installer and an uninstaller that run in
+// another process.
 func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 	if spec := os.Getenv("RAIL_CNI_TEST_INSTALL"); spec != "" {
 		var n struct{ Record, Bin string }
@@ -344,7 +344,8 @@ func TestKilledAtAnyInstantItEndsAsItWas(t *testing.T) {
 	}
 }
 
-// The end of the record is the last time that anybody looks into a directory.
+// TestUnfinishedFilesGoWithTheLastOfTheDirectory: after the last entry of a directory has left the
+// record, no later call looks into the directory.
 func TestUnfinishedFilesGoWithTheLastOfTheDirectory(t *testing.T) {
 	n := newNode(t)
 	for _, name := range []string{"a", "b"} {
@@ -397,8 +398,7 @@ func TestCopyPutsAFileInPlaceInOneStep(t *testing.T) {
 	}
 }
 
-// TestFileThatIsBeingWrittenIsBackedUpWhole has another installer write slowly
-// in place.
+// TestFileThatIsBeingWrittenIsBackedUpWhole has another installer that slowly overwrites the file.
 func TestFileThatIsBeingWrittenIsBackedUpWhole(t *testing.T) {
 	n := newNode(t)
 	if err := os.WriteFile(n.path("a"), []byte("the first half, "), 0o755); err != nil {
@@ -448,8 +448,8 @@ func TestWhatLiesInADirectoryThatIsNotThereIsNotForgotten(t *testing.T) {
 	n.wantRemoved(install.Removed, "a")
 }
 
-// TestDirectoryOfAnImageIsNotThatOfTheNode runs in another process, whose root is an
-// overlay: that of a container with the node's processes, or the node's own.
+// TestDirectoryOfAnImageIsNotThatOfTheNode runs in another process whose root is an overlay. The
+// overlay is either the root of a container that sees the node's processes, or the node's own root.
 func TestDirectoryOfAnImageIsNotThatOfTheNode(t *testing.T) {
 	need.Root(t)
 	if root := os.Getenv("RAIL_CNI_TEST_OVERLAY"); root != "" {
@@ -497,8 +497,8 @@ func TestDirectoryOfAnImageIsNotThatOfTheNode(t *testing.T) {
 	}
 }
 
-// enterOverlay makes an overlay below dir the root of this process, which has a mount namespace of
-// its own. On /node is another file system.
+// enterOverlay makes an overlay below dir and makes it the root of this process, which must have
+// its own mount namespace. At /node another file system is mounted.
 func enterOverlay(t *testing.T, dir string) {
 	t.Helper()
 	root := filepath.Join(dir, "root")

@@ -8,8 +8,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/versions"
 )
 
-// TestInstallationOfEachVersionIsRead reads what rail-agent noted of the files that it replaced: an
-// uninstallation restores them.
+// TestInstallationOfEachVersionIsRead reads the records of replaced files that earlier versions
+// have written. An uninstallation must restore these files.
 func TestInstallationOfEachVersionIsRead(t *testing.T) {
 	sample := &record{Version: version}
 	versions.Fill(t, sample)

@@ -57,7 +57,8 @@ func networks(rails, addresses string, more ...func(*Networks)) *Networks {
 	return g
 }
 
-// The plugins' own parsers read each network that is printed, and a pod asks for all.
+// TestGeneratedNetworksAreReadByTheirPlugins: the plugins' own parsers must accept each printed
+// network, and the pod must ask for all networks.
 func TestGeneratedNetworksAreReadByTheirPlugins(t *testing.T) {
 	for _, c := range []struct {
 		networks   Networks
@@ -148,8 +149,9 @@ func TestGeneratedNetworksAreReadByTheirPlugins(t *testing.T) {
 	}
 }
 
-// One network for all rails has the addresses that the networks of each rail would have, and
-// the pod names it once for each device that it requests.
+// TestGeneratedNetworkOfAllRailsHasTheAddressesOfEach: one network for all rails must have the same
+// addresses as separate networks for each rail. The pod must name it once for each device that it
+// requests.
 func TestGeneratedNetworkOfAllRailsHasTheAddressesOfEach(t *testing.T) {
 	g := networks("0-7", "10.{rail}.0.0/16", func(g *Networks) { g.Gateway, g.Resource, g.MTU = "10.{rail}.0.1", "rdma/roce", 9000 })
 	out, err := g.YAML()
@@ -269,7 +271,8 @@ func TestNetworksThatWouldNotWorkAreRefused(t *testing.T) {
 	}
 }
 
-// Whatever is given, the output is YAML that has the networks of the rails, or an error.
+// FuzzGenerateNetworks: for any flags, the result must be either YAML with the networks of the
+// rails, or an error.
 func FuzzGenerateNetworks(f *testing.F) {
 	f.Add("0-1", "172.31.{rail}.0/24", "rdma/roce", "net", "172.31.{rail}.1")
 	f.Fuzz(func(t *testing.T, rails, addresses, resource, name, gateway string) {

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/publish"
 )
 
-// other is somebody else's NRI plugin. It does not look at what a container has.
+// other is an NRI plugin of another project. It does not look at what a container already has.
 type other struct {
 	gives func() *api.ContainerAdjustment
 	asked atomic.Int64
@@ -24,8 +24,8 @@ func (o *other) CreateContainer(context.Context, *api.PodSandbox, *api.Container
 	return o.gives(), nil, nil
 }
 
-// beside connects the other plugin, with NRI's own library, until the test ends. The runtime
-// asks those with a lower index first.
+// beside connects the other plugin, with NRI's own library, until the test ends. The runtime asks
+// plugins with a lower index first.
 func (l *lab) beside(t *testing.T, index string, gives func() *api.ContainerAdjustment) {
 	t.Helper()
 	o := &other{gives: gives}
@@ -46,7 +46,7 @@ func (l *lab) beside(t *testing.T, index string, gives func() *api.ContainerAdju
 	})
 }
 
-// copyOf returns an adjustment of the same values, as another plugin would write them down.
+// copyOf returns another adjustment with the same values, as if another plugin had made it.
 func copyOf(t *testing.T, a *api.ContainerAdjustment) *api.ContainerAdjustment {
 	t.Helper()
 	text, err := a.MarshalVT()
@@ -60,7 +60,8 @@ func copyOf(t *testing.T, a *api.ContainerAdjustment) *api.ContainerAdjustment {
 	return c
 }
 
-// names returns the name of each thing that a container gets, as often as it gets it.
+// names returns the name of each thing that a container gets. If the container gets a thing twice,
+// its name is returned twice.
 func names(a *api.ContainerAdjustment) (list []string) {
 	for _, v := range a.GetEnv() {
 		list = append(list, "variable "+v.Key)
@@ -78,8 +79,8 @@ func names(a *api.ContainerAdjustment) (list []string) {
 	return list
 }
 
-// A runtime refuses a container for which two plugins set one thing, also if the values are
-// equal.
+// TestWhatAnEarlierPluginGaveIsLeftOut: a runtime refuses a container if two plugins set the same
+// thing, even if the values are equal.
 func TestWhatAnEarlierPluginGaveIsLeftOut(t *testing.T) {
 	const last = "VAR_OF_THE_OTHER"
 	for name, change := range map[string]func(*api.ContainerAdjustment){
@@ -139,7 +140,8 @@ func TestWhatAnEarlierPluginGaveIsLeftOut(t *testing.T) {
 	}
 }
 
-// The guide says what becomes of a container if the other plugin comes later.
+// TestContainerIsRefusedIfALaterPluginSetsTheSame checks what the guide says about a container if
+// the other plugin comes later.
 func TestContainerIsRefusedIfALaterPluginSetsTheSame(t *testing.T) {
 	l := newLab(t)
 	l.hold("s")

@@ -41,7 +41,7 @@ func await(t testing.TB, what string, done func() bool) {
 	}
 }
 
-// startRuntime starts the runtime's side of NRI, as containerd has it.
+// startRuntime starts the runtime's side of NRI, with the same library as containerd.
 func startRuntime(t testing.TB, socket string) *adaptation.Adaptation {
 	t.Helper()
 	r, err := fakeruntime.Start(socket, t.TempDir(), patience)
@@ -75,8 +75,8 @@ func newLab(t testing.TB) *lab {
 	return l
 }
 
-// newPlugin returns a lab without a runtime. Its host has the pods' directories, and the char devices
-// /dev/infiniband/{uverbs0,uverbs1,rdma_cm}, which are links to others.
+// newPlugin returns a lab without a runtime. Its host has the pods' directories, and the char
+// devices /dev/infiniband/{uverbs0,uverbs1,rdma_cm}, which are links to other char devices.
 func newPlugin(t testing.TB) *lab {
 	t.Helper()
 	l := &lab{root: t.TempDir(), pods: map[string]*publish.Publication{}}
@@ -109,8 +109,8 @@ func newPlugin(t testing.TB) *lab {
 	return l
 }
 
-// ready waits until the runtime asks the plugin, which it does some time after it has
-// configured it.
+// ready waits until the runtime asks the plugin. The runtime begins to ask some time after it has
+// configured the plugin.
 func (l *lab) ready(t testing.TB) {
 	t.Helper()
 	await(t, "question of the runtime", func() bool {
@@ -143,7 +143,7 @@ func (l *lab) hear(n component.Notice) {
 	l.notices = append(l.notices, n)
 }
 
-// heard returns the messages of the notices, and forgets them.
+// heard returns the messages of the notices since the last call.
 func (l *lab) heard() (messages []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +171,7 @@ func (l *lab) hold(sandbox string) *publish.Publication {
 	return told
 }
 
-// create is what the runtime does when it makes a container.
+// create does the same as the runtime when it makes a container.
 func (l *lab) create(t testing.TB, pod *api.PodSandbox, c *api.Container) (*api.ContainerAdjustment, error) {
 	t.Helper()
 	pod.Namespace, pod.Name, pod.Uid = "default", "p", "uid-1"
@@ -180,7 +180,7 @@ func (l *lab) create(t testing.TB, pod *api.PodSandbox, c *api.Container) (*api.
 	return answer.GetAdjust(), err
 }
 
-// given is what a container got.
+// given has everything that a container got.
 type given struct {
 	env     map[string]string
 	mounts  []string
@@ -270,8 +270,9 @@ func TestContainersOfPodsWithRailsGetWhatTheSettingsSay(t *testing.T) {
 	}
 }
 
-// A NIC under a userspace driver has no RDMA device and no interface, and DPDK locks its memory.
-// A rail with an interface alone locks none.
+// TestUserspaceDriverMayLockMemory: a NIC with a userspace driver has no RDMA device and no
+// interface, but DPDK locks memory for it. A rail that has only an interface needs no locked
+// memory.
 func TestUserspaceDriverMayLockMemory(t *testing.T) {
 	l := newLab(t)
 	for ifName, limit := range map[string]bool{"": true, "net1": false} {
@@ -320,8 +321,8 @@ func TestWhatTheContainerHasStays(t *testing.T) {
 	}
 }
 
-// A runtime cannot make the directory in a volume that is read-only, and would not start the
-// container.
+// TestReadOnlyMountAboveTheDirectoryKeepsNothingFromStarting: in a volume that is read-only, a
+// runtime cannot make the directory, and it would not start the container.
 func TestReadOnlyMountAboveTheDirectoryKeepsNothingFromStarting(t *testing.T) {
 	l := newLab(t)
 	l.hold("s")
@@ -427,7 +428,8 @@ func TestErrorsKeepOnlyContainersFromStartingWhosePodSaysSo(t *testing.T) {
 	}
 }
 
-// TestLookupsThatHangAreBounded: a container start costs no goroutine for good.
+// TestLookupsThatHangAreBounded: lookups that hang must not use up one more goroutine with each
+// started container.
 func TestLookupsThatHangAreBounded(t *testing.T) {
 	l := newLab(t)
 	hang := make(chan struct{})
@@ -451,7 +453,8 @@ func TestLookupsThatHangAreBounded(t *testing.T) {
 	await(t, "end of the lookups", func() bool { return len(l.slots) == 0 })
 }
 
-// runtimeEnv makes this process a runtime with this NRI socket, to be killed.
+// runtimeEnv is a variable. If it is set, this process is a runtime with this NRI socket, which the
+// test kills.
 const runtimeEnv = "RAIL_CNI_TEST_NRI_RUNTIME"
 
 func TestMain(m *testing.M) {
@@ -496,8 +499,8 @@ func TestPluginIsBackWhenTheRuntimeIs(t *testing.T) {
 	}
 }
 
-// TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft: NRI's own stub waits for it without
-// end.
+// TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft: NRI's own stub would wait forever for such
+// a runtime.
 func TestRuntimeThatDiesBeforeItConfiguresThePluginIsLeft(t *testing.T) {
 	socket := filepath.Join(scratch.Dir(t), "nri.sock")
 	listener, err := net.Listen("unix", socket)
@@ -548,7 +551,7 @@ func newDirs(t testing.TB) *notify.Dirs {
 	return dirs
 }
 
-// registrar answers the registration, and nothing else.
+// registrar answers only the registration.
 type registrar struct {
 	conn net.Conn
 	done chan<- net.Conn

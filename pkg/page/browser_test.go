@@ -11,9 +11,10 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// TestBrowserOpensPagesWithoutAComplaint opens the pages in a browser, as wide as a phone and
-// as a desktop: nothing is requested, nothing is logged, no script runs, and only tables and
-// the picture are wider than the screen. RAIL_CNI_SCREENSHOTS=DIR keeps the pictures.
+// TestBrowserOpensPagesWithoutAComplaint opens the pages in a browser, once as wide as a phone and
+// once as wide as a desktop. The browser must request nothing, log nothing and run no script. Only
+// tables and the picture may be wider than the screen. With RAIL_CNI_SCREENSHOTS=DIR the test keeps
+// the screenshots.
 func TestBrowserOpensPagesWithoutAComplaint(t *testing.T) {
 	b := browser.New(t)
 	nodes := []*doctor.Facts{evilFacts(evilName), factsOfTraining("node-2")}
@@ -47,7 +48,7 @@ func TestBrowserOpensPagesWithoutAComplaint(t *testing.T) {
 			b.Screenshot(fmt.Sprintf("%s-%d", name, width))
 		}
 	}
-	// Black and white, and what a browser with dark pages shows.
+	// These screenshots are in black and white, and in a browser with dark pages.
 	file := (&url.URL{Scheme: "file", Path: filepath.Join(dir, "node.html")}).String()
 	b.Call("Emulation.setEmulatedVisionDeficiency", map[string]any{"type": "achromatopsia"})
 	b.Open(file)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// xhtml returns an HTML page's head's styles and its body as XML for a picture.
+// xhtml returns the styles and the body of an HTML page as XML, for use in a picture.
 func xhtml(t *testing.T, text string) string {
 	t.Helper()
 	root, err := html.Parse(strings.NewReader(text))
@@ -49,8 +49,8 @@ func xhtml(t *testing.T, text string) string {
 	return b.String()
 }
 
-// TestPicturesOfTheDocumentsAreOurs: the documents show what the programs make. The page is
-// cut off, as on a screen.
+// TestPicturesOfTheDocumentsAreOurs: the pictures in the documents must show the output of the
+// programs. The page is cut off at the bottom, as on a screen.
 func TestPicturesOfTheDocumentsAreOurs(t *testing.T) {
 	report := xhtml(t, pages(t)["cluster"])
 	style, body, _ := strings.Cut(report, "</style>")

@@ -17,9 +17,9 @@ import (
 
 var update = flag.Bool("update", false, "write the expected pages in testdata")
 
-// factsOfTraining returns facts of a node with eight rails. Two pods hold five of them, one of
-// them is gone; rail 3 has no carrier, rail 5 is set down, rail 6 has macvlans and errors, and
-// nothing is known of rail 7.
+// factsOfTraining returns facts of a node with eight rails. Two pods hold five of the rails, and
+// one of the pods is gone. Rail 3 has no carrier, rail 5 is set down, rail 6 has macvlans and
+// errors, and nothing is known about rail 7.
 func factsOfTraining(name string) *doctor.Facts {
 	const source = "test"
 	taken := time.Date(2026, 11, 26, 9, 0, 0, 0, time.UTC)
@@ -125,7 +125,7 @@ func judged(nodes ...*doctor.Facts) (results []doctor.Result) {
 	return results
 }
 
-// pages are those that are looked at.
+// pages returns the pages that are tested.
 func pages(t *testing.T) map[string]string {
 	one, two, three := factsOfTraining("node-1"), factsOfTraining("node-2"), factsOfTraining("node-3")
 	one.NICs.List.Value[3].Carrier.Value = true
@@ -159,8 +159,9 @@ func TestPagesAreTheExpectedOnes(t *testing.T) {
 	}
 }
 
-// fleet returns the page of 64 nodes with eight rails: all lack a module, a rail of node-17 has no
-// carrier, one of node-40 has another MTU, one of node-41 another speed, and node-63 has no rail 7.
+// fleet returns the page about 64 nodes with eight rails. All nodes lack a module. One rail of
+// node-17 has no carrier, one rail of node-40 has another MTU, one rail of node-41 has another
+// speed, and node-63 has no rail 7.
 func fleet(t *testing.T) string {
 	t.Helper()
 	const source = "test"
@@ -273,7 +274,7 @@ func TestPageSaysWhatIsKnownOfANIC(t *testing.T) {
 	}
 }
 
-// evilFacts returns facts whose texts are of an attacker.
+// evilFacts returns facts whose texts come from an attacker.
 func evilFacts(evil string) *doctor.Facts {
 	f := factsOfTraining("node-1" + evil)
 	n := &f.NICs.List.Value[0]

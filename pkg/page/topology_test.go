@@ -37,8 +37,8 @@ func (b *pciBus) add(address, class, vendor string, numa int, path ...string) {
 	}
 }
 
-// trainingNode is a machine with eight GPUs and eight NICs behind four switches, and two
-// NICs more.
+// trainingNode returns a machine with eight GPUs and eight NICs below four switches, and with two
+// further NICs.
 func trainingNode(t *testing.T) *inventory.NICList {
 	t.Helper()
 	bus := &pciBus{t: t, sys: t.TempDir()}
@@ -77,8 +77,8 @@ func trainingNode(t *testing.T) *inventory.NICList {
 	return list
 }
 
-// texts returns what an SVG shows, with "name: " of the element before it. It fails the
-// test if the SVG is not XML, or loads or runs something.
+// texts returns the texts in an SVG, each after "name: " with the name of its element. It fails the
+// test if the SVG is not XML, or if it loads or runs something.
 func texts(t *testing.T, svg []byte) []string {
 	t.Helper()
 	var found []string
@@ -150,7 +150,7 @@ func TestPictureShowsHostileNamesAsText(t *testing.T) {
 	}
 }
 
-// TestPictureOfAPod: the pod has four of the NICs, another has one.
+// TestPictureOfAPod: the pod has four of the NICs, and another pod has one.
 func TestPictureOfAPod(t *testing.T) {
 	list := trainingNode(t)
 	const pod = "training/llama-worker-0"
@@ -169,7 +169,7 @@ func TestPictureOfAPod(t *testing.T) {
 	}
 }
 
-// TestPictureOfAPodShowsItsHostileNameAsText: also where the name is cut, in a narrow picture.
+// TestPictureOfAPodShowsItsHostileNameAsText also tests a narrow picture, in which the name is cut.
 func TestPictureOfAPodShowsItsHostileNameAsText(t *testing.T) {
 	pod := `"><script>x</script>&/` + strings.Repeat("<b>", 200)
 	list := &inventory.NICList{Tree: &pcie.Tree{}, NICs: []inventory.NIC{{Name: "ens1", Lent: &inventory.Lent{Pod: pod}}}}

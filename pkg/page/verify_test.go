@@ -8,9 +8,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
-// measuredPage returns the page of three nodes with four rails: rail 1 of the last one is late, rail 3
-// of the first one has a small MTU, and rail 2 of the second one or the third one loses packets. name
-// is part of what a stranger may have named.
+// measuredPage returns the page about three nodes with four rails. Rail 1 of the third node is
+// slow, rail 3 of the first node has a small MTU, and rail 2 of either the second or the third node
+// loses packets. name is put into each name that a stranger may have chosen.
 func measuredPage(t *testing.T, name string) string {
 	t.Helper()
 	r := &verify.Result{Taken: time.Date(2026, 11, 26, 9, 0, 0, 0, time.UTC), Version: "v1" + name, Status: verify.Defects, Nodes: []string{"n0", "n1", "n2"}, Rails: 4}

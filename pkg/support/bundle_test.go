@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/testnet"
 )
 
-// planted are secrets, and around them what a bundle must keep.
+// planted is a document with secrets, and with text around them that a bundle must keep.
 const planted = `{"spec": {"containers": [{"name": "c", "args": ["--token=Planted1", "--state-dir=/run/rail-cni"], "env": [
 	{"name": "AWS_SECRET_ACCESS_KEY", "value": "Planted2"}, {"name": "NCCL_IB_PKEY", "value": "kept1"}, {"name": "DB_PASSWORD", "value": "Planted3"}]}],
 	"volumes": [{"name": "x", "secret": {"secretName": "kept2"}}], "tokenExpirationSeconds": 3600, "token": "Planted4"},

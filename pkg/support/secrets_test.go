@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Each text has the word Planted where a secret is, and words with kept where there is none.
+// TestTextsAreWithoutSecrets: in each text, a secret contains the word Planted. Words that contain
+// kept are not secrets.
 func TestTextsAreWithoutSecrets(t *testing.T) {
 	for _, text := range []string{
 		"-----BEGIN RSA PRIVATE KEY-----\nDEK-Info: AES-128-CBC,Planted\n\nPlanted-Planted\n-----END RSA PRIVATE KEY-----\nkept1",

@@ -38,7 +38,8 @@ func TestHealthyNoiseHasNoFinding(t *testing.T) {
 	}
 }
 
-// A busy machine may answer for seconds too late for all probes of some paths.
+// TestPathsWhoseAnswersAreLateAreMeasuredAgain: for some seconds, a busy machine may answer all
+// probes of some paths too late.
 func TestPathsWhoseAnswersAreLateAreMeasuredAgain(t *testing.T) {
 	const flows = 2 * 8 * 2 // of the first round, with short and with full packets
 	for stalls, want := range map[int]Status{1: Healthy, flows / 2: Healthy, 2 * flows: Healthy, 100 * flows: Unknown} {
@@ -209,7 +210,7 @@ func TestNodeWithFewerRailsIsNamed(t *testing.T) {
 	}
 }
 
-// TestReportsHaveNoControlCharactersOfNames has a hostile name of a node and of an interface.
+// TestReportsHaveNoControlCharactersOfNames uses hostile names for a node and for an interface.
 func TestReportsHaveNoControlCharactersOfNames(t *testing.T) {
 	const name = "\x1b[2J<script>\u202e"
 	f := newFabric(2, 2, 1)

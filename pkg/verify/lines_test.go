@@ -70,8 +70,8 @@ func TestAnswersThatNoProberGivesAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzAnswers lets one node of two answer what it wants: the run ends, and its outputs do not
-// have control characters.
+// FuzzAnswers lets one of two nodes answer anything. The run must end, and its outputs must not
+// contain control characters.
 func FuzzAnswers(f *testing.F) {
 	for _, seed := range []string{
 		`{"opened": [{"name": "net1\u001b[2J", "mtu": 9000, "addresses": ["10.0.9.1:7"]}]}`,
@@ -98,7 +98,7 @@ func FuzzAnswers(f *testing.F) {
 	})
 }
 
-// canned is a prober whose answer to each request is this JSON document.
+// canned is a prober that answers each request with this JSON document.
 type canned string
 
 func (s canned) Do(context.Context, *Request) (*Answer, error) {
@@ -123,7 +123,7 @@ func (p altered) Do(ctx context.Context, r *Request) (*Answer, error) {
 	return a, err
 }
 
-// alter verifies three nodes with two rails. The answers of the second one are changed.
+// alter verifies three nodes with two rails. It changes the answers of the second node.
 func alter(t *testing.T, o Options, change func(a *Answer)) *Result {
 	t.Helper()
 	f := newFabric(3, 2, 1)
@@ -152,7 +152,8 @@ func TestRepeatedBroadcastsCountOnce(t *testing.T) {
 	}
 }
 
-// A host in the networks of two rails can send the broadcasts of one on the other.
+// TestRepeatedBroadcastsAreNoCable: a host that is in the networks of two rails can send the
+// broadcasts of one rail again on the other rail.
 func TestRepeatedBroadcastsAreNoCable(t *testing.T) {
 	r := alter(t, Options{Fabric: Isolated}, func(a *Answer) {
 		if len(a.Received) > 0 {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The outputs are those of perftest 6.06 over Soft-RoCE in an emulated machine.
+// TestOutputOfPerftestIsRead has outputs of perftest 6.06 over Soft-RoCE in an emulated machine.
 func TestOutputOfPerftestIsRead(t *testing.T) {
 	for program, want := range map[string]float64{rdmaLatency: 4204.28, rdmaBandwidth: 0.032292} {
 		text, err := os.ReadFile("testdata/" + program + ".txt")
@@ -34,7 +34,8 @@ func TestOutputOfPerftestIsRead(t *testing.T) {
 	}
 }
 
-// With -n, a number of messages, ib_write_bw knows a peak, which it does not with -D.
+// TestOutputOfPerftestWithANumberOfMessagesIsRead: with -n (a number of messages), ib_write_bw
+// prints a peak bandwidth. With -D (a duration), it does not.
 func TestOutputOfPerftestWithANumberOfMessagesIsRead(t *testing.T) {
 	text, err := os.ReadFile("testdata/" + rdmaBandwidth + "-n.txt")
 	if err != nil {

@@ -43,7 +43,7 @@ func TestTournamentHasEachPairOnceAndNoNodeTwiceInARound(t *testing.T) {
 	}
 }
 
-// TestScheduleOf64NodesWith8Rails has the numbers that the guide names.
+// TestScheduleOf64NodesWith8Rails checks the numbers in the guide.
 func TestScheduleOf64NodesWith8Rails(t *testing.T) {
 	p := Schedule(64, 8, Isolated)
 	paths, crossings := map[Way]bool{}, map[Way]bool{}
@@ -65,7 +65,8 @@ func TestScheduleOf64NodesWith8Rails(t *testing.T) {
 	if len(p.Rounds) != 63 || p.Pods() != 64 || len(paths) != 2*8*pairs || len(crossings) != 8*7*pairs {
 		t.Errorf("%d rounds, %d pods, %d paths, %d crossings", len(p.Rounds), p.Pods(), len(paths), len(crossings))
 	}
-	// Each path is there in both directions, and each two different rails of two nodes once.
+	// Each path must be there in both directions. Each pair of different rails of two nodes must be
+	// there once.
 	for w := range paths {
 		if w.FromRail != w.ToRail || !paths[Way{w.To, w.ToRail, w.From, w.FromRail, Must}] {
 			t.Fatalf("%+v has no other direction", w)

@@ -8,15 +8,15 @@ import (
 	"sync"
 )
 
-// fabric is a simulated cluster: probers that answer as real ones do, with the noise of real
-// networks and planted defects.
+// fabric is a simulated cluster. Its probers answer like real probers, with the noise of real
+// networks and with planted defects.
 type fabric struct {
 	nodes, rails int
 	noise        *rand.Rand
 	mu           *sync.Mutex
 	defects      map[End]defect
-	// wired is the rail of the fabric to which an end's cable leads; that of its number if it
-	// is not in the map.
+	// wired has the rail of the fabric to which the cable of an end leads. If an end is not in the
+	// map, its cable leads to the rail with the end's number.
 	wired   map[End]int
 	leaks   bool // all rails are one network
 	unknown bool // the kernels report no times of leaving
@@ -24,7 +24,7 @@ type fabric struct {
 	arrived map[uint32]map[uint32]Hold
 }
 
-// defect is what is wrong with an end.
+// defect describes what is wrong with an end.
 type defect struct {
 	mtu       int     // of the interface; 0 is 9000
 	portMTU   int     // of the switch's port
@@ -45,7 +45,7 @@ func newFabric(nodes, rails int, seed uint64) *fabric {
 
 func (f *fabric) name(i int) string { return fmt.Sprintf("n%d", i) }
 
-// run verifies it, without waiting for anything.
+// run verifies the fabric without waiting for real time to pass.
 func (f *fabric) run(o Options) (*Result, error) {
 	var nodes []Node
 	for i := range f.nodes {
@@ -120,7 +120,8 @@ func (s *simulated) Do(_ context.Context, r *Request) (*Answer, error) {
 	return a, nil
 }
 
-// flow simulates probes. Round trips have a long tail, and one probe of ten thousand is lost.
+// flow simulates the probes of a flow. Some round trips are much longer than the others, and one
+// probe in ten thousand is lost.
 func (s *simulated) flow(f Flow) Echo {
 	ip := f.To.Addr().As4()
 	from, to := End{s.name(s.node), f.Rail}, End{s.name(int(ip[2])), int(ip[1])}

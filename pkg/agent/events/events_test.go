@@ -30,7 +30,8 @@ func TestLongMessageIsCutBetweenCharacters(t *testing.T) {
 	}
 }
 
-// Run does not run, as if the API server were away.
+// TestToTellNeverBlocks does not call Run, so nothing is sent, as if the API server could not be
+// reached.
 func TestToTellNeverBlocks(t *testing.T) {
 	r := New(nil, "node1", nil)
 	for range 2*cap(r.queue) + 1 {

@@ -33,8 +33,8 @@ func writePair(t *testing.T, dir, node string) []byte {
 	return pair.Certificate[0]
 }
 
-// served returns the certificate that a client is shown. If look is true, the
-// directory is due to be read again.
+// served returns the certificate that a client gets. If look is true, the directory must be read
+// again before.
 func served(t *testing.T, c *Certificate, look bool) []byte {
 	t.Helper()
 	if look {

@@ -18,8 +18,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// reviewer is an API server that accepts tokens that begin with "right". It delays its
-// answers about "slow" tokens until the test lets it go on.
+// reviewer is an API server that accepts tokens that begin with "right". It answers questions about
+// "slow" tokens only when the test allows it.
 type reviewer struct {
 	reviews, now, most atomic.Int64
 	release            chan struct{}
@@ -80,7 +80,7 @@ func guarded(t *testing.T) (s *reviewer, get func(from, token string) int) {
 	}
 }
 
-// await waits until done reports true.
+// await waits until done returns true.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for began := time.Now(); !done(); time.Sleep(2 * time.Millisecond) {
@@ -90,8 +90,8 @@ func await(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// One sender of false tokens does not use up the reviews of others, even if its own
-// are slow.
+// TestValidTokenIsAcceptedDuringFloodOfFalseTokens: one sender of false tokens must not use up the
+// reviews that other senders need, even if its own reviews are slow.
 func TestValidTokenIsAcceptedDuringFloodOfFalseTokens(t *testing.T) {
 	s, get := guarded(t)
 	var all sync.WaitGroup
@@ -116,7 +116,8 @@ func TestValidTokenIsAcceptedDuringFloodOfFalseTokens(t *testing.T) {
 	}
 }
 
-// Senders with many addresses do not load the server. Later requests wait.
+// TestConcurrentReviewsAreBounded: a sender with many addresses must not load the server. Further
+// requests wait.
 func TestConcurrentReviewsAreBounded(t *testing.T) {
 	s, get := guarded(t)
 	var all sync.WaitGroup

@@ -11,7 +11,8 @@ import (
 
 const reconciler = "/apis/apps/v1/namespaces/kube-system/deployments/rail-cni-reconciler"
 
-// The check that "helm test" runs names what is not ready, and succeeds when all is.
+// TestReadyWhenAllNodesAreAndTheReconciler: the check that "helm test" runs must name everything
+// that is not ready, and must succeed when everything is ready.
 func TestReadyWhenAllNodesAreAndTheReconciler(t *testing.T) {
 	c := newInstalled(t)
 	check := cluster.Checker{

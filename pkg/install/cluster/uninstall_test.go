@@ -103,8 +103,8 @@ func (c *installed) merge(path string, patch map[string]any) {
 	c.do(http.MethodPatch, path, "application/merge-patch+json", patch)
 }
 
-// agentsAre sets the status of the DaemonSet: all agents exist, in the current
-// form, and ready of them are ready.
+// agentsAre sets the status of the DaemonSet: it has all agents, all of them are up to date, and
+// the number ready of them are ready.
 func (c *installed) agentsAre(ready, all int) {
 	c.t.Helper()
 	var d struct{ Metadata struct{ Generation int64 } }
@@ -137,7 +137,7 @@ func (c *installed) agentOn(node string, ready bool) {
 	c.merge(pods+"/rail-agent-"+node+"/status", map[string]any{"status": map[string]any{"conditions": []any{map[string]any{"type": "Ready", "status": status}}}})
 }
 
-// eventOf makes an Event of a node, as its agent does.
+// eventOf makes an Event of a node, like the Events of the node's agent.
 func (c *installed) eventOf(node, reason, message string, age time.Duration) {
 	c.t.Helper()
 	c.do(http.MethodPost, "/api/v1/namespaces/default/events", "", map[string]any{
@@ -166,7 +166,7 @@ func (c *installed) args() string {
 	return strings.Join(d.Spec.Template.Spec.Containers[0].Args, " ") + fmt.Sprint(" unavailable=", d.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable)
 }
 
-// left returns how many of the objects are left.
+// left returns the number of objects that are left.
 func (c *installed) left() int {
 	c.t.Helper()
 	n := 0
@@ -224,7 +224,7 @@ func (c *installed) refuses(want string) {
 	}
 }
 
-// The steps build on each other: one cluster is uninstalled.
+// TestUninstall uninstalls one cluster. Its steps build on each other.
 func TestUninstall(t *testing.T) {
 	c := newInstalled(t)
 	all := len(c.objects())

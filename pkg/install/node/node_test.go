@@ -22,8 +22,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
-// lab is a node: a CNI directory with another's plugin, and plugins to install
-// there.
+// lab is a node with a CNI directory that has a plugin of another project, and with plugins to
+// install into this directory.
 type lab struct {
 	t       *testing.T
 	plugins node.Plugins
@@ -79,7 +79,7 @@ func (l *lab) put() {
 	}
 }
 
-// has fails the test unless these plugins are installed, and ours.
+// has fails the test if these plugins are not installed, or are not rail-cni's.
 func (l *lab) has(names ...string) {
 	l.t.Helper()
 	for _, name := range names {
@@ -100,7 +100,7 @@ func (l *lab) isAsBefore() {
 	}
 }
 
-// uninstall runs an uninstaller, which ends with the test.
+// uninstall runs an uninstaller until the test ends.
 func (l *lab) uninstall(change func(*node.Uninstaller)) *node.Uninstaller {
 	l.t.Helper()
 	u := &node.Uninstaller{Plugins: l.plugins, InUse: l.inUse, Stop: func() {
@@ -199,7 +199,8 @@ func TestUninstallWaitsForTheLastUser(t *testing.T) {
 	l.isAsBefore()
 }
 
-// A pod comes between the check before the removal and the one after it.
+// TestPluginsAreBackForAPodThatCameAtTheLastMoment: a pod comes after the check before the removal
+// and before the check after the removal.
 func TestPluginsAreBackForAPodThatCameAtTheLastMoment(t *testing.T) {
 	l := newLab(t)
 	l.put()
@@ -266,7 +267,8 @@ func TestAddressesThatWaitCountAsUsers(t *testing.T) {
 	}
 }
 
-// railctl on the node is for people: no pod needs it, so it goes while plugins stay.
+// TestRailctlIsInstalledForPeople: railctl on the node is for people, and no pod needs it. So it is
+// removed even while plugins must stay.
 func TestRailctlIsInstalledForPeople(t *testing.T) {
 	l := newLab(t)
 	dir, tool := t.TempDir(), filepath.Join(t.TempDir(), "railctl")
@@ -292,7 +294,7 @@ func TestRailctlIsInstalledForPeople(t *testing.T) {
 	l.put()
 	has("another's")
 
-	// A package replaces ours by a program of the same module.
+	// A package replaces the installed railctl by a program of the same module.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}

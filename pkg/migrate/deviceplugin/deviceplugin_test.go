@@ -33,7 +33,7 @@ func configMapOf(values map[string]string) string {
 	return text
 }
 
-// migrated returns what is written for a text.
+// migrated returns the output for a text.
 func migrated(text, key string) (string, error) {
 	found, err := deviceplugin.Find([]byte(text), key)
 	if err != nil {
@@ -44,7 +44,7 @@ func migrated(text, key string) (string, error) {
 	return out.String(), err
 }
 
-// contains fails the test if the text lacks one of the others.
+// contains fails the test if the text does not contain all of wants.
 func contains(t *testing.T, text string, wants ...string) {
 	t.Helper()
 	for _, want := range wants {
@@ -54,7 +54,8 @@ func contains(t *testing.T, text string, wants ...string) {
 	}
 }
 
-// The printed resources are read as the same pools that the other plugin's file is read as.
+// TestMigratedResourcesAreEqual: the printed resources must be read as the same pools as the other
+// device plugin's file.
 func TestMigratedResourcesAreEqual(t *testing.T) {
 	parseShared, parseSRIOV := resource.ParseSharedDevicePlugin, resource.ParseSRIOVDevicePlugin
 	for name, c := range map[string]struct {
@@ -93,7 +94,7 @@ func TestMigratedResourcesAreEqual(t *testing.T) {
 	}
 }
 
-// shape returns pools in a form that does not tell missing lists from empty ones.
+// shape returns the pools in a form in which missing lists and empty lists are equal.
 func shape(c *resource.Config) []string {
 	var all []string
 	for _, p := range c.PoolConfigs {

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 )
 
-// manifest is what the tests read of a Job.
+// manifest has the fields of a Job that the tests read.
 type manifest struct {
 	Kind     string
 	Metadata struct {
@@ -254,7 +254,7 @@ func TestProberIsFoundBesideAnInjectedContainer(t *testing.T) {
 	}
 }
 
-// TestPodIsOfTheJobThatMadeIt: everybody who may create pods can give them our labels.
+// TestPodIsOfTheJobThatMadeIt: everybody who may create pods can give them the labels of a run.
 func TestPodIsOfTheJobThatMadeIt(t *testing.T) {
 	s := &state{uid: "u-1"}
 	f := &Fleet{states: map[string]*state{"0-0": s, "1-0": {}}}
@@ -317,7 +317,7 @@ func TestAllRailsThatOtherPodsHaveAreLeftOutAtOnce(t *testing.T) {
 	}
 }
 
-// TestEachTryHasItsTime: the first one began long ago.
+// TestEachTryHasItsTime: the first try began long ago, but a new try has the full time again.
 func TestEachTryHasItsTime(t *testing.T) {
 	m := &member{missing: map[int]string{}, broken: map[int]string{}}
 	f := &Fleet{Options: Options{Within: time.Hour}, states: map[string]*state{}}

@@ -46,7 +46,8 @@ func probes(t *testing.T, p *Prober, f verify.Flow) (verify.Echo, verify.Seen) {
 	return a.Echoes[0], r.Seen[0]
 }
 
-// TestReportWaitsForTheLastAnswers: the kernel's report that an answer left comes after its answer.
+// TestReportWaitsForTheLastAnswers: the kernel reports that an answer has left only some time after
+// the answer was sent.
 func TestReportWaitsForTheLastAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		late, never int // answers of which the report comes late, or never
@@ -117,7 +118,7 @@ func TestPacketsAreNotFragmented(t *testing.T) {
 	p, lo := onLoopback(t)
 	to := lo.Addresses[0]
 	if lo.MTU >= 65536 {
-		// The largest packet that IP has fits: only one that does not is an error.
+		// The largest possible IP packet is allowed. Only a larger packet is an error.
 		if e, _ := probes(t, p, verify.Flow{ID: 1, From: to.Addr(), To: to, Size: 65535, Count: 1, Interval: 1, Wait: 2000}); e.Samples[0].RTT == 0 {
 			t.Errorf("%+v", e)
 		}
@@ -149,7 +150,7 @@ func TestProbesOfAnotherRunAreIgnored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What is sent after them is answered, so they were read before.
+	// A probe that is sent after them is answered, so they were read before it.
 	if e, _ := probes(t, p, verify.Flow{ID: 6, From: lo.Addresses[0].Addr(), To: lo.Addresses[0], Size: 96, Count: 1, Interval: 1, Wait: 2000}); e.Samples[0].RTT == 0 {
 		t.Fatalf("%+v", e)
 	}
@@ -159,8 +160,8 @@ func TestProbesOfAnotherRunAreIgnored(t *testing.T) {
 	}
 }
 
-// TestBroadcastDoesNotLetOthersFloodAResponder sends probes with all bytes of a broadcast as the
-// token: everybody in a rail's network hears them.
+// TestBroadcastDoesNotLetOthersFloodAResponder sends probes and uses each part of a broadcast as
+// the token, because everybody in a rail's network receives broadcasts.
 func TestBroadcastDoesNotLetOthersFloodAResponder(t *testing.T) {
 	p, lo := onLoopback(t)
 	to := lo.Addresses[0]
@@ -190,7 +191,7 @@ func TestBroadcastDoesNotLetOthersFloodAResponder(t *testing.T) {
 	}
 }
 
-// TestRepeatedPacketsAreNotRemembered replays what a prober has sent.
+// TestRepeatedPacketsAreNotRemembered sends the packets of a prober again.
 func TestRepeatedPacketsAreNotRemembered(t *testing.T) {
 	p, lo := onLoopback(t)
 	to := lo.Addresses[0]
@@ -210,7 +211,8 @@ func TestRepeatedPacketsAreNotRemembered(t *testing.T) {
 	}
 }
 
-// A flood of a port must not keep its reader from its end.
+// TestFloodOfAPortDoesNotKeepAFlowFromItsEnd: a flood of packets to a port must not prevent the
+// flow that reads the port from ending.
 func TestFloodOfAPortDoesNotKeepAFlowFromItsEnd(t *testing.T) {
 	p, lo := onLoopback(t)
 	to := lo.Addresses[0]
@@ -218,7 +220,8 @@ func TestFloodOfAPortDoesNotKeepAFlowFromItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Its kernel never has nothing more: each packet that is read is followed by the next.
+	// The reader always finds a further packet: each packet that is read is followed by another
+	// packet.
 	flood, err := listen("lo", to.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -282,7 +285,7 @@ func TestBroadcastsOfOthersAreNotHeard(t *testing.T) {
 	}
 }
 
-// TestPodWithoutRDMAIsNoDefectOfARail needs no perftest: it does not run.
+// TestPodWithoutRDMAIsNoDefectOfARail does not need perftest, because perftest is never started.
 func TestPodWithoutRDMAIsNoDefectOfARail(t *testing.T) {
 	p, lo := onLoopback(t)
 	dir := t.TempDir()
@@ -383,7 +386,7 @@ func TestRailsAreInTheOrderOfTheirNumbers(t *testing.T) {
 	}
 }
 
-// TestHelloIsAnARPProbe compares with RFC 5227, section 2.1.1.
+// TestHelloIsAnARPProbe compares the broadcast with RFC 5227, section 2.1.1.
 func TestHelloIsAnARPProbe(t *testing.T) {
 	p := &Prober{token: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, node: 258, rails: make([]rail, 4)}
 	p.rails[3] = rail{link: &link.Link{MAC: []byte{2, 0, 0, 0, 0, 9}}}
