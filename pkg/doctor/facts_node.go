@@ -42,7 +42,7 @@ type Host struct {
 	KernelLog Fact[[]string] `json:"kernelLog"`
 }
 
-// The values of [Host.Origins].
+// These are the values of [Host.Origins].
 const (
 	OriginKernel  = "kernel"
 	OriginPackage = "package"

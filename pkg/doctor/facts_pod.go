@@ -74,7 +74,7 @@ type Configs struct {
 // ConfigKind is the kind of a configuration.
 type ConfigKind string
 
-// The kinds.
+// These are the kinds of configurations.
 const (
 	NADConfig    ConfigKind = "NetworkAttachmentDefinition" // Text is spec.config
 	NodeFile     ConfigKind = "node file"

@@ -15,7 +15,7 @@ import (
 // Scope is the kind of thing that a rule judges.
 type Scope string
 
-// The scopes.
+// These are the scopes.
 const (
 	NodeScope    Scope = "node"
 	PodScope     Scope = "pod"
@@ -29,7 +29,7 @@ var Scopes = []Scope{NodeScope, PodScope, ClusterScope, ConfigScope}
 // Severity is the status of a rule with findings.
 type Severity string
 
-// The severities.
+// These are the severities.
 const (
 	Warn Severity = "warn" // something works, but slower or less safely
 	Fail Severity = "fail" // something does not work, or will not

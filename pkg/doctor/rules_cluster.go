@@ -227,7 +227,7 @@ func versions(r *Report, n *Facts) []entry {
 		for i := range binaries {
 			if v := binaries[i].Version; v != "" {
 				all = append(all, entry{what: "plugins", value: v})
-				break // CNI-MIX has the others
+				break // CNI-MIX reports other versions
 			}
 		}
 		multus, _ := Read(r, n.Node+" multus", n.CNI.Multus)

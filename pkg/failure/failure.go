@@ -13,41 +13,41 @@ type Kind string
 const (
 	// Internal is the kind of every error that has no other kind.
 	Internal Kind = "internal"
-	// UnknownContainer: the pod netns does not exist.
+	// UnknownContainer means that the pod netns does not exist.
 	UnknownContainer Kind = "unknown container"
-	// InvalidEnv: an environment variable of the call is invalid.
+	// InvalidEnv means that an environment variable of the call is invalid.
 	InvalidEnv Kind = "invalid environment"
-	// IO: a file could not be read or written.
+	// IO means that a file could not be read or written.
 	IO Kind = "input or output"
-	// Decode: a document violates its format.
+	// Decode means that a document violates its format.
 	Decode Kind = "decoding"
-	// InvalidConfig: a configuration is impossible.
+	// InvalidConfig means that a configuration is impossible.
 	InvalidConfig Kind = "invalid configuration"
-	// InvalidNetns: the path of a netns is invalid.
+	// InvalidNetns means that the path of a netns is invalid.
 	InvalidNetns Kind = "invalid netns"
-	// TryAgain: the same call may succeed later.
+	// TryAgain means that the same call may succeed later.
 	TryAgain Kind = "try again later"
-	// NotAvailable: the plugin cannot serve an ADD now.
+	// NotAvailable means that the plugin cannot serve an ADD now.
 	NotAvailable Kind = "not available"
-	// Limited: the plugin cannot serve an ADD now, and attached pods may have no connection.
+	// Limited means that the plugin cannot serve an ADD now, and attached pods may have no connection.
 	Limited Kind = "limited connectivity"
-	// NICNotFound: no NIC of this node matches the selector.
+	// NICNotFound means that no NIC of this node matches the selector.
 	NICNotFound Kind = "no such NIC"
-	// NICProtected: a guardrail forbids lending the NIC.
+	// NICProtected means that a guardrail forbids lending the NIC.
 	NICProtected Kind = "NIC protected"
-	// NICLent: another attachment holds the NIC.
+	// NICLent means that another attachment holds the NIC.
 	NICLent Kind = "NIC lent"
-	// NameTaken: the name that the interface must get exists already.
+	// NameTaken means that the name that the interface must get exists already.
 	NameTaken Kind = "name taken"
-	// NotReturned: a NIC could not be brought back to the host.
+	// NotReturned means that a NIC could not be brought back to the host.
 	NotReturned Kind = "NIC not returned"
-	// IPAM: the IPAM plugin failed, or no address is left.
+	// IPAM means that the IPAM plugin failed, or no address is left.
 	IPAM Kind = "no address"
-	// BadRecord: a state file is corrupt, or was written by a newer version.
+	// BadRecord means that a state file is corrupt, or was written by a newer version.
 	BadRecord Kind = "bad record"
-	// Mismatch: CHECK found that the attachment differs from what ADD made.
+	// Mismatch means that CHECK found that the attachment differs from what ADD made.
 	Mismatch Kind = "mismatch"
-	// Kernel: the kernel refused a change of a link.
+	// Kernel means that the kernel refused a change of a link.
 	Kernel Kind = "refused by the kernel"
 )
 

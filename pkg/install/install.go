@@ -58,7 +58,7 @@ type File struct {
 // Outcome is the outcome for a path.
 type Outcome string
 
-// The outcomes.
+// These are the outcomes.
 const (
 	Same      Outcome = "is there"                          // already as wanted
 	Installed Outcome = "installed"                         // there was no file that is not rail-cni's
