@@ -227,9 +227,9 @@ func (m *modeRun) printBootMode(mode rdma.Mode, written bool) {
 		return
 	}
 	if command := m.boot.RebuildInitramfs(); command != "" {
-		fmt.Fprintf(m.out, "Now run %q: if the initramfs loads the RDMA core, its copy of the file counts.\n", command)
+		fmt.Fprintf(m.out, "Now run %q: if the initramfs loads the RDMA core, it uses its own copy of the file.\n", command)
 	} else {
-		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, rebuild it: its copy of the file counts.")
+		fmt.Fprintln(m.out, "If this node boots with an initramfs that loads the RDMA core, rebuild it, because it uses its own copy of the file.")
 	}
 	fmt.Fprintf(m.out, "The kernel argument %s has the same effect, without a file and an initramfs.\n", rdma.Argument(mode))
 }

@@ -280,7 +280,7 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 	t.Run("a bundle with a long log", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 		_, errOut, code := plainRun(append([]string{"support-bundle", "-o", file, "--node", "gpu-2", "--since", "17m"}, kubeconfig...)...)
-		if want := "logs/rail-agent-gpu-2_rail-agent.log: only its last 78 lines are here: its last 625 lines have"; code != 1 || !strings.Contains(errOut, want) {
+		if want := "logs/rail-agent-gpu-2_rail-agent.log: only the last 78 lines are here, because the last 625 lines have"; code != 1 || !strings.Contains(errOut, want) {
 			t.Errorf("exit code %d: %s", code, errOut)
 		}
 		contains(t, "the log", bundleFiles(t, file)["logs/rail-agent-gpu-2_rail-agent.log"], "tailLines=78")
@@ -288,7 +288,7 @@ func TestCommandsReachTheNodesOfACluster(t *testing.T) {
 	t.Run("a bundle with a long log that is read only once", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
 		_, errOut, code := plainRun(append([]string{"support-bundle", "-o", file, "--node", "gpu-2", "--since", "18m"}, kubeconfig...)...)
-		if want := "logs/rail-agent-gpu-2_rail-agent.log: its last 5000 lines have more than 4194304 bytes, and their end is missing: "; code != 1 || !strings.Contains(errOut, want) {
+		if want := "logs/rail-agent-gpu-2_rail-agent.log: the last 5000 lines have more than 4194304 bytes, so their end is missing: "; code != 1 || !strings.Contains(errOut, want) {
 			t.Errorf("exit code %d: %s", code, errOut)
 		}
 		contains(t, "the log", bundleFiles(t, file)["logs/rail-agent-gpu-2_rail-agent.log"], "long")

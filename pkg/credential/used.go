@@ -69,7 +69,7 @@ func (k *Keeper) setUse(of func(*Use)) {
 
 // errDoubt is the error if another installer's kubeconfig was refused, but not for long enough to
 // be certain.
-var errDoubt = errors.New("the server refuses the kubeconfig of the plugin: it is asked again before anything is done")
+var errDoubt = errors.New("the server refuses the kubeconfig of the plugin; rail-agent asks the server again before it acts")
 
 // refusedError is the error for a kubeconfig that the server refuses and that is not replaced.
 type refusedError struct{ path, stays string }
@@ -217,9 +217,9 @@ func (k *Keeper) stays() string {
 	case u.path != k.path(kubeconfigName):
 		return "rail-agent writes " + k.path(kubeconfigName)
 	case u.client.Namespace() != namespace:
-		return fmt.Sprintf("its pools are in the namespace %q, and rail-agent's in %q", u.client.Namespace(), namespace)
+		return fmt.Sprintf("its pools are in the namespace %q, but rail-agent's pools are in %q", u.client.Namespace(), namespace)
 	case server != endpoint(k.Client.Server()) && server != endpoint(k.Server):
-		return fmt.Sprintf("its server is %s, and rail-agent's is %s", u.client.Server(), cmp.Or(k.Server, k.Client.Server()))
+		return fmt.Sprintf("its server is %s, but rail-agent's server is %s", u.client.Server(), cmp.Or(k.Server, k.Client.Server()))
 	case u.client.Indirect():
 		return "it names a proxy, or another name of the server"
 	}

@@ -200,7 +200,7 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 			return
 		}
 		if err != nil {
-			b.Missing(path, fmt.Errorf("its last %d lines have more than %d bytes, and their end is missing: %w", tooMany, logBytes, err))
+			b.Missing(path, fmt.Errorf("the last %d lines have more than %d bytes, so their end is missing: %w", tooMany, logBytes, err))
 			b.Add(path, about, kept)
 			return
 		}
@@ -211,9 +211,9 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 		}
 		switch {
 		case !isWhole:
-			b.Missing(path, fmt.Errorf("its last %d lines have more than %d bytes, and their end is missing", lines, logBytes))
+			b.Missing(path, fmt.Errorf("the last %d lines have more than %d bytes, so their end is missing", lines, logBytes))
 		case tooMany > 0:
-			b.Missing(path, fmt.Errorf("only its last %d lines are here: its last %d lines have more than %d bytes", lines, tooMany, logBytes))
+			b.Missing(path, fmt.Errorf("only the last %d lines are here, because the last %d lines have more than %d bytes", lines, tooMany, logBytes))
 		}
 		b.Add(path, about, text)
 		return

@@ -153,7 +153,7 @@ func (a *analysis) swaps() {
 				for _, e := range both {
 					a.dead[e] = true
 				}
-				evidence := fmt.Sprintf("broadcasts of rail %d arrive at rail %d of other nodes, and those of rail %d at rail %d", i, j, j, i)
+				evidence := fmt.Sprintf("broadcasts of rail %d arrive at rail %d of other nodes, and broadcasts of rail %d arrive at rail %d", i, j, j, i)
 				if len(ends) > 1 {
 					evidence += "; it is " + strings.Join(names, " or ") + ": verify it with one more node"
 				}

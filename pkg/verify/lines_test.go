@@ -175,7 +175,7 @@ func TestAddressThatTwoNodesClaimIsADefect(t *testing.T) {
 		t.Errorf("%q", have)
 	}
 	for _, f := range r.Findings {
-		if !strings.Contains(f.Evidence, "its address 10.1.2.1 is also that of n") {
+		if !strings.Contains(f.Evidence, "its address 10.1.2.1 is also the address of n") {
 			t.Errorf("%+v", f)
 		}
 	}

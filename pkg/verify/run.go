@@ -273,7 +273,7 @@ func (r *run) claims() {
 			for _, a := range at.Addresses {
 				for _, other := range nodes[claim{k, a.Addr()}] {
 					if other != i {
-						at.Problem = cmp.Or(at.Problem, fmt.Sprintf("its address %s is also that of %s", a.Addr(), r.end(other, k)))
+						at.Problem = cmp.Or(at.Problem, fmt.Sprintf("its address %s is also the address of %s", a.Addr(), r.end(other, k)))
 					}
 				}
 			}
