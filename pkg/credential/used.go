@@ -75,8 +75,8 @@ var errDoubt = errors.New("the server refuses the kubeconfig of the plugin; rail
 type refusedError struct{ path, stays string }
 
 func (e *refusedError) Error() string {
-	return fmt.Sprintf("the API server refuses the credentials in %s, by which the plugin whereabouts reaches it: new pods with its addresses do not start. "+
-		"The file is another installer's, and stays, because %s. Renew it, or remove it: rail-agent then writes its own", e.path, e.stays)
+	return fmt.Sprintf("the API server refuses the credentials in %s, which the plugin whereabouts uses: new pods with addresses from whereabouts do not start. "+
+		"Another installer wrote the file, and rail-agent does not replace it because %s. Renew the file, or remove it so that rail-agent writes its own", e.path, e.stays)
 }
 
 // usedPath returns the path of the kubeconfig that the flat file names, and whether this agent

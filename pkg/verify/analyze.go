@@ -155,7 +155,7 @@ func (a *analysis) swaps() {
 				}
 				evidence := fmt.Sprintf("broadcasts of rail %d arrive at rail %d of other nodes, and broadcasts of rail %d arrive at rail %d", i, j, j, i)
 				if len(ends) > 1 {
-					evidence += "; it is " + strings.Join(names, " or ") + ": verify it with one more node"
+					evidence += "; the rails are swapped on " + strings.Join(names, " or ") + ": verify with one more node to know on which"
 				}
 				a.add(Finding{Kind: KindSwapped, Ends: both, Either: len(ends) > 1, Evidence: evidence})
 			}
@@ -286,9 +286,9 @@ func (a *analysis) either(ends []End) string {
 	case len(ends) < 2:
 		return ""
 	case len(a.Nodes) == 2:
-		return "; verify it with a third node to know which end it is"
+		return "; verify with a third node to know which end it is"
 	}
-	return "; the paths do not tell which end it is"
+	return "; the measured paths do not show which end it is"
 }
 
 // unreachable adds findings for ends that no packet passes.
