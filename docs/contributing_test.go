@@ -32,7 +32,7 @@ const planOfMacvlan = `return &attachment.Plan{
 	}`
 
 const (
-	endOfRulesNIC = `strings.EqualFold(strings.TrimPrefix(n.Vendor, "0x"), vendorMellanox)
+	endOfRulesNIC = `	return p.GTs * float64(p.Width) * 128 / 130
 }`
 	endOfMTU = `its MTU is 1500 at 200 Gb/s", // which is slow as well as different
 		},
@@ -82,17 +82,17 @@ var guides = []guide{
 	{
 		"Add a doctor rule",
 		[]edit{
-			{file: "pkg/doctor/rules_nic.go", anchor: "func(v int) string { return fmt.Sprintf(\"MTU %d\", v) })\n\t\t},\n\t},"},
-			{file: "pkg/doctor/rules_nic.go", anchor: endOfRulesNIC},
-			{file: "pkg/doctor/rules_nic.go", anchor: "\"maps\"", text: "\n\"net/netip\""},
-			{file: "pkg/doctor/fixtures_node_test.go", anchor: "missing: func(f *Facts) { away(&nic(f, 3).MTU) },\n\t})"},
+			{file: "pkg/doctor/rules/nics/nic.go", anchor: "func(v int) string { return fmt.Sprintf(\"MTU %d\", v) })\n\t\t},\n\t},"},
+			{file: "pkg/doctor/rules/nics/nic.go", anchor: endOfRulesNIC},
+			{file: "pkg/doctor/rules/nics/nic.go", anchor: "\"maps\"", text: "\n\"net/netip\""},
+			{file: "pkg/doctor/fixtures_node_test.go", anchor: "missing: func(f *fact.Facts) { away(&nic(f, 3).MTU) },\n\t})"},
 			{file: "integration/doctor/table_test.go", anchor: "found: map[string]string{\"POD-DOWN\": \"pod default/roce-1: net4\"},\n\t},"},
 			{file: "integration/rig/tests/zdoctor_defects_test.go", anchor: endOfMTU},
 			wants("12", "net1 has arp_ignore 0\"", "},\n\t},\n\t{\n\t\tname: \"filter"),
 			wants("13", "for 10.79.0.1/16\"", "},\n\t},\n\t{\n\t\tname: \"NIC has"),
 			wants("13", "for 10.79.0.1/16\"", "},\n\t},\n}"),
 		},
-		[]string{"./pkg/doctor", "./integration/doctor", "./integration/rig/tests"},
+		[]string{"./pkg/doctor", "./pkg/doctor/rules/nics", "./integration/doctor", "./integration/rig/tests"},
 		"^(TestEachRuleHasItsFixtures|TestRulesAreComplete|TestFindingsOfANodeHaveDifferentParts)$",
 	},
 }

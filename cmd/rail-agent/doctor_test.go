@@ -13,7 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // condition returns the status and the message of a condition of the Node.
@@ -110,7 +110,7 @@ func TestAgentTellsOfALostCarrier(t *testing.T) {
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err, errOut.String())
 	}
-	f, err := doctor.ReadFacts(&out)
+	f, err := fact.Decode(&out)
 	if err != nil || f.Node != "node1" || !f.Agent.Running.Value || f.Agent.Running.Error != "" {
 		t.Fatalf("facts: %v, %+v", err, f)
 	}
@@ -143,7 +143,7 @@ func TestDoctorThatIsOff(t *testing.T) {
 	if _, n := a.metric("rail_doctor_rule"); n != 0 {
 		t.Error("it has metrics")
 	}
-	if code, body := a.get("/facts"); code != http.StatusOK || !strings.Contains(body, doctor.Schema) {
+	if code, body := a.get("/facts"); code != http.StatusOK || !strings.Contains(body, fact.Schema) {
 		t.Errorf("/facts: %d %.200s", code, body)
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // doctorFlags are the flags that "railctl doctor" shares with its subcommands.
@@ -91,11 +93,11 @@ checks facts that "railctl doctor collect" has printed. This works on any machin
 		if err != nil {
 			return err
 		}
-		scopes := []doctor.Scope{doctor.NodeScope, doctor.PodScope, doctor.ConfigScope}
+		scopes := []rule.Scope{rule.NodeScope, rule.PodScope, rule.ConfigScope}
 		if f.Cluster != nil {
-			scopes = append(scopes, doctor.ClusterScope)
+			scopes = append(scopes, rule.ClusterScope)
 		}
-		return j.report(cmd, f, doctor.Judge(doctor.Select(rules, scopes...), f))
+		return j.report(cmd, f, rule.Judge(rule.Select(rules, scopes...), f))
 	}
 	cmd.AddCommand(newDoctorPod(d), newDoctorCluster(), newDoctorCollect(d))
 	return ofNode(cmd, &d.Flags)
@@ -140,7 +142,7 @@ NVSHMEM, GLOO and rail-cni.`,
 		own.stateDir = d.stateDir
 		read := own.read
 		if ofCluster {
-			read = func(cmd *cobra.Command) (*doctor.Facts, error) { return own.readCluster(cmd, agents) }
+			read = func(cmd *cobra.Command) (*fact.Facts, error) { return own.readCluster(cmd, agents) }
 		}
 		f, err := read(cmd)
 		if err != nil {
@@ -154,7 +156,7 @@ NVSHMEM, GLOO and rail-cni.`,
 }
 
 // read returns the facts in the file of --facts. Without --facts it reads the facts of this node.
-func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
+func (d *doctorFlags) read(cmd *cobra.Command) (*fact.Facts, error) {
 	if d.facts != "" {
 		in := cmd.InOrStdin()
 		if d.facts != "-" {
@@ -165,7 +167,7 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 			defer file.Close()
 			in = file
 		}
-		f, err := doctor.ReadFacts(in)
+		f, err := fact.Decode(in)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", d.facts, err)
 		}
@@ -197,7 +199,7 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*doctor.Facts, error) {
 
 // rules returns the rules that --only names, or all rules without --only. It returns an error for
 // an unknown ID.
-func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
+func (j *judgeFlags) rules(all []rule.Rule) ([]rule.Rule, error) {
 	var ids []string
 	for _, r := range all {
 		ids = append(ids, r.ID)
@@ -213,12 +215,12 @@ func (j *judgeFlags) rules(all []doctor.Rule) ([]doctor.Rule, error) {
 	if len(j.only) == 0 {
 		return all, nil
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(r doctor.Rule) bool { return !slices.Contains(j.only, r.ID) }), nil
+	return slices.DeleteFunc(slices.Clone(all), func(r rule.Rule) bool { return !slices.Contains(j.only, r.ID) }), nil
 }
 
 // report prints the notes and then the results. It returns an error that carries the exit code.
-func (j *judgeFlags) report(cmd *cobra.Command, f *doctor.Facts, results []doctor.Result, notes ...string) error {
-	doctor.Skip(results, j.ignore)
+func (j *judgeFlags) report(cmd *cobra.Command, f *fact.Facts, results []rule.Result, notes ...string) error {
+	rule.Skip(results, j.ignore)
 	out := cmd.OutOrStdout()
 	document := doctor.NewDocument(f, results)
 	document.Notes = append(document.Notes, notes...)

@@ -21,6 +21,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/migrate/deviceplugin"
 )
 
@@ -59,7 +61,7 @@ fails.
 		if len(names) == 0 {
 			return errors.New(`name the files to check: railctl check FILE...; "-" is stdin`)
 		}
-		rules, err := j.rules(doctor.Select(doctor.Rules(), doctor.ConfigScope))
+		rules, err := j.rules(rule.Select(doctor.Rules(), rule.ConfigScope))
 		if err != nil {
 			return err
 		}
@@ -72,22 +74,22 @@ fails.
 		if len(c.configs) == 0 {
 			return fmt.Errorf("%s: %s", strings.Join(names, ", "), harmless(c.nothing))
 		}
-		f := &doctor.Facts{
-			Schema: doctor.Schema, Taken: time.Now().UTC(), Version: version,
-			Configs: &doctor.Configs{},
+		f := &fact.Facts{
+			Schema: fact.Schema, Taken: time.Now().UTC(), Version: version,
+			Configs: &fact.Configs{},
 		}
-		ofNAD := func(c doctor.Config) bool { return c.Kind == doctor.NADConfig }
+		ofNAD := func(c fact.Config) bool { return c.Kind == fact.NADConfig }
 		source := strings.Join(names, ", ")
-		f.Configs.NADs = doctor.Known(slices.DeleteFunc(slices.Clone(c.configs), func(c doctor.Config) bool { return !ofNAD(c) }), source)
-		f.Configs.Files = doctor.Known(slices.DeleteFunc(c.configs, ofNAD), source)
-		return j.report(cmd, f, doctor.Judge(rules, f), append(doctor.NotJudged(f), c.notes()...)...)
+		f.Configs.NADs = fact.Known(slices.DeleteFunc(slices.Clone(c.configs), func(c fact.Config) bool { return !ofNAD(c) }), source)
+		f.Configs.Files = fact.Known(slices.DeleteFunc(c.configs, ofNAD), source)
+		return j.report(cmd, f, rule.Judge(rules, f), append(doctor.NotJudged(f), c.notes()...)...)
 	}
 	return cmd
 }
 
 // checked has everything that "railctl check" has read.
 type checked struct {
-	configs []doctor.Config
+	configs []fact.Config
 	others  map[string]int // the number of objects of Kubernetes that no rule judges, by their kind
 	empty   []string       // files with nothing to judge
 	nothing error          // the error of the last of these files
@@ -179,7 +181,7 @@ const maxDocuments = 10000
 var errNothing = errors.New(`it has nothing to check: no NetworkAttachmentDefinition, CNI configuration ("type" or "plugins"), node file ("rails", "resources", "nics", ...), or configuration of a device plugin ("configList" or "resourceList")`)
 
 // configsIn returns the configurations in a file, and the kinds of the other objects in the file.
-func configsIn(name string, text []byte) (found []doctor.Config, others []string, err error) {
+func configsIn(name string, text []byte) (found []fact.Config, others []string, err error) {
 	if !json.Valid(text) { // JSON is not parsed as YAML, because that would need more memory
 		return documentsIn(name, text)
 	}
@@ -191,7 +193,7 @@ func configsIn(name string, text []byte) (found []doctor.Config, others []string
 }
 
 // documentsIn returns the configurations in the documents of a YAML file.
-func documentsIn(name string, text []byte) (found []doctor.Config, others []string, err error) {
+func documentsIn(name string, text []byte) (found []fact.Config, others []string, err error) {
 	var documents []string
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {
@@ -255,7 +257,7 @@ var nodeFileKeys = []string{"nics", "allow", "paths", "rails", "resources", "fab
 
 // configOf returns the configurations in one document. For an object of Kubernetes without a
 // configuration it returns no configuration, but the object's kind in others.
-func configOf(name, source, text string) (found []doctor.Config, others []string, err error) {
+func configOf(name, source, text string) (found []fact.Config, others []string, err error) {
 	var document yaml.Node
 	if err := yaml.Unmarshal([]byte(text), &document); err != nil {
 		return nil, nil, err
@@ -273,23 +275,23 @@ func configOf(name, source, text string) (found []doctor.Config, others []string
 	has := func(names ...string) bool {
 		return slices.ContainsFunc(names, func(key string) bool { _, ok := keys[key]; return ok })
 	}
-	one := func(kind doctor.ConfigKind) ([]doctor.Config, []string, error) {
-		return []doctor.Config{{Kind: kind, Name: name, Source: source, Text: text}}, nil, nil
+	one := func(kind fact.ConfigKind) ([]fact.Config, []string, error) {
+		return []fact.Config{{Kind: kind, Name: name, Source: source, Text: text}}, nil, nil
 	}
 	switch {
 	case has("apiVersion", "kind"):
 		return objectConfigs(name, source, &document)
 	case has(deviceplugin.SharedKey):
-		return one(doctor.SharedConfig)
+		return one(fact.SharedConfig)
 	case has(deviceplugin.SRIOVKey):
-		return one(doctor.SRIOVConfig)
+		return one(fact.SRIOVConfig)
 	case has("plugins", "type", "cniVersion"):
 		if !json.Valid([]byte(text)) {
 			return nil, nil, errors.New("a CNI configuration is JSON")
 		}
-		return one(doctor.NADConfig)
+		return one(fact.NADConfig)
 	case has(nodeFileKeys...):
-		return one(doctor.NodeFile)
+		return one(fact.NodeFile)
 	}
 	return nil, nil, fmt.Errorf("nothing in it can be checked: its keys are %s", quotedKeys(keys))
 }
@@ -304,7 +306,7 @@ func quotedKeys(keys map[string]yaml.Node) string {
 }
 
 // objectConfigs returns the configurations in an object of Kubernetes.
-func objectConfigs(name, source string, document *yaml.Node) (found []doctor.Config, others []string, err error) {
+func objectConfigs(name, source string, document *yaml.Node) (found []fact.Config, others []string, err error) {
 	var kind struct {
 		Kind  string    `yaml:"kind"`
 		Items yaml.Node `yaml:"items"`
@@ -336,7 +338,7 @@ func objectConfigs(name, source string, document *yaml.Node) (found []doctor.Con
 			return nil, nil, err
 		}
 		for _, key := range slices.Sorted(maps.Keys(data)) {
-			c := doctor.Config{Name: full + "/" + key, Source: source, Text: data[key]}
+			c := fact.Config{Name: full + "/" + key, Source: source, Text: data[key]}
 			if c.Kind = dataKind(key, data[key]); c.Kind != "" {
 				found = append(found, c)
 			}
@@ -351,8 +353,8 @@ func objectConfigs(name, source string, document *yaml.Node) (found []doctor.Con
 		if err := o.Spec.Decode(&spec); err != nil {
 			return nil, nil, err
 		}
-		found = []doctor.Config{{
-			Kind: doctor.NADConfig, Name: full, Source: source, Text: spec.Config,
+		found = []fact.Config{{
+			Kind: fact.NADConfig, Name: full, Source: source, Text: spec.Config,
 			Resource: o.Metadata.Annotations["k8s.v1.cni.cncf.io/resourceName"],
 		}}
 	}
@@ -363,15 +365,15 @@ func objectConfigs(name, source string, document *yaml.Node) (found []doctor.Con
 // value. Configurations of other programs can also have keys like "resources" or "paths". So a
 // value counts as a node file only if its key in the ConfigMap is node.yaml, or if it has no key
 // that a node file does not have.
-func dataKind(key, text string) doctor.ConfigKind {
+func dataKind(key, text string) fact.ConfigKind {
 	configs, _, err := configOf("", "", text)
 	if err != nil || len(configs) != 1 {
 		return ""
 	}
 	switch kind := configs[0].Kind; kind {
-	case doctor.SharedConfig, doctor.SRIOVConfig:
+	case fact.SharedConfig, fact.SRIOVConfig:
 		return kind
-	case doctor.NodeFile:
+	case fact.NodeFile:
 		var keys map[string]yaml.Node
 		if err := yaml.Unmarshal([]byte(text), &keys); err != nil {
 			return ""

@@ -10,6 +10,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // defaultAgentNamespace is the namespace of rail-agent's pods in the manifests.
@@ -62,7 +64,7 @@ facts, these facts are missing, and rules that need them are unknown.
 
 // readCluster returns the facts in the file of --facts. Without --facts it reads the facts of the
 // cluster and of these nodes. If nodes is empty, it reads all nodes.
-func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...string) (*doctor.Facts, error) {
+func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...string) (*fact.Facts, error) {
 	if d.facts != "" {
 		f, err := d.read(cmd)
 		if err == nil && f.Cluster == nil {
@@ -89,16 +91,16 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...st
 // judgeCluster returns the results of the rules for clusters, and the results of the other rules
 // for each node. If a rule for configurations has the same result on all nodes, the result is
 // listed once and without a node, because the networks belong to the cluster.
-func judgeCluster(rules []doctor.Rule, f *doctor.Facts) []doctor.Result {
-	results := doctor.Judge(doctor.Select(rules, doctor.ClusterScope), f)
-	configs := doctor.Select(rules, doctor.ConfigScope)
-	var ofConfigs [][]doctor.Result
+func judgeCluster(rules []rule.Rule, f *fact.Facts) []rule.Result {
+	results := rule.Judge(rule.Select(rules, rule.ClusterScope), f)
+	configs := rule.Select(rules, rule.ConfigScope)
+	var ofConfigs [][]rule.Result
 	for _, n := range f.Cluster.Nodes {
 		if n == nil { // possible in a file of --facts
 			continue
 		}
-		results = append(results, doctor.Judge(doctor.Select(rules, doctor.NodeScope, doctor.PodScope), n)...)
-		ofConfigs = append(ofConfigs, doctor.Judge(configs, n))
+		results = append(results, rule.Judge(rule.Select(rules, rule.NodeScope, rule.PodScope), n)...)
+		ofConfigs = append(ofConfigs, rule.Judge(configs, n))
 	}
 	if len(ofConfigs) == 0 {
 		return results
@@ -118,9 +120,9 @@ func judgeCluster(rules []doctor.Rule, f *doctor.Facts) []doctor.Result {
 }
 
 // sameEverywhere reports whether the results of the i-th rule differ only in the node.
-func sameEverywhere(of [][]doctor.Result, i int) bool {
+func sameEverywhere(of [][]rule.Result, i int) bool {
 	first := of[0][i]
-	return !slices.ContainsFunc(of, func(results []doctor.Result) bool {
+	return !slices.ContainsFunc(of, func(results []rule.Result) bool {
 		r := results[i]
 		r.Node = first.Node
 		return !reflect.DeepEqual(r, first)

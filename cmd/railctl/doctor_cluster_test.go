@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // clusterFacts writes the facts of two nodes to a file. Their rail has different MTUs. One network
@@ -15,17 +16,17 @@ import (
 func clusterFacts(t *testing.T) string {
 	t.Helper()
 	rail := 0
-	bad := doctor.Config{Kind: doctor.NADConfig, Name: "default/roce", Text: `{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": 7}`}
-	node := func(name string, mtu int, files ...doctor.Config) *doctor.Facts {
-		return &doctor.Facts{
-			Schema: doctor.Schema, Node: name, Configs: &doctor.Configs{Files: doctor.Known(files, "test"), NADs: doctor.Known([]doctor.Config{bad}, "test")},
-			NICs: &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1", Rail: &rail, MTU: doctor.Known(mtu, "test"), AdminUp: doctor.Known(true, "test"), Carrier: doctor.Known(name == "node-a", "test")}}, "test")},
+	bad := fact.Config{Kind: fact.NADConfig, Name: "default/roce", Text: `{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": 7}`}
+	node := func(name string, mtu int, files ...fact.Config) *fact.Facts {
+		return &fact.Facts{
+			Schema: fact.Schema, Node: name, Configs: &fact.Configs{Files: fact.Known(files, "test"), NADs: fact.Known([]fact.Config{bad}, "test")},
+			NICs: &fact.NICs{List: fact.Known([]fact.NIC{{Name: "ens1", Rail: &rail, MTU: fact.Known(mtu, "test"), AdminUp: fact.Known(true, "test"), Carrier: fact.Known(name == "node-a", "test")}}, "test")},
 		}
 	}
-	file := doctor.Config{Kind: doctor.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "railz: auto"}
-	f := &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{
-		Nodes:  []*doctor.Facts{node("node-a", 9000), nil, node("node-b", 1500, file)},
-		Silent: doctor.Known(map[string]string{"node-c": "no answer within 8s"}, "test"),
+	file := fact.Config{Kind: fact.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "railz: auto"}
+	f := &fact.Facts{Schema: fact.Schema, Cluster: &fact.Cluster{
+		Nodes:  []*fact.Facts{node("node-a", 9000), nil, node("node-b", 1500, file)},
+		Silent: fact.Known(map[string]string{"node-c": "no answer within 8s"}, "test"),
 	}}
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -75,7 +76,7 @@ func TestDoctorClusterJudgesEachNodeAndAllTogether(t *testing.T) {
 
 func TestDoctorClusterWithoutACluster(t *testing.T) {
 	one := filepath.Join(t.TempDir(), "facts.json")
-	if err := os.WriteFile(one, []byte(`{"schema": "`+doctor.Schema+`", "ledger": {}}`), 0o600); err != nil {
+	if err := os.WriteFile(one, []byte(`{"schema": "`+fact.Schema+`", "ledger": {}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {

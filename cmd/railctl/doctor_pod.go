@@ -9,6 +9,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 func newDoctorPod(d *doctorFlags) *cobra.Command {
@@ -50,15 +52,15 @@ Findings of other rules about the pod and its NICs are also listed.
 
 // judgePod returns the results of the rules for pods about one pod. It also returns the results of
 // rules for nodes that found something about the pod or its NICs.
-func judgePod(rules []doctor.Rule, f *doctor.Facts, name string) ([]doctor.Result, error) {
-	i := slices.IndexFunc(f.Pods, func(p doctor.Pod) bool { return p.Namespace+"/"+p.Name == name })
+func judgePod(rules []rule.Rule, f *fact.Facts, name string) ([]rule.Result, error) {
+	i := slices.IndexFunc(f.Pods, func(p fact.Pod) bool { return p.Namespace+"/"+p.Name == name })
 	if i < 0 {
 		return nil, noSuchPod(f, name)
 	}
 	objects := namesOf(f, &f.Pods[i])
-	var concerned []doctor.Result
-	for _, r := range doctor.Judge(doctor.Select(rules, doctor.NodeScope), f) {
-		r.Findings = slices.DeleteFunc(r.Findings, func(found doctor.Finding) bool {
+	var concerned []rule.Result
+	for _, r := range rule.Judge(rule.Select(rules, rule.NodeScope), f) {
+		r.Findings = slices.DeleteFunc(r.Findings, func(found rule.Finding) bool {
 			return !slices.ContainsFunc(objects, func(o string) bool { return found.Object == o || strings.HasPrefix(found.Object, o+" ") })
 		})
 		if len(r.Findings) > 0 {
@@ -67,18 +69,18 @@ func judgePod(rules []doctor.Rule, f *doctor.Facts, name string) ([]doctor.Resul
 	}
 	alone := *f
 	alone.Pods = f.Pods[i : i+1]
-	return append(doctor.Judge(doctor.Select(rules, doctor.PodScope), &alone), concerned...), nil
+	return append(rule.Judge(rule.Select(rules, rule.PodScope), &alone), concerned...), nil
 }
 
 // namesOf returns the names that findings use for the pod and its NICs.
-func namesOf(f *doctor.Facts, p *doctor.Pod) []string {
+func namesOf(f *fact.Facts, p *fact.Pod) []string {
 	objects := []string{p.Object()}
 	if f.NICs == nil {
 		return objects
 	}
 	for i := range f.NICs.List.Value {
 		n := &f.NICs.List.Value[i]
-		master := slices.ContainsFunc(p.Interfaces.Value, func(i doctor.Interface) bool { return i.NIC != "" && i.NIC == n.Name })
+		master := slices.ContainsFunc(p.Interfaces.Value, func(i fact.Interface) bool { return i.NIC != "" && i.NIC == n.Name })
 		if master || n.Holder == p.Namespace+"/"+p.Name {
 			objects = append(objects, n.Object())
 		}
@@ -87,7 +89,7 @@ func namesOf(f *doctor.Facts, p *doctor.Pod) []string {
 }
 
 // noSuchPod returns the error for a pod that has no facts.
-func noSuchPod(f *doctor.Facts, name string) error {
+func noSuchPod(f *fact.Facts, name string) error {
 	namespace, pod, ok := strings.Cut(name, "/")
 	switch {
 	case !ok || namespace == "" || pod == "" || strings.Contains(pod, "/"):

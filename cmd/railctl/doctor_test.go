@@ -15,10 +15,12 @@ import (
 
 	"github.com/rail-cni/rail-cni/docs"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // doctored runs railctl and returns the results that it prints. railctl must exit with this code.
-func doctored(t *testing.T, code int, run func(args ...string) (string, string, int), args ...string) map[string]doctor.Result {
+func doctored(t *testing.T, code int, run func(args ...string) (string, string, int), args ...string) map[string]rule.Result {
 	t.Helper()
 	out, errOut, have := run(append(args, "-o", "json")...)
 	if have != code || errOut != "" {
@@ -28,7 +30,7 @@ func doctored(t *testing.T, code int, run func(args ...string) (string, string, 
 	if err := json.Unmarshal([]byte(out), &d); err != nil {
 		t.Fatalf("not JSON: %v\n%s", err, out)
 	}
-	found := map[string]doctor.Result{}
+	found := map[string]rule.Result{}
 	for _, r := range d.Results {
 		found[r.ID] = r
 	}
@@ -50,22 +52,22 @@ func TestDoctorFindsALostCarrier(t *testing.T) {
 	l.lend()
 	const ids = "NIC-CARRIER,LEDGER-ORPHAN,LEDGER-LOST,POD-DOWN"
 	for id, r := range doctored(t, 0, l.railctl, "doctor", "--only", ids) {
-		if r.Status != doctor.OK {
+		if r.Status != rule.OK {
 			t.Errorf("%s of a sound node is %s: %v %v", id, r.Status, r.Findings, r.Missing)
 		}
 	}
 	for id, r := range doctored(t, 0, l.railctl, "doctor", "pod", "default/web-0", "--only", ids) {
-		if r.Status != doctor.OK {
+		if r.Status != rule.OK {
 			t.Errorf("%s of a sound pod is %s: %v %v", id, r.Status, r.Findings, r.Missing)
 		}
 	}
 	l.wire.IP("link", "set", "ens12np0-sw", "down")
 	live := doctored(t, 1, l.railctl, "doctor", "--only", ids)
-	if r := live["POD-DOWN"]; r.Status != doctor.Status(doctor.Fail) || len(r.Findings) != 1 || r.Findings[0].Object != "pod default/web-0" {
+	if r := live["POD-DOWN"]; r.Status != rule.Status(rule.Fail) || len(r.Findings) != 1 || r.Findings[0].Object != "pod default/web-0" {
 		t.Errorf("POD-DOWN: %+v", r)
 	}
 	pod := doctored(t, 1, l.railctl, "doctor", "pod", "default/web-0", "--only", ids)
-	if r := pod["POD-DOWN"]; r.Status != doctor.Status(doctor.Fail) {
+	if r := pod["POD-DOWN"]; r.Status != rule.Status(rule.Fail) {
 		t.Errorf("POD-DOWN of the pod: %+v", r)
 	}
 	// On another machine the same facts must have the same results.
@@ -75,20 +77,20 @@ func TestDoctorFindsALostCarrier(t *testing.T) {
 			t.Errorf("%s by --facts is %+v, not %+v", id, r, live[id])
 		}
 	}
-	if r := doctored(t, 0, plainRun, "doctor", "--facts", file, "--only", ids, "--ignore", "pod-down,NIC-CARRIER")["POD-DOWN"]; r.Status != doctor.Skipped {
+	if r := doctored(t, 0, plainRun, "doctor", "--facts", file, "--only", ids, "--ignore", "pod-down,NIC-CARRIER")["POD-DOWN"]; r.Status != rule.Skipped {
 		t.Errorf("POD-DOWN with --ignore: %+v", r)
 	}
 }
 
 func TestDoctorOfAPodIsAboutNoOther(t *testing.T) {
 	one, two := 1, 2
-	nic := func(name, holder string, rail *int) doctor.NIC {
-		return doctor.NIC{Name: name, Holder: holder, Rail: rail, AdminUp: doctor.Known(true, "test"), Carrier: doctor.Known(false, "test")}
+	nic := func(name, holder string, rail *int) fact.NIC {
+		return fact.NIC{Name: name, Holder: holder, Rail: rail, AdminUp: fact.Known(true, "test"), Carrier: fact.Known(false, "test")}
 	}
-	f := &doctor.Facts{
-		Schema: doctor.Schema,
-		NICs:   &doctor.NICs{List: doctor.Known([]doctor.NIC{nic("ens1", "default/a", &one), nic("ens10", "default/b", &two), nic("ens2", "", nil)}, "test")},
-		Pods:   []doctor.Pod{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}},
+	f := &fact.Facts{
+		Schema: fact.Schema,
+		NICs:   &fact.NICs{List: fact.Known([]fact.NIC{nic("ens1", "default/a", &one), nic("ens10", "default/b", &two), nic("ens2", "", nil)}, "test")},
+		Pods:   []fact.Pod{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}},
 	}
 	results, err := judgePod(doctor.Rules(), f, "default/a")
 	if err != nil {
@@ -102,7 +104,7 @@ func TestDoctorOfAPodIsAboutNoOther(t *testing.T) {
 				t.Errorf("%s is about %q", r.ID, finding.Object)
 			}
 		}
-		if r.Scope != doctor.PodScope && len(r.Findings) == 0 {
+		if r.Scope != rule.PodScope && len(r.Findings) == 0 {
 			t.Errorf("%s of the node is listed without a finding", r.ID)
 		}
 	}
@@ -127,10 +129,10 @@ func TestHostileFactsAreAClearError(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"empty":        {"", "EOF"},
 		"no JSON":      {"\x1b[2J facts", "line 1"},
-		"cut":          {`{"schema": "` + doctor.Schema + `", "nics": {`, "EOF"},
+		"cut":          {`{"schema": "` + fact.Schema + `", "nics": {`, "EOF"},
 		"other schema": {`{"schema": "\u001b[2J"}`, "schema"},
-		"no facts":     {`{"schema": "` + doctor.Schema + `"}`, "has none"},
-		"other types":  {`{"schema": "` + doctor.Schema + `", "nics": [1]}`, "nics"},
+		"no facts":     {`{"schema": "` + fact.Schema + `"}`, "has none"},
+		"other types":  {`{"schema": "` + fact.Schema + `", "nics": [1]}`, "nics"},
 		"deep":         {strings.Repeat("[", 200_000), "line 1"},
 	} {
 		file := filepath.Join(dir, name)
@@ -163,10 +165,10 @@ func TestHostileFactsAreAClearError(t *testing.T) {
 func TestHostileNamesInFactsDoNotReachTheTerminal(t *testing.T) {
 	const name = "\x1b[2Jens1\u202e"
 	rail := 0
-	f := &doctor.Facts{
-		Schema: doctor.Schema, Node: name, Version: name,
-		NICs: &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: name, Rail: &rail, AdminUp: doctor.Known(true, name), Carrier: doctor.Known(false, name)}}, name)},
-		Pods: []doctor.Pod{{Namespace: name, Name: name, Interfaces: doctor.Failed[[]doctor.Interface](name, fmt.Errorf("%s", name))}},
+	f := &fact.Facts{
+		Schema: fact.Schema, Node: name, Version: name,
+		NICs: &fact.NICs{List: fact.Known([]fact.NIC{{Name: name, Rail: &rail, AdminUp: fact.Known(true, name), Carrier: fact.Known(false, name)}}, name)},
+		Pods: []fact.Pod{{Namespace: name, Name: name, Interfaces: fact.Failed[[]fact.Interface](name, fmt.Errorf("%s", name))}},
 	}
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -186,7 +188,7 @@ func TestHostileNamesInFactsDoNotReachTheTerminal(t *testing.T) {
 
 func TestUnknownRulesAreRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "facts.json")
-	if err := os.WriteFile(file, []byte(`{"schema": "`+doctor.Schema+`", "ledger": {}}`), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(`{"schema": "`+fact.Schema+`", "ledger": {}}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, flag := range []string{"--only", "--ignore"} {
@@ -195,7 +197,7 @@ func TestUnknownRulesAreRefused(t *testing.T) {
 			t.Errorf("%s: exit code %d, %s", flag, code, errOut)
 		}
 	}
-	if have := doctored(t, 0, plainRun, "doctor", "--facts", file, "--only", "nic-carrier"); len(have) != 1 || have["NIC-CARRIER"].Status != doctor.Skipped {
+	if have := doctored(t, 0, plainRun, "doctor", "--facts", file, "--only", "nic-carrier"); len(have) != 1 || have["NIC-CARRIER"].Status != rule.Skipped {
 		t.Errorf("--only: %+v", have)
 	}
 }
@@ -238,34 +240,34 @@ spec:
 
 func TestCheckKnowsFilesByTheirContent(t *testing.T) {
 	const shared = `{"configList": [{"resourceName": "hca", "rdmaHcaMax": 8, "selectors": {"ifNames": ["ens1"]}}]}`
-	nad := doctor.Config{
-		Kind: doctor.NADConfig, Name: "default/roce", Resource: "rdma/roce",
+	nad := fact.Config{
+		Kind: fact.NADConfig, Name: "default/roce", Resource: "rdma/roce",
 		Text: `{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": "ens1", "ipam": {"type": "whereabouts", "range": "10.1.0.0/24"}}`,
 	}
-	at := func(c doctor.Config, source string) doctor.Config { c.Source = source; return c }
+	at := func(c fact.Config, source string) fact.Config { c.Source = source; return c }
 	second := nad
 	second.Name = "gpu/other"
 	both := goodNAD + "---\n# nothing\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: gpu}\n---\n" + strings.Replace(goodNAD, "name: roce,", "name: other, namespace: gpu,", 1)
 	for name, c := range map[string]struct {
 		text string
-		want []doctor.Config
+		want []fact.Config
 		err  string
 	}{
-		"a NAD":         {goodNAD, []doctor.Config{at(nad, "f")}, ""},
-		"two documents": {both, []doctor.Config{at(nad, "f, document 1"), at(second, "f, document 4")}, ""},
+		"a NAD":         {goodNAD, []fact.Config{at(nad, "f")}, ""},
+		"two documents": {both, []fact.Config{at(nad, "f, document 1"), at(second, "f, document 4")}, ""},
 		"a list": {
 			"apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(goodNAD), "\n", "\n  ") + "\n",
-			[]doctor.Config{at(nad, "f, item 1")},
+			[]fact.Config{at(nad, "f, item 1")},
 			"",
 		},
-		"a configuration":   {nad.Text, []doctor.Config{{Kind: doctor.NADConfig, Name: "f", Source: "f", Text: nad.Text}}, ""},
-		"a node file":       {"rails: auto\n", []doctor.Config{{Kind: doctor.NodeFile, Name: "f", Source: "f", Text: "rails: auto\n"}}, ""},
-		"a device plugin's": {shared, []doctor.Config{{Kind: doctor.SharedConfig, Name: "f", Source: "f", Text: shared}}, ""},
-		"in a ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: rdma-devices, namespace: kube-system}\ndata: {config.json: '" + shared + "', note: x}\n", []doctor.Config{{Kind: doctor.SharedConfig, Name: "kube-system/rdma-devices/config.json", Source: "f", Text: shared}}, ""},
-		"a node file's": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: nodes, namespace: kube-system}\ndata: {node.yaml: 'rials: auto, paths: {}', gpu: 'rails: auto', plugin: 'resources: {}\n\n  version: v1'}\n", []doctor.Config{
-			{Kind: doctor.NodeFile, Name: "kube-system/nodes/gpu", Source: "f", Text: "rails: auto"},
+		"a configuration":   {nad.Text, []fact.Config{{Kind: fact.NADConfig, Name: "f", Source: "f", Text: nad.Text}}, ""},
+		"a node file":       {"rails: auto\n", []fact.Config{{Kind: fact.NodeFile, Name: "f", Source: "f", Text: "rails: auto\n"}}, ""},
+		"a device plugin's": {shared, []fact.Config{{Kind: fact.SharedConfig, Name: "f", Source: "f", Text: shared}}, ""},
+		"in a ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: rdma-devices, namespace: kube-system}\ndata: {config.json: '" + shared + "', note: x}\n", []fact.Config{{Kind: fact.SharedConfig, Name: "kube-system/rdma-devices/config.json", Source: "f", Text: shared}}, ""},
+		"a node file's": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: nodes, namespace: kube-system}\ndata: {node.yaml: 'rials: auto, paths: {}', gpu: 'rails: auto', plugin: 'resources: {}\n\n  version: v1'}\n", []fact.Config{
+			{Kind: fact.NodeFile, Name: "kube-system/nodes/gpu", Source: "f", Text: "rails: auto"},
 		}, ""},
-		"objects of others":    {"apiVersion: opentelemetry.io/v1beta1\nkind: OpenTelemetryCollector\nspec: {config: {receivers: {}}}\n---\napiVersion: apps/v1\nkind: ControllerRevision\ndata: {spec: {template: {}}}\n---\n" + goodNAD, []doctor.Config{at(nad, "f, document 3")}, ""},
+		"objects of others":    {"apiVersion: opentelemetry.io/v1beta1\nkind: OpenTelemetryCollector\nspec: {config: {receivers: {}}}\n---\napiVersion: apps/v1\nkind: ControllerRevision\ndata: {spec: {template: {}}}\n---\n" + goodNAD, []fact.Config{at(nad, "f, document 3")}, ""},
 		"too many documents":   {strings.Repeat("---\na: b\n", maxDocuments+1), nil, "more than"},
 		"another ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n", nil, "nothing to check"},
 		"a pod":                {"apiVersion: v1\nkind: Pod\n", nil, "nothing to check"},
@@ -302,7 +304,7 @@ func TestCheckJudgesFiles(t *testing.T) {
 	}
 	good := write("nad.yaml", goodNAD)
 	for id, r := range doctored(t, 0, plainRun, "check", "-f", good, "--strict") {
-		if r.Scope != doctor.ConfigScope || r.Status != doctor.OK && r.Status != doctor.Skipped {
+		if r.Scope != rule.ConfigScope || r.Status != rule.OK && r.Status != rule.Skipped {
 			t.Errorf("%s of a sound network is %s: %v %v", id, r.Status, r.Findings, r.Missing)
 		}
 	}
@@ -358,13 +360,13 @@ func TestDoctorPageNamesRealRules(t *testing.T) {
 
 // TestOrdinaryUserHasNoRuleAboutPodsThatIsWell judges facts that have nothing from the ledger.
 func TestOrdinaryUserHasNoRuleAboutPodsThatIsWell(t *testing.T) {
-	f := &doctor.Facts{Schema: doctor.Schema, Ledger: &doctor.Ledger{Attachments: doctor.Failed[[]doctor.Attachment]("test", os.ErrPermission)}}
+	f := &fact.Facts{Schema: fact.Schema, Ledger: &fact.Ledger{Attachments: fact.Failed[[]fact.Attachment]("test", os.ErrPermission)}}
 	unknown := 0
-	for _, r := range doctor.Judge(doctor.Select(doctor.Rules(), doctor.PodScope), f) {
+	for _, r := range rule.Judge(rule.Select(doctor.Rules(), rule.PodScope), f) {
 		switch r.Status {
-		case doctor.Unknown:
+		case rule.Unknown:
 			unknown++
-		case doctor.Skipped: // it needs other facts as well
+		case rule.Skipped: // it needs other facts as well
 		default:
 			t.Errorf("%s is %s", r.ID, r.Status)
 		}

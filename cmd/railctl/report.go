@@ -9,6 +9,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/page"
 )
@@ -43,7 +45,7 @@ The exit code is 0 if the page was written, even if it has findings.`,
 	_ = cmd.MarkFlagRequired("html") // fails only for a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var picture []byte
-		var all []*doctor.Facts
+		var all []*fact.Facts
 		if len(stored) == 0 {
 			stored = []string{""} // "" stands for this node
 			picture = d.picture(cmd.ErrOrStderr())
@@ -87,13 +89,13 @@ func (d *doctorFlags) picture(stderr io.Writer) []byte {
 // judgeAll returns the results of all rules for the facts, and the facts of each node. The nodes of
 // a cluster are returned one by one. judgeAll returns an error if two facts are from the same node,
 // because they would look like two nodes with the same addresses.
-func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Result, err error) {
+func judgeAll(all []*fact.Facts) (nodes []*fact.Facts, results []rule.Result, err error) {
 	for _, f := range all {
 		if f.Cluster == nil {
 			nodes = append(nodes, f)
 			continue
 		}
-		nodes = append(nodes, slices.DeleteFunc(slices.Clone(f.Cluster.Nodes), func(n *doctor.Facts) bool { return n == nil })...)
+		nodes = append(nodes, slices.DeleteFunc(slices.Clone(f.Cluster.Nodes), func(n *fact.Facts) bool { return n == nil })...)
 	}
 	seen := map[string]bool{}
 	for _, n := range nodes {
@@ -106,9 +108,9 @@ func judgeAll(all []*doctor.Facts) (nodes []*doctor.Facts, results []doctor.Resu
 	case len(all) == 1 && all[0].Cluster != nil:
 		results = judgeCluster(doctor.Rules(), all[0])
 	case len(nodes) > 1:
-		results = judgeCluster(doctor.Rules(), &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{Nodes: nodes}})
+		results = judgeCluster(doctor.Rules(), &fact.Facts{Schema: fact.Schema, Cluster: &fact.Cluster{Nodes: nodes}})
 	case len(nodes) == 1:
-		results = doctor.Judge(doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope, doctor.ConfigScope), nodes[0])
+		results = rule.Judge(rule.Select(doctor.Rules(), rule.NodeScope, rule.PodScope, rule.ConfigScope), nodes[0])
 	}
 	return nodes, results, nil
 }

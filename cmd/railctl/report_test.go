@@ -10,29 +10,29 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // storedFacts returns facts of a node with eight rails, of which rail 3 has no carrier. The pod that
 // has rail 4 is gone.
-func storedFacts(name string) *doctor.Facts {
+func storedFacts(name string) *fact.Facts {
 	const source = "test"
-	var nics []doctor.NIC
+	var nics []fact.NIC
 	for rail := range 8 {
-		nics = append(nics, doctor.NIC{
+		nics = append(nics, fact.NIC{
 			Name: fmt.Sprintf("ens%dnp0", 12+rail), PCI: fmt.Sprintf("0000:%02x:00.0", 0x40+rail), Kind: "pf", Driver: "mlx5_core", Rail: &rail,
-			AdminUp: doctor.Known(true, source), Carrier: doctor.Known(rail != 3, source), Mbps: doctor.Known(int64(400000), source),
+			AdminUp: fact.Known(true, source), Carrier: fact.Known(rail != 3, source), Mbps: fact.Known(int64(400000), source),
 		})
 	}
-	f := &doctor.Facts{Schema: doctor.Schema, Node: name, Version: "v1", NICs: &doctor.NICs{}, Ledger: &doctor.Ledger{}}
-	f.NICs.List = doctor.Known(nics, source)
-	f.Ledger.Attachments = doctor.Known([]doctor.Attachment{{Pod: "training/llama-worker-1", NIC: nics[4].Name, PCI: nics[4].PCI}}, source)
+	f := &fact.Facts{Schema: fact.Schema, Node: name, Version: "v1", NICs: &fact.NICs{}, Ledger: &fact.Ledger{}}
+	f.NICs.List = fact.Known(nics, source)
+	f.Ledger.Attachments = fact.Known([]fact.Attachment{{Pod: "training/llama-worker-1", NIC: nics[4].Name, PCI: nics[4].PCI}}, source)
 	return f
 }
 
 func TestReportWritesThePageOfStoredFacts(t *testing.T) {
 	dir := t.TempDir()
-	store := func(name string, f *doctor.Facts) string {
+	store := func(name string, f *fact.Facts) string {
 		text, err := json.Marshal(f)
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func TestReportWritesThePageOfStoredFacts(t *testing.T) {
 		return path
 	}
 	one, two := store("one", storedFacts("node-1")), store("two", storedFacts("node-2"))
-	cluster := store("cluster", &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{Nodes: []*doctor.Facts{nil, storedFacts("node-1"), storedFacts("node-2")}}})
+	cluster := store("cluster", &fact.Facts{Schema: fact.Schema, Cluster: &fact.Cluster{Nodes: []*fact.Facts{nil, storedFacts("node-1"), storedFacts("node-2")}}})
 	short := storedFacts("node-3")
 	short.NICs.List.Value = short.NICs.List.Value[1:]
 	for _, c := range []struct {

@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/page"
 	"github.com/rail-cni/rail-cni/pkg/support"
@@ -198,7 +200,7 @@ func (s *supportFlags) addNode(cmd *cobra.Command, b *support.Bundle) {
 	if err != nil {
 		b.Missing("facts.json", err)
 	} else {
-		addFindings(b, f, doctor.Judge(doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope, doctor.ConfigScope), f))
+		addFindings(b, f, rule.Judge(rule.Select(doctor.Rules(), rule.NodeScope, rule.PodScope, rule.ConfigScope), f))
 	}
 	for _, what := range support.Printed {
 		var out, errOut bytes.Buffer
@@ -218,7 +220,7 @@ func (s *supportFlags) addNode(cmd *cobra.Command, b *support.Bundle) {
 
 // addFindings adds the facts, the findings, a page about them, and the node files that the facts
 // contain.
-func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
+func addFindings(b *support.Bundle, f *fact.Facts, results []rule.Result) {
 	b.AddJSON("facts.json", "the facts, for railctl doctor --facts or railctl doctor cluster --facts", f)
 	var text, document bytes.Buffer
 	if err := errors.Join(
@@ -231,7 +233,7 @@ func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
 	if err := b.AddText("findings.json", "the same report as -o json prints it", document.Bytes()); err != nil {
 		b.Missing("findings.json", err)
 	}
-	nodes := []*doctor.Facts{f}
+	nodes := []*fact.Facts{f}
 	if f.Cluster != nil {
 		nodes = f.Cluster.Nodes
 		for name, why := range f.Cluster.Silent.Value {
@@ -255,7 +257,7 @@ func addFindings(b *support.Bundle, f *doctor.Facts, results []doctor.Result) {
 			dir = "nodes/" + n.Node + "/"
 		}
 		for i, c := range n.Configs.Files.Value {
-			if c.Kind == doctor.NodeFile {
+			if c.Kind == fact.NodeFile {
 				b.Add(dir+"node.yaml", "the node file", []byte(c.Text))
 			} else {
 				b.Add(fmt.Sprintf("%sconfig-%d.json", dir, i), "the "+string(c.Kind)+" that the node file names", []byte(c.Text))

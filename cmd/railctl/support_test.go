@@ -18,7 +18,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // bundleFiles returns the files of a bundle, without its directory.
@@ -130,9 +130,9 @@ func (f *fakeCluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // the cluster, and the kubeconfig of a user who has no rights.
 func newFakeCluster(t *testing.T) (kubeconfig, nobody string) {
 	t.Helper()
-	facts, err := json.Marshal(&doctor.Facts{
-		Schema: doctor.Schema, NICs: &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1"}}, "test")},
-		Configs: &doctor.Configs{Files: doctor.Known([]doctor.Config{{Kind: doctor.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "rails: auto # password: Planted"}}, "test")},
+	facts, err := json.Marshal(&fact.Facts{
+		Schema: fact.Schema, NICs: &fact.NICs{List: fact.Known([]fact.NIC{{Name: "ens1"}}, "test")},
+		Configs: &fact.Configs{Files: fact.Known([]fact.Config{{Kind: fact.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "rails: auto # password: Planted"}}, "test")},
 	})
 	if err != nil {
 		t.Fatal(err)

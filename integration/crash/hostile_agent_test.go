@@ -18,8 +18,9 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	judge "github.com/rail-cni/rail-cni/pkg/doctor/keeper"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // The bounds of an agent under attack: it is killed at 256 MiB in a cluster, and has some
@@ -196,7 +197,7 @@ func (l *lab) readFacts() (view string, err error) {
 	if err != nil {
 		return "", err
 	}
-	facts, err := doctor.ReadFacts(strings.NewReader(text))
+	facts, err := fact.Decode(strings.NewReader(text))
 	if err != nil {
 		return "", err
 	}
@@ -227,7 +228,7 @@ func (l *lab) readFacts() (view string, err error) {
 			lines = append(lines, fmt.Sprintf("NIC %s: holder %q, up %v", n.Name, n.Holder, n.AdminUp.Value))
 		}
 	}
-	for _, result := range doctor.Judge(judge.Rules(), facts) {
+	for _, result := range rule.Judge(judge.Rules(), facts) {
 		for _, f := range result.Findings {
 			if slices.Contains(objects, f.Object) {
 				lines = append(lines, result.ID+": "+f.Object+" "+f.Part)

@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/controlplane"
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // person is a user of the cluster with kubectl and its plugin "rail".
@@ -243,7 +243,7 @@ func (l *lab) wantOfNode(t *testing.T, files map[string]string, node int) {
 // doctor cluster --facts" takes.
 func (p *person) wantFacts(files map[string]string, nodes ...string) {
 	p.t.Helper()
-	var f doctor.Facts
+	var f fact.Facts
 	if err := json.Unmarshal([]byte(files["facts.json"]), &f); err != nil || f.Cluster == nil {
 		p.t.Fatalf("facts.json: %v: %.500s", err, files["facts.json"])
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 const (
@@ -331,7 +331,7 @@ func judged(cmd *exec.Cmd) (findings, []string, error) {
 	var stderr bytes.Buffer
 	cmd.Env, cmd.Stderr = []string{"PATH=" + os.Getenv("PATH")}, &stderr
 	out, runErr := cmd.Output() // the exit code is 1 if a rule fails
-	var document struct{ Results []doctor.Result }
+	var document struct{ Results []rule.Result }
 	if err := json.Unmarshal(out, &document); err != nil || len(document.Results) == 0 {
 		return nil, nil, fmt.Errorf("%w, %w: %s%s", runErr, err, out, stderr.Bytes())
 	}

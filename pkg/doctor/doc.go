@@ -1,16 +1,13 @@
-// Package doctor judges a node, its pods, its cluster and its configurations. It applies rules to
-// facts.
+// Package doctor has the rules by which a node, its pods, its cluster and its configurations are
+// judged, and the reports about their results.
 //
-// The package pkg/doctor/collect reads the facts once. The facts form a JSON document: "railctl
-// doctor collect" prints the document, and "railctl doctor --facts" judges it on any machine. So
-// the facts of a support case can be used in a test. Each fact names its source. A fact that could
-// not be read has the error instead of a value.
+// Facts are read once, by pkg/doctor/collect, and are a JSON document of pkg/doctor/fact: "railctl
+// doctor collect" prints it, and "railctl doctor --facts" judges it on another machine. So the
+// facts of a support case can become a test.
 //
-// A rule is data: an ID, texts for the expectation, the consequence and the cure, and a pure
-// function that reports findings. The function reads facts only with [Read], which notes the facts
-// that are missing. If a rule has no findings, its status is ok only if it had all its facts. If a
-// fact is missing, its status is unknown. A rule that had no object to judge is skipped.
+// A rule of pkg/doctor/rule is data with a pure function over the facts. The rules are in packages
+// below pkg/doctor/rules, by what they judge, and [Rules] is the list of all. Their tests are here:
+// the fixture of a rule may be found by no other rule.
 //
-// The package calls neither the kernel nor Kubernetes. [Judge] does not fail or panic on any
-// document that [ReadFacts] accepts. If a rule panics, its result describes the panic.
+// The package and what it imports use neither the kernel nor Kubernetes.
 package doctor

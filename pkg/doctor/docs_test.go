@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/docs"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // groups are the groups of rules in the order of the page. The name is the beginning of the rules'
@@ -48,7 +49,7 @@ func TestChecksByHandNameRules(t *testing.T) {
 	}
 	for _, row := range rows {
 		for _, id := range docs.Code(row[2]) {
-			isRule := slices.ContainsFunc(Rules(), func(r Rule) bool { return r.ID == id })
+			isRule := slices.ContainsFunc(Rules(), func(r rule.Rule) bool { return r.ID == id })
 			if !isRule && !strings.HasPrefix(id, "railctl ") {
 				t.Errorf("%s: there is no rule %s", page, id)
 			}
@@ -58,7 +59,7 @@ func TestChecksByHandNameRules(t *testing.T) {
 
 func TestRulesPageIsGenerated(t *testing.T) {
 	rules := Rules()
-	slices.SortStableFunc(rules, func(a, b Rule) int { return cmp.Compare(groupOf(a.ID), groupOf(b.ID)) })
+	slices.SortStableFunc(rules, func(a, b rule.Rule) int { return cmp.Compare(groupOf(a.ID), groupOf(b.ID)) })
 	var index, texts strings.Builder
 	group := -1
 	for _, r := range rules {

@@ -1,21 +1,21 @@
 package doctor
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // healthy returns the facts of a node on which all rules are ok: no rule finds anything, is skipped
 // or is unknown.
-func healthy() *Facts {
-	f := &Facts{Schema: Schema, Node: "node-1", Version: "v1"}
+func healthy() *fact.Facts {
+	f := &fact.Facts{Schema: fact.Schema, Node: "node-1", Version: "v1"}
 	healthyNode(f)
 	healthyPod(f)
 	healthyConfigs(f)
@@ -25,9 +25,9 @@ func healthy() *Facts {
 
 // fixture has changes of the healthy facts that prove that a rule works.
 type fixture struct {
-	fires   func(*Facts)
-	missing func(*Facts) // one fact is away, and nothing is found
-	also    []string     // the other rules that find something in fires, rightly
+	fires   func(*fact.Facts)
+	missing func(*fact.Facts) // one fact is away, and nothing is found
+	also    []string          // the other rules that find something in fires, rightly
 }
 
 // fixtures has a fixture for each rule, by its ID.
@@ -35,8 +35,8 @@ var fixtures = map[string]fixture{}
 
 func add(id string, f fixture) { fixtures[id] = f }
 
-func statusOf(results []Result, id string) Status {
-	i := slices.IndexFunc(results, func(r Result) bool { return r.ID == id })
+func statusOf(results []rule.Result, id string) rule.Status {
+	i := slices.IndexFunc(results, func(r rule.Result) bool { return r.ID == id })
 	if i < 0 {
 		return "no such rule"
 	}
@@ -53,9 +53,9 @@ func TestRulesThatNeedTheAPIServerSaySo(t *testing.T) {
 	for i := range f.Pods {
 		away(&f.Pods[i].Status)
 	}
-	rules := Select(Rules(), NodeScope, PodScope)
-	for i, r := range Judge(rules, f) {
-		if rules[i].API != (r.Status == Unknown) {
+	rules := rule.Select(Rules(), rule.NodeScope, rule.PodScope)
+	for i, r := range rule.Judge(rules, f) {
+		if rules[i].API != (r.Status == rule.Unknown) {
 			t.Errorf("%s: %s, API is %t", r.ID, r.Status, rules[i].API)
 		}
 	}
@@ -66,8 +66,8 @@ func TestPodsThatAreNotKnownAreUnknown(t *testing.T) {
 	f := healthy()
 	f.Pods = nil
 	away(&f.Ledger.Attachments)
-	for _, r := range Judge(Select(Rules(), PodScope), f) {
-		if r.Status != Unknown {
+	for _, r := range rule.Judge(rule.Select(Rules(), rule.PodScope), f) {
+		if r.Status != rule.Unknown {
 			t.Errorf("%s is %s", r.ID, r.Status)
 		}
 	}
@@ -78,14 +78,14 @@ func TestPodsThatAreNotKnownAreUnknown(t *testing.T) {
 func TestFlapsThatNobodyRemembersAreNotJudged(t *testing.T) {
 	f := healthy()
 	list := f.NICs.List.Value
-	list[1].Flaps = Fact[Flaps]{}
-	if have := statusOf(Judge(Rules(), f), "NIC-FLAP"); have != Unknown {
+	list[1].Flaps = fact.Fact[fact.Flaps]{}
+	if have := statusOf(rule.Judge(Rules(), f), "NIC-FLAP"); have != rule.Unknown {
 		t.Errorf("of one NIC: %s", have)
 	}
 	for i := range list {
-		list[i].Flaps = Fact[Flaps]{}
+		list[i].Flaps = fact.Fact[fact.Flaps]{}
 	}
-	if have := statusOf(Judge(Rules(), f), "NIC-FLAP"); have != Skipped {
+	if have := statusOf(rule.Judge(Rules(), f), "NIC-FLAP"); have != rule.Skipped {
 		t.Errorf("of no NIC: %s", have)
 	}
 }
@@ -94,17 +94,17 @@ func TestFlapsThatNobodyRemembersAreNotJudged(t *testing.T) {
 // there are no networks, there is nothing to check.
 func TestNetworksThatAreNotKnownAreUnknown(t *testing.T) {
 	for _, c := range []struct {
-		nads Fact[[]Config]
-		want Status
-	}{{Failed[[]Config]("API server", errors.New("no kubeconfig")), Unknown}, {Known([]Config{}, "API server"), Skipped}, {Fact[[]Config]{}, Skipped}} {
-		f := &Facts{Schema: Schema, Configs: &Configs{Files: Known([]Config{}, "test"), NADs: c.nads}}
-		results := Judge(Rules(), f)
+		nads fact.Fact[[]fact.Config]
+		want rule.Status
+	}{{fact.Failed[[]fact.Config]("API server", errors.New("no kubeconfig")), rule.Unknown}, {fact.Known([]fact.Config{}, "API server"), rule.Skipped}, {fact.Fact[[]fact.Config]{}, rule.Skipped}} {
+		f := &fact.Facts{Schema: fact.Schema, Configs: &fact.Configs{Files: fact.Known([]fact.Config{}, "test"), NADs: c.nads}}
+		results := rule.Judge(Rules(), f)
 		for _, id := range []string{"CNI-NAD", "CNI-KEY", "IPAM-GW", "IPAM-OVERLAP"} {
 			if have := statusOf(results, id); have != c.want {
 				t.Errorf("%+v: %s is %s", c.nads, id, have)
 			}
 		}
-		if have := statusOf(results, "NODE-FILE"); have != Skipped {
+		if have := statusOf(results, "NODE-FILE"); have != rule.Skipped {
 			t.Errorf("NODE-FILE without a node file is %s", have)
 		}
 	}
@@ -112,33 +112,33 @@ func TestNetworksThatAreNotKnownAreUnknown(t *testing.T) {
 
 func TestEachRuleHasItsFixtures(t *testing.T) {
 	rules := Rules()
-	for _, r := range Judge(rules, healthy()) {
-		if r.Status != OK {
+	for _, r := range rule.Judge(rules, healthy()) {
+		if r.Status != rule.OK {
 			t.Errorf("healthy facts: %s is %s: %+v %v", r.ID, r.Status, r.Findings, r.Missing)
 		}
 	}
-	for _, rule := range rules {
-		t.Run(rule.ID, func(t *testing.T) {
-			x, ok := fixtures[rule.ID]
+	for _, one := range rules {
+		t.Run(one.ID, func(t *testing.T) {
+			x, ok := fixtures[one.ID]
 			if !ok {
 				t.Fatal("the rule has no fixture")
 			}
 			f := healthy()
 			x.fires(f)
-			results := Judge(rules, f)
+			results := rule.Judge(rules, f)
 			for _, r := range results {
 				fired := len(r.Findings) > 0
-				if want := r.ID == rule.ID || slices.Contains(x.also, r.ID); fired != want {
+				if want := r.ID == one.ID || slices.Contains(x.also, r.ID); fired != want {
 					t.Errorf("%s is %s: %+v", r.ID, r.Status, r.Findings)
 				}
 			}
-			if got := statusOf(results, rule.ID); got != Status(rule.Severity) {
+			if got := statusOf(results, one.ID); got != rule.Status(one.Severity) {
 				t.Errorf("the status is %s", got)
 			}
 
 			f = healthy()
 			x.missing(f)
-			if got := statusOf(Judge(rules, f), rule.ID); got != Unknown {
+			if got := statusOf(rule.Judge(rules, f), one.ID); got != rule.Unknown {
 				t.Errorf("without a fact the status is %s", got)
 			}
 
@@ -147,17 +147,17 @@ func TestEachRuleHasItsFixtures(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			read, err := ReadFacts(strings.NewReader(string(text)))
+			read, err := fact.Decode(strings.NewReader(string(text)))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := statusOf(Judge(rules, read), rule.ID); got != Unknown {
+			if got := statusOf(rule.Judge(rules, read), one.ID); got != rule.Unknown {
 				t.Errorf("from a file: %s", got)
 			}
 		})
 	}
 	for id := range fixtures {
-		if !slices.ContainsFunc(rules, func(r Rule) bool { return r.ID == id }) {
+		if !slices.ContainsFunc(rules, func(r rule.Rule) bool { return r.ID == id }) {
 			t.Errorf("the fixture %s has no rule", id)
 		}
 	}
@@ -170,7 +170,7 @@ func TestRulesAreComplete(t *testing.T) {
 			t.Errorf("the ID %q is not well-formed, or there twice", r.ID)
 		}
 		seen[r.ID] = true
-		if !slices.Contains(Scopes, r.Scope) || r.Severity != Warn && r.Severity != Fail || r.Check == nil {
+		if !slices.Contains(rule.Scopes, r.Scope) || r.Severity != rule.Warn && r.Severity != rule.Fail || r.Check == nil {
 			t.Errorf("%s has no scope, severity or check", r.ID)
 		}
 		for _, text := range []string{r.Expects, r.Consequence, r.Cure} {
@@ -184,65 +184,34 @@ func TestRulesAreComplete(t *testing.T) {
 // TestNothingIsOKWithoutFacts judges documents that contain no facts.
 func TestNothingIsOKWithoutFacts(t *testing.T) {
 	for _, text := range []string{
-		`{"schema": "` + Schema + `", "host": {}, "nics": {}, "ledger": {}, "cni": {}, "kubelet": {}, "agent": {}, "configs": {}, "pods": [{}], "cluster": {}}`,
-		`{"schema": "` + Schema + `", "nics": {"list": {"value": [{}]}}}`,
+		`{"schema": "` + fact.Schema + `", "host": {}, "nics": {}, "ledger": {}, "cni": {}, "kubelet": {}, "agent": {}, "configs": {}, "pods": [{}], "cluster": {}}`,
+		`{"schema": "` + fact.Schema + `", "nics": {"list": {"value": [{}]}}}`,
 	} {
-		f, err := ReadFacts(strings.NewReader(text))
+		f, err := fact.Decode(strings.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range Judge(Rules(), f) {
-			if r.Status == OK || len(r.Findings) > 0 {
+		for _, r := range rule.Judge(Rules(), f) {
+			if r.Status == rule.OK || len(r.Findings) > 0 {
 				t.Errorf("%s: %s is %s", text, r.ID, r.Status)
 			}
 		}
 	}
 }
 
-func TestForeignDocumentsAreRefused(t *testing.T) {
-	for text, want := range map[string]string{
-		``:                                  "EOF",
-		`{`:                                 "unexpected EOF",
-		"{\n\n\"node\":":                    "collect them again",
-		`[]`:                                "cannot unmarshal",
-		`{"schema":"rail-cni.io/facts/v1"}`: "has none",
-		`{"schema":"rail-cni.io/facts/v2"}`: `not "rail-cni.io/facts/v1"`,
-		`{"schema":"` + Schema + `","nics":{"list":{"value":"ens1"}}}`: "cannot unmarshal",
-	} {
-		if _, err := ReadFacts(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
-}
-
-func TestPanicOfARuleIsItsOwnAffair(t *testing.T) {
-	var none *Facts
-	rules := []Rule{
-		{ID: "A-A", Check: func(_ *Facts, r *Report) { r.Find("", "%s", none.Node) }},
-		{ID: "B-B", Severity: Warn, Check: func(_ *Facts, r *Report) { r.Find("pod a\x1b[2J/b", "x\ny") }},
-	}
-	got := Judge(rules, healthy())
-	if got[0].Status != Unknown || !strings.Contains(got[0].Missing[0], "panicked") {
-		t.Errorf("%+v", got[0])
-	}
-	if got[1].Status != Status(Warn) || got[1].Findings[0] != (Finding{Object: "pod a?[2J/b", Evidence: "x?y"}) {
-		t.Errorf("%+v", got[1])
-	}
-}
-
 func FuzzJudge(f *testing.F) {
 	// The engine is slow with large inputs.
-	for _, part := range []func(*Facts){
-		func(f *Facts) { f.Cluster, f.Configs = nil, nil },
-		func(f *Facts) { *f = Facts{Configs: f.Configs} },
-		func(f *Facts) { *f = Facts{Cluster: f.Cluster} },
+	for _, part := range []func(*fact.Facts){
+		func(f *fact.Facts) { f.Cluster, f.Configs = nil, nil },
+		func(f *fact.Facts) { *f = fact.Facts{Configs: f.Configs} },
+		func(f *fact.Facts) { *f = fact.Facts{Cluster: f.Cluster} },
 	} {
 		facts := healthy()
 		part(facts)
-		facts.Schema = Schema
-		for _, n := range []*Facts{facts, at2(facts, 0), at2(facts, 1)} {
+		facts.Schema = fact.Schema
+		for _, n := range []*fact.Facts{facts, at2(facts, 0), at2(facts, 1)} {
 			if n != nil && n.NICs != nil {
-				n.NICs.List.Value = []NIC{*nic(n, 0), *nic(n, 8)}
+				n.NICs.List.Value = []fact.NIC{*nic(n, 0), *nic(n, 8)}
 				n.NICs.GPUs.Value = n.NICs.GPUs.Value[:1]
 			}
 		}
@@ -253,11 +222,11 @@ func FuzzJudge(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		facts, err := ReadFacts(strings.NewReader(string(text)))
+		facts, err := fact.Decode(strings.NewReader(string(text)))
 		if err != nil {
 			return
 		}
-		for _, r := range Judge(Rules(), facts) {
+		for _, r := range rule.Judge(Rules(), facts) {
 			for _, m := range r.Missing {
 				if strings.Contains(m, "panicked") {
 					t.Error(m)
@@ -269,57 +238,12 @@ func FuzzJudge(f *testing.F) {
 
 // at2 reduces the cluster to two nodes and returns one of them. It returns nil if there is no
 // cluster.
-func at2(f *Facts, i int) *Facts {
+func at2(f *fact.Facts, i int) *fact.Facts {
 	if f.Cluster == nil {
 		return nil
 	}
 	f.Cluster.Nodes = f.Cluster.Nodes[:2]
 	return at(f, i)
-}
-
-// TestDocumentOfAClusterHasItsNADsOnce: each node is judged with all NADs of the cluster, and a
-// cluster may have as many NADs as nodes. So each NAD must be in the document only once.
-func TestDocumentOfAClusterHasItsNADsOnce(t *testing.T) {
-	const nodes = 100
-	nad := Config{Kind: NADConfig, Name: "default/a", Text: strings.Repeat("x", 100_000)}
-	own := Known([]Config{{Kind: NADConfig, Name: "default/b"}}, "file")
-	f := &Facts{Schema: Schema, Cluster: &Cluster{NADs: Known([]Config{nad}, "api"), Networks: Known(map[string][]string{"pods": {"10.0.0.0/8"}}, "api")}}
-	for i := range nodes {
-		n := &Facts{Node: fmt.Sprint("node-", i), Configs: &Configs{Files: Known([]Config{}, "test"), NADs: f.Cluster.NADs, Networks: f.Cluster.Networks}}
-		f.Cluster.Nodes = append(f.Cluster.Nodes, n)
-	}
-	f.Cluster.Nodes[7].Configs.NADs = own
-	f.Cluster.Nodes = append(f.Cluster.Nodes, nil)
-	text, err := json.MarshalIndent(f, "", "  ")
-	if err != nil || len(text) > 300_000 {
-		t.Fatalf("%d bytes, %v", len(text), err)
-	}
-	back, err := ReadFacts(bytes.NewReader(text))
-	if err != nil || !reflect.DeepEqual(back, f) {
-		t.Errorf("it is not as it was: %v", err)
-	}
-	if !f.Cluster.Nodes[0].Configs.NADs.OK() {
-		t.Error("it changed the facts")
-	}
-}
-
-func TestDocumentsOfFactsAreBounded(t *testing.T) {
-	f := &Facts{Schema: Schema, Version: strings.Repeat("x", 65<<20)}
-	read := func() error {
-		text, err := json.Marshal(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = ReadFacts(bytes.NewReader(text))
-		return err
-	}
-	if err := read(); err == nil || !strings.Contains(err.Error(), "larger than") {
-		t.Errorf("of a node: %v", err)
-	}
-	f.Cluster = &Cluster{}
-	if err := read(); err != nil {
-		t.Errorf("of a cluster: %v", err)
-	}
 }
 
 // TestFindingsOfANodeHaveDifferentParts: rail-agent reports each finding once, so several findings
@@ -344,7 +268,7 @@ func TestFindingsOfANodeHaveDifferentParts(t *testing.T) {
 		}
 	}
 	several := 0
-	for _, r := range Judge(Select(Rules(), NodeScope, PodScope), f) {
+	for _, r := range rule.Judge(rule.Select(Rules(), rule.NodeScope, rule.PodScope), f) {
 		seen := map[string]string{}
 		for _, found := range r.Findings {
 			key := found.Object + "|" + found.Part

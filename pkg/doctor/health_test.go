@@ -6,11 +6,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/integration/ruletest"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // idle returns the facts of a node whose node file names no rails, with eight NICs that no pod
 // holds, and an uplink with RDMA. There is no cluster.
-func idle() *Facts {
+func idle() *fact.Facts {
 	f := healthy()
 	f.Cluster, f.Pods, f.Configs = nil, nil, nil
 	f.Ledger.Attachments.Value, f.Kubelet.Pools.Value = nil, nil
@@ -29,17 +33,17 @@ func idle() *Facts {
 
 // defects has, by the ID of the rule that must find it, a function that plants a defect in a NIC of
 // an idle node.
-var defects = map[string]func(*NIC){
-	"NIC-CARRIER":  func(n *NIC) { n.Carrier.Value, n.Mbps.Value = false, 0 },
-	"NIC-MTU":      func(n *NIC) { n.MTU.Value = 1500 },
-	"NIC-PCIE":     func(n *NIC) { n.PCIe.Value.Width = 8 },
-	"NIC-SPEED":    func(n *NIC) { n.Mbps.Value = 200_000 },
-	"NIC-FIRMWARE": func(n *NIC) { n.Firmware.Value = "28.39.1002" },
+var defects = map[string]func(*fact.NIC){
+	"NIC-CARRIER":  func(n *fact.NIC) { n.Carrier.Value, n.Mbps.Value = false, 0 },
+	"NIC-MTU":      func(n *fact.NIC) { n.MTU.Value = 1500 },
+	"NIC-PCIE":     func(n *fact.NIC) { n.PCIe.Value.Width = 8 },
+	"NIC-SPEED":    func(n *fact.NIC) { n.Mbps.Value = 200_000 },
+	"NIC-FIRMWARE": func(n *fact.NIC) { n.Firmware.Value = "28.39.1002" },
 }
 
 func TestDefectsOfAnIdleNodeWithoutRailsAreFound(t *testing.T) {
 	sound := idle()
-	for _, r := range Judge(Select(Rules(), NodeScope), sound) {
+	for _, r := range rule.Judge(rule.Select(Rules(), rule.NodeScope), sound) {
 		if len(r.Findings) > 0 {
 			t.Errorf("without a defect %s finds %+v", r.ID, r.Findings)
 		}
@@ -60,39 +64,39 @@ func TestDefectsOfAnIdleNodeWithoutRailsAreFound(t *testing.T) {
 }
 
 func TestNetworksAndPoolsNameTheNICsOfANodeWithoutRails(t *testing.T) {
-	sick := func() *Facts {
+	sick := func() *fact.Facts {
 		f := idle()
 		for i := range f.NICs.List.Value {
 			defects["NIC-CARRIER"](nic(f, i))
 		}
 		return f
 	}
-	of := func(networks ...string) func(*Facts) {
-		return func(f *Facts) { f.Configs = nads(networks...).Configs }
+	of := func(networks ...string) func(*fact.Facts) {
+		return func(f *fact.Facts) { f.Configs = ruletest.NADs(networks...).Configs }
 	}
 	for _, c := range []struct {
 		name string
-		set  func(*Facts)
+		set  func(*fact.Facts)
 		want []string
 	}{
-		{"all with RDMA but the uplink", func(*Facts) {}, []string{"ens1np0", "ens2np0", "ens3np0", "ens4np0", "ens5np0", "ens6np0", "ens7np0", "ens8np0"}},
+		{"all with RDMA but the uplink", func(*fact.Facts) {}, []string{"ens1np0", "ens2np0", "ens3np0", "ens4np0", "ens5np0", "ens6np0", "ens7np0", "ens8np0"}},
 		{"a device", of(`{"cniVersion": "1.0.0", "type": "host-device", "device": "ens2np0"}`), []string{"ens2np0"}},
 		{"an alternative name and a PCI address", of(`{"type": "host-device", "device": "enp18s0np0"}`, `{"type": "host-device", "pciBusID": "0000:14:00.0"}`), []string{"ens3np0", "ens5np0"}},
 		{"a master, even an uplink", of(`{"type": "macvlan", "master": "eno1"}`), []string{"eno1"}},
-		{"a pool", func(f *Facts) {
-			f.Kubelet.Pools.Value = []Pool{{Resource: "rdma/a", Kind: "shared", NICs: []string{"ens4np0"}, Count: 1}}
+		{"a pool", func(f *fact.Facts) {
+			f.Kubelet.Pools.Value = []fact.Pool{{Resource: "rdma/a", Kind: "shared", NICs: []string{"ens4np0"}, Count: 1}}
 		}, []string{"ens4np0"}},
 		{"networks that name none", of(`{"type": "host-device", "rail": "auto"}`), []string{"ens1np0", "ens2np0", "ens3np0", "ens4np0", "ens5np0", "ens6np0", "ens7np0", "ens8np0"}},
-		{"a lent NIC beside a named one", func(f *Facts) {
+		{"a lent NIC beside a named one", func(f *fact.Facts) {
 			of(`{"type": "host-device", "device": "ens2np0"}`)(f)
 			nic(f, 6).Holder = "default/p"
 		}, []string{"ens2np0", "ens7np0"}},
-		{"a rail, which is the node file's word", func(f *Facts) { nic(f, 5).Rail = &[]int{0}[0] }, []string{"ens6np0"}},
-		{"an uplink of facts without the field", func(f *Facts) {
+		{"a rail, which is the node file's word", func(f *fact.Facts) { nic(f, 5).Rail = &[]int{0}[0] }, []string{"ens6np0"}},
+		{"an uplink of facts without the field", func(f *fact.Facts) {
 			nic(f, 8).Uplink, nic(f, 8).Protected = false, "eno1 must stay on the host: a default route of the host leaves by it"
 			f.NICs.List.Value = f.NICs.List.Value[7:]
 		}, []string{"ens8np0"}},
-		{"a NIC without RDMA", func(f *Facts) {
+		{"a NIC without RDMA", func(f *fact.Facts) {
 			nic(f, 0).Vendor, nic(f, 0).CharDevices, nic(f, 0).Ports.Value = "8086", nil, nil
 			f.NICs.List.Value = f.NICs.List.Value[:2]
 		}, []string{"ens2np0"}},
@@ -112,18 +116,18 @@ func TestNetworksAndPoolsNameTheNICsOfANodeWithoutRails(t *testing.T) {
 
 // empty returns facts of a machine that has nothing for pods: no RDMA, no rails, no plugins, no
 // pods, no networks. All the facts were read.
-func empty() *Facts {
+func empty() *fact.Facts {
 	f := healthy()
 	f.Pods = nil
-	f.NICs.List.Value = []NIC{{Name: "eno1", Driver: "e1000e", Vendor: "8086", PCI: "0000:00:1f.6", Kind: "pf", Uplink: true, Ports: Known([]Port{}, "sysfs")}}
-	f.NICs.GPUs.Value, f.NICs.Others = nil, Known([]HostInterface{}, "netlink")
+	f.NICs.List.Value = []fact.NIC{{Name: "eno1", Driver: "e1000e", Vendor: "8086", PCI: "0000:00:1f.6", Kind: "pf", Uplink: true, Ports: fact.Known([]fact.Port{}, "sysfs")}}
+	f.NICs.GPUs.Value, f.NICs.Others = nil, fact.Known([]fact.HostInterface{}, "netlink")
 	f.Ledger.Attachments.Value, f.CNI.Binaries.Value = nil, nil
 	f.CNI.Multus.Value, f.CNI.Primary.Value = "", "/etc/cni/net.d/10-flannel.conflist"
 	f.Kubelet, f.Agent.Running.Value = nil, false
 	f.Host.Uverbs.Value, f.Host.CharDevices.Value, f.Host.Origins.Value = nil, nil, nil
 	f.Host.Modules.Value, f.Host.Memlock.Value = []string{"e1000e"}, nil
-	f.Configs = &Configs{Files: Known([]Config{}, "test"), NADs: Known([]Config{}, "test"), Networks: Known(map[string][]string{}, "test")}
-	f.Cluster = &Cluster{Silent: Known(map[string]string{}, "test"), Leases: Known([]Lease{}, "test"), Pods: Known([]string{}, "test")}
+	f.Configs = &fact.Configs{Files: fact.Known([]fact.Config{}, "test"), NADs: fact.Known([]fact.Config{}, "test"), Networks: fact.Known(map[string][]string{}, "test")}
+	f.Cluster = &fact.Cluster{Silent: fact.Known(map[string]string{}, "test"), Leases: fact.Known([]fact.Lease{}, "test"), Pods: fact.Known([]string{}, "test")}
 	return f
 }
 
@@ -131,10 +135,10 @@ func empty() *Facts {
 // that are ok here judge the machine itself.
 func TestZeroObjectsAreSkippedAndNeverOK(t *testing.T) {
 	ofTheMachine := []string{"HOST-KERNEL", "HOST-LIMITSCONF", "HOST-SWAP"}
-	for _, r := range Judge(Rules(), empty()) {
-		want := Skipped
+	for _, r := range rule.Judge(Rules(), empty()) {
+		want := rule.Skipped
 		if slices.Contains(ofTheMachine, r.ID) {
-			want = OK
+			want = rule.OK
 		}
 		if r.Status != want {
 			t.Errorf("%s is %s, not %s: %+v %v", r.ID, r.Status, want, r.Findings, r.Missing)
@@ -145,36 +149,36 @@ func TestZeroObjectsAreSkippedAndNeverOK(t *testing.T) {
 // TestRulesWithoutTheirOwnObjectsAreSkipped: one object is enough for a rule to be ok. Each case
 // removes all objects of one rule from a healthy node.
 func TestRulesWithoutTheirOwnObjectsAreSkipped(t *testing.T) {
-	for id, take := range map[string]func(*Facts){
-		"NIC-DOWN": func(f *Facts) {
+	for id, take := range map[string]func(*fact.Facts){
+		"NIC-DOWN": func(f *fact.Facts) {
 			for i := range f.NICs.List.Value {
 				nic(f, i).Children = 0
 			}
 		},
-		"NIC-VFS":         func(f *Facts) { nic(f, 0).Holder, nic(f, 1).Holder = "", "" },
-		"IB-SM":           func(f *Facts) { f.NICs.List.Value = f.NICs.List.Value[:8] },
-		"HOST-UMAD":       func(f *Facts) { f.NICs.List.Value = f.NICs.List.Value[:8] },
-		"NIC-SPEED":       func(f *Facts) { f.NICs.List.Value = f.NICs.List.Value[:1] },
-		"CNI-BINARY":      func(f *Facts) { f.CNI.Binaries.Value = nil },
-		"LEDGER-ORPHAN":   func(f *Facts) { f.Ledger.Attachments.Value = nil },
-		"DP-DUP":          func(f *Facts) { f.Kubelet.Pools.Value = nil },
-		"CLUSTER-MTU":     func(f *Facts) { f.Cluster.Nodes = f.Cluster.Nodes[:1] },
-		"POD-HCA":         func(f *Facts) { delete(container(f).Env, "NCCL_IB_HCA") },
-		"CNI-RESOURCE":    func(f *Facts) { each(f, func(c *Config) { c.Resource = "" }) },
-		"HOST-PEERMEM":    func(f *Facts) { f.NICs.GPUs.Value = nil },
-		"RAIL-ARPFLUX":    func(f *Facts) { pod(f).Interfaces.Value = pod(f).Interfaces.Value[:2] },
-		"HOST-RDMADRIVER": func(f *Facts) { f.NICs.List.Value = nil },
+		"NIC-VFS":         func(f *fact.Facts) { nic(f, 0).Holder, nic(f, 1).Holder = "", "" },
+		"IB-SM":           func(f *fact.Facts) { f.NICs.List.Value = f.NICs.List.Value[:8] },
+		"HOST-UMAD":       func(f *fact.Facts) { f.NICs.List.Value = f.NICs.List.Value[:8] },
+		"NIC-SPEED":       func(f *fact.Facts) { f.NICs.List.Value = f.NICs.List.Value[:1] },
+		"CNI-BINARY":      func(f *fact.Facts) { f.CNI.Binaries.Value = nil },
+		"LEDGER-ORPHAN":   func(f *fact.Facts) { f.Ledger.Attachments.Value = nil },
+		"DP-DUP":          func(f *fact.Facts) { f.Kubelet.Pools.Value = nil },
+		"CLUSTER-MTU":     func(f *fact.Facts) { f.Cluster.Nodes = f.Cluster.Nodes[:1] },
+		"POD-HCA":         func(f *fact.Facts) { delete(container(f).Env, "NCCL_IB_HCA") },
+		"CNI-RESOURCE":    func(f *fact.Facts) { each(f, func(c *fact.Config) { c.Resource = "" }) },
+		"HOST-PEERMEM":    func(f *fact.Facts) { f.NICs.GPUs.Value = nil },
+		"RAIL-ARPFLUX":    func(f *fact.Facts) { pod(f).Interfaces.Value = pod(f).Interfaces.Value[:2] },
+		"HOST-RDMADRIVER": func(f *fact.Facts) { f.NICs.List.Value = nil },
 	} {
 		f := healthy()
 		take(f)
-		if got := statusOf(Judge(Rules(), f), id); got != Skipped {
+		if got := statusOf(rule.Judge(Rules(), f), id); got != rule.Skipped {
 			t.Errorf("%s is %s", id, got)
 		}
 	}
 }
 
 // each calls do for each network of the facts.
-func each(f *Facts, do func(*Config)) {
+func each(f *fact.Facts, do func(*fact.Config)) {
 	for i := range f.Configs.NADs.Value {
 		do(&f.Configs.NADs.Value[i])
 	}
@@ -182,7 +186,7 @@ func each(f *Facts, do func(*Config)) {
 
 func TestReportBeginsWithWhatIsJudged(t *testing.T) {
 	named := idle()
-	named.Configs = nads(`{"type": "host-device", "device": "ens2np0"}`).Configs
+	named.Configs = ruletest.NADs(`{"type": "host-device", "device": "ens2np0"}`).Configs
 	lent := empty()
 	lent.Cluster, lent.NICs.List.Value[0].Children = nil, 1
 	onlyUplinks := idle()
@@ -191,11 +195,11 @@ func TestReportBeginsWithWhatIsJudged(t *testing.T) {
 	none.Cluster = nil
 	unread := idle()
 	away(&unread.NICs.List)
-	twoOf := &Facts{Cluster: &Cluster{Nodes: []*Facts{idle(), nil, healthy(), idle()}}}
+	twoOf := &fact.Facts{Cluster: &fact.Cluster{Nodes: []*fact.Facts{idle(), nil, healthy(), idle()}}}
 	twoOf.Cluster.Nodes[3].Node = "node-2"
 	for _, c := range []struct {
 		name string
-		f    *Facts
+		f    *fact.Facts
 		want string
 	}{
 		{"rails", healthy().Cluster.Nodes[0], ""},
@@ -210,7 +214,7 @@ func TestReportBeginsWithWhatIsJudged(t *testing.T) {
 		if got := strings.Join(notes, "\n"); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
-		results := Judge(Select(Rules(), NodeScope), c.f)
+		results := rule.Judge(rule.Select(Rules(), rule.NodeScope), c.f)
 		var b bytes.Buffer
 		if err := WriteText(&b, results, TextOptions{Notes: notes}); err != nil {
 			t.Fatal(err)
@@ -227,14 +231,15 @@ func TestReportBeginsWithWhatIsJudged(t *testing.T) {
 // TestUnknownRulesAreGroupedByTheMissingFact: one missing right is one thing to repair, even if
 // many rules need it.
 func TestUnknownRulesAreGroupedByTheMissingFact(t *testing.T) {
-	results := []Result{}
-	of := func(id string, missing ...missing) {
-		rule := Rule{ID: id, Severity: Warn, Check: func(_ *Facts, r *Report) {
-			for _, m := range missing {
-				Read(r, m.text, Failed[int]("source of "+m.text, fmt.Errorf("%s", m.reason)))
+	results := []rule.Result{}
+	type missing struct{ fact, reason string }
+	of := func(id string, all ...missing) {
+		one := rule.Rule{ID: id, Severity: rule.Warn, Check: func(_ *fact.Facts, r *rule.Report) {
+			for _, m := range all {
+				rule.Read(r, m.fact, fact.Failed[int]("source of "+m.fact, fmt.Errorf("%s", m.reason)))
 			}
 		}}
-		results = append(results, Judge([]Rule{rule}, &Facts{})...)
+		results = append(results, rule.Judge([]rule.Rule{one}, &fact.Facts{})...)
 	}
 	of("A-A", missing{"pods", "forbidden"}, missing{"nodes", "forbidden"})
 	of("B-B", missing{"pods", "forbidden"}, missing{"swaps", "broken"})
@@ -267,8 +272,8 @@ func TestCuresNameThePagesOfTheVersion(t *testing.T) {
 	} {
 		f := healthy()
 		f.Version, f.Host.Kernel.Value = version, "4.18.0"
-		results := Judge(Rules(), f)
-		i := slices.IndexFunc(results, func(r Result) bool { return r.ID == "HOST-KERNEL" })
+		results := rule.Judge(Rules(), f)
+		i := slices.IndexFunc(results, func(r rule.Result) bool { return r.ID == "HOST-KERNEL" })
 		if got := results[i].Cure; !strings.Contains(got, want) {
 			t.Errorf("%q: %s", version, got)
 		}

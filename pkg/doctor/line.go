@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // WriteLine writes one line about the results. It is for programs that keep only the beginning of
@@ -11,11 +13,11 @@ import (
 // rules that fail, because they decide the exit code (see [ExitCode] without strict). Each failed
 // rule has the evidence of its first finding. If no rule fails, the line has the number of rules
 // with each status.
-func WriteLine(w io.Writer, results []Result) error {
+func WriteLine(w io.Writer, results []rule.Result) error {
 	var failed []string
 	for i := range results {
 		r := &results[i]
-		if r.Status != Status(Fail) || len(r.Findings) == 0 {
+		if r.Status != rule.Status(rule.Fail) || len(r.Findings) == 0 {
 			continue
 		}
 		f := r.Findings[0]
@@ -31,9 +33,9 @@ func WriteLine(w io.Writer, results []Result) error {
 	}
 	if line == "" {
 		n := count(results)
-		line = fmt.Sprintf("no rule fails: %d ok, %d warn, %d unknown, %d skipped", n[OK], n[Status(Warn)], n[Unknown], n[Skipped])
+		line = fmt.Sprintf("no rule fails: %d ok, %d warn, %d unknown, %d skipped", n[rule.OK], n[rule.Status(rule.Warn)], n[rule.Unknown], n[rule.Skipped])
 		if ExitCode(results, false) == ExitUnknown {
-			line = fmt.Sprintf("no rule could be checked: %d lack facts", n[Unknown])
+			line = fmt.Sprintf("no rule could be checked: %d lack facts", n[rule.Unknown])
 		}
 	}
 	_, err := fmt.Fprintln(w, line)

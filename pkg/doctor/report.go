@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // ResultSchema is the schema of results in JSON. New versions may add fields, but they never change
@@ -16,21 +19,21 @@ const ResultSchema = "rail-cni.io/doctor/v1"
 
 // Document is the output of "railctl doctor -o json".
 type Document struct {
-	Schema  string         `json:"schema"`
-	Taken   time.Time      `json:"taken"` // when the facts were read
-	Node    string         `json:"node,omitempty"`
-	Version string         `json:"version"` // of the program that read the facts
-	Status  Status         `json:"status"`  // the worst status of all results, from [Worst]
-	Counts  map[Status]int `json:"counts"`  // the number of results with each status
-	Notes   []string       `json:"notes,omitempty"`
-	Results []Result       `json:"results"` // in the order of rules
+	Schema  string              `json:"schema"`
+	Taken   time.Time           `json:"taken"` // when the facts were read
+	Node    string              `json:"node,omitempty"`
+	Version string              `json:"version"` // of the program that read the facts
+	Status  rule.Status         `json:"status"`  // of the whole: [rule.Worst]
+	Counts  map[rule.Status]int `json:"counts"`  // of results, by status
+	Notes   []string            `json:"notes,omitempty"`
+	Results []rule.Result       `json:"results"` // in the order of rules
 }
 
 // NewDocument returns a document with the results, and with data from the facts that were judged.
-func NewDocument(f *Facts, results []Result) *Document {
-	d := &Document{Schema: ResultSchema, Taken: f.Taken, Node: clean(f.Node), Version: clean(f.Version), Status: Worst(results), Counts: count(results), Notes: Notes(f), Results: results}
+func NewDocument(f *fact.Facts, results []rule.Result) *Document {
+	d := &Document{Schema: ResultSchema, Taken: f.Taken, Node: rule.Clean(f.Node), Version: rule.Clean(f.Version), Status: rule.Worst(results), Counts: count(results), Notes: Notes(f), Results: results}
 	if d.Results == nil {
-		d.Results = []Result{}
+		d.Results = []rule.Result{}
 	}
 	return d
 }
@@ -54,20 +57,20 @@ const (
 // not change the exit code, because the node works. Missing facts do not change it either, because a run by an ordinary
 // user always has some. If no rule could be judged at all, the exit code is [ExitUnknown]. If strict is true, the exit
 // code is also ExitProblem if a rule warned, and ExitUnknown if a fact is missing and no rule failed or warned.
-func ExitCode(results []Result, strict bool) int {
+func ExitCode(results []rule.Result, strict bool) int {
 	n := count(results)
-	judged := n[OK] + n[Status(Warn)] + n[Status(Fail)]
+	judged := n[rule.OK] + n[rule.Status(rule.Warn)] + n[rule.Status(rule.Fail)]
 	switch {
-	case n[Status(Fail)] > 0, strict && n[Status(Warn)] > 0:
+	case n[rule.Status(rule.Fail)] > 0, strict && n[rule.Status(rule.Warn)] > 0:
 		return ExitProblem
-	case n[Unknown] > 0 && (strict || judged == 0):
+	case n[rule.Unknown] > 0 && (strict || judged == 0):
 		return ExitUnknown
 	}
 	return ExitOK
 }
 
-func count(results []Result) map[Status]int {
-	n := map[Status]int{}
+func count(results []rule.Result) map[rule.Status]int {
+	n := map[rule.Status]int{}
 	for i := range results {
 		n[results[i].Status]++
 	}
@@ -87,18 +90,17 @@ const (
 	textWidth  = 100 // columns
 	textIndent = 2   // columns of a rule's texts
 	bullet     = "* "
-	maxShown   = 10 // the number of findings shown for each rule, if Verbose is false
 )
 
 // WriteText writes a report for people. Failed rules come first, then rules that warn, then the
 // rules that could not be judged. The last line is a summary. Results of the same rule on several
 // nodes are one entry.
-func WriteText(w io.Writer, results []Result, o TextOptions) error {
+func WriteText(w io.Writer, results []rule.Result, o TextOptions) error {
 	t := &text{TextOptions: o, nodes: nodesOf(results)}
 	for _, note := range o.Notes {
 		t.WriteString(note + "\n\n")
 	}
-	for _, status := range []Status{Status(Fail), Status(Warn)} {
+	for _, status := range []rule.Status{rule.Status(rule.Fail), rule.Status(rule.Warn)} {
 		groups := ByRule(results, status)
 		if len(groups) > 0 {
 			t.heading(status)
@@ -109,8 +111,8 @@ func WriteText(w io.Writer, results []Result, o TextOptions) error {
 	}
 	t.unknown(results)
 	if o.Verbose {
-		t.lines(results, Skipped, func(g []*Result) string { return t.expects(g) })
-		t.lines(results, OK, func(g []*Result) string { return t.expects(g) })
+		t.lines(results, rule.Skipped, func(g []*rule.Result) string { return t.expects(g) })
+		t.lines(results, rule.OK, func(g []*rule.Result) string { return t.expects(g) })
 	}
 	t.summary(results)
 	_, err := io.WriteString(w, t.String())
@@ -126,7 +128,7 @@ type text struct {
 
 // nodesOf returns the names of the nodes that the results are about, in the order of the results. A
 // result of a cluster rule names no node.
-func nodesOf(results []Result) []string {
+func nodesOf(results []rule.Result) []string {
 	var nodes []string
 	seen := map[string]bool{}
 	for i := range results {
@@ -139,7 +141,7 @@ func nodesOf(results []Result) []string {
 }
 
 // ByRule returns the results that have the status, in one group for each rule.
-func ByRule(results []Result, status Status) (groups [][]*Result) {
+func ByRule(results []rule.Result, status rule.Status) (groups [][]*rule.Result) {
 	at := map[string]int{}
 	for i := range results {
 		r := &results[i]
@@ -159,13 +161,13 @@ func ByRule(results []Result, status Status) (groups [][]*Result) {
 
 // Alike is a finding together with all nodes that have it.
 type Alike struct {
-	Finding
+	rule.Finding
 	Nodes []string // empty if the results name no node
 }
 
 // GroupFindings returns the findings of the results, in the order of the results. Findings that
 // differ only in their node are merged into one.
-func GroupFindings(results []*Result) (all []Alike) {
+func GroupFindings(results []*rule.Result) (all []Alike) {
 	type key struct{ object, evidence, fix string }
 	at := map[key]int{}
 	for _, r := range results {
@@ -184,21 +186,21 @@ func GroupFindings(results []*Result) (all []Alike) {
 	return all
 }
 
-var colors = map[Status]string{Status(Fail): "31;1", Status(Warn): "33", Unknown: "35", OK: "32", Skipped: "2"}
+var colors = map[rule.Status]string{rule.Status(rule.Fail): "31;1", rule.Status(rule.Warn): "33", rule.Unknown: "35", rule.OK: "32", rule.Skipped: "2"}
 
-func (t *text) colored(status Status, s string) string {
+func (t *text) colored(status rule.Status, s string) string {
 	if !t.Color {
 		return s
 	}
 	return "\x1b[" + colors[status] + "m" + s + "\x1b[0m"
 }
 
-func (t *text) heading(status Status) {
+func (t *text) heading(status rule.Status) {
 	t.WriteString(t.colored(status, strings.ToUpper(string(status))) + "\n\n")
 }
 
 // problem writes a rule with findings.
-func (t *text) problem(group []*Result) {
+func (t *text) problem(group []*rule.Result) {
 	first := group[0]
 	t.WriteString(t.colored(first.Status, first.ID) + "\n")
 	var findings []string
@@ -209,13 +211,13 @@ func (t *text) problem(group []*Result) {
 			line = f.Object + ": " + line
 		}
 		findings = append(findings, t.on(f.Nodes...)+line)
-		if fix := t.on(f.Nodes...) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < maxShown {
+		if fix := t.on(f.Nodes...) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < rule.MaxShown {
 			fixes = append(fixes, fix)
 		}
 	}
 	shown := findings
-	if !t.Verbose && len(shown) > maxShown {
-		shown = shown[:maxShown]
+	if !t.Verbose && len(shown) > rule.MaxShown {
+		shown = shown[:rule.MaxShown]
 	}
 	for _, line := range shown {
 		t.wrapped(bullet, line)
@@ -274,7 +276,7 @@ func (t *text) wrapped(label, s string) {
 
 // lines writes one line for each rule that has the status. The function what returns the text after
 // the rule's ID.
-func (t *text) lines(results []Result, status Status, what func([]*Result) string) {
+func (t *text) lines(results []rule.Result, status rule.Status, what func([]*rule.Result) string) {
 	groups := ByRule(results, status)
 	if len(groups) == 0 {
 		return
@@ -293,7 +295,7 @@ func (t *text) lines(results []Result, status Status, what func([]*Result) strin
 // unknown writes each reason why facts are missing, and the rules that lack these facts. It groups
 // by reason because one missing right, or one process that does not answer, is one thing to repair,
 // even if many rules need the facts.
-func (t *text) unknown(results []Result) {
+func (t *text) unknown(results []rule.Result) {
 	type group struct {
 		rules, facts []string
 	}
@@ -301,11 +303,11 @@ func (t *text) unknown(results []Result) {
 	var reasons []string
 	for i := range results {
 		r := &results[i]
-		if r.Status != Unknown {
+		if r.Status != rule.Unknown {
 			continue
 		}
 		for k, m := range r.Missing {
-			reason := r.reasonOf(k)
+			reason := r.Reason(k)
 			g := groups[reason]
 			if g == nil {
 				g = &group{}
@@ -322,7 +324,7 @@ func (t *text) unknown(results []Result) {
 	if len(reasons) == 0 {
 		return
 	}
-	t.heading(Unknown)
+	t.heading(rule.Unknown)
 	for _, reason := range reasons {
 		g := groups[reason]
 		t.wrapped(bullet, reason)
@@ -338,16 +340,7 @@ func (t *text) unknown(results []Result) {
 	t.WriteString("\n")
 }
 
-// reasonOf returns the reason why the fact Missing[i] could not be read. A result that was read
-// from a document has no separate reasons, so reasonOf returns the whole text of Missing[i].
-func (r *Result) reasonOf(i int) string {
-	if i < len(r.reasons) {
-		return r.reasons[i]
-	}
-	return r.Missing[i]
-}
-
-func (t *text) expects(group []*Result) string {
+func (t *text) expects(group []*rule.Result) string {
 	if len(t.nodes) < 2 || len(group) == len(t.nodes) {
 		return group[0].Expects
 	}
@@ -355,7 +348,7 @@ func (t *text) expects(group []*Result) string {
 }
 
 // summary writes the last line.
-func (t *text) summary(results []Result) {
+func (t *text) summary(results []rule.Result) {
 	n := count(results)
 	ids := map[string]bool{}
 	for i := range results {
@@ -369,7 +362,7 @@ func (t *text) summary(results []Result) {
 		where = " on " + t.nodes[0]
 	}
 	var parts []string
-	for _, s := range Statuses {
+	for _, s := range rule.Statuses {
 		if n[s] > 0 {
 			parts = append(parts, t.colored(s, fmt.Sprintf("%d %s", n[s], s)))
 		}

@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 var update = flag.Bool("update", false, "write the expected reports in testdata")
 
 // sick returns facts with several problems, and with facts that are missing.
-func sick() *Facts {
+func sick() *fact.Facts {
 	f := healthy()
 	f.Cluster, f.Configs, f.Pods = nil, nil, nil
 	f.Host.Modules.Value = []string{"ib_core", "ib_umad", "ib_uverbs", "mlx5_core", "mlx5_ib", "nvidia", "rdma_cm"}
@@ -28,15 +31,15 @@ func sick() *Facts {
 }
 
 func TestTextReportReadsWell(t *testing.T) {
-	one := Judge(Select(Rules(), NodeScope), sick())
+	one := rule.Judge(rule.Select(Rules(), rule.NodeScope), sick())
 	other := sick()
 	other.Node = "node-2"
 	other.Host.Modules.Value = append(other.Host.Modules.Value, "rdma_ucm", "nvidia_peermem")
-	several := append(Judge(Select(Rules(), NodeScope), sick()), Judge(Select(Rules(), NodeScope), other)...)
-	fine := Judge(slices.DeleteFunc(Rules(), func(r Rule) bool { return groupOf(r.ID) > 0 }), healthy())
-	Skip(fine, []string{"HOST-SWAP"})
+	several := append(rule.Judge(rule.Select(Rules(), rule.NodeScope), sick()), rule.Judge(rule.Select(Rules(), rule.NodeScope), other)...)
+	fine := rule.Judge(slices.DeleteFunc(Rules(), func(r rule.Rule) bool { return groupOf(r.ID) > 0 }), healthy())
+	rule.Skip(fine, []string{"HOST-SWAP"})
 	for name, c := range map[string]struct {
-		results []Result
+		results []rule.Result
 		options TextOptions
 	}{
 		"node":    {one, TextOptions{}},
@@ -67,13 +70,13 @@ func TestTextReportReadsWell(t *testing.T) {
 }
 
 func TestTextReportShowsTenFindingsOfARule(t *testing.T) {
-	r := Result{ID: "A-A", Status: Status(Fail)}
+	r := rule.Result{ID: "A-A", Status: rule.Status(rule.Fail)}
 	for i := range 12 {
-		r.Findings = append(r.Findings, Finding{Object: fmt.Sprint(i), Evidence: "broken"})
+		r.Findings = append(r.Findings, rule.Finding{Object: fmt.Sprint(i), Evidence: "broken"})
 	}
 	for verbose, want := range map[bool]int{false: 10, true: 12} {
 		var b strings.Builder
-		if err := WriteText(&b, []Result{r}, TextOptions{Verbose: verbose}); err != nil {
+		if err := WriteText(&b, []rule.Result{r}, TextOptions{Verbose: verbose}); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Count(b.String(), ": broken\n"); got != want || strings.Contains(b.String(), "and 2 more") == verbose {
@@ -84,20 +87,20 @@ func TestTextReportShowsTenFindingsOfARule(t *testing.T) {
 
 func TestExitCodes(t *testing.T) {
 	for _, c := range []struct {
-		statuses     []Status
+		statuses     []rule.Status
 		want, strict int
 	}{
 		{nil, 0, 0},
-		{[]Status{OK, Skipped}, 0, 0},
-		{[]Status{OK, Status(Warn)}, 0, 1},
-		{[]Status{OK, Unknown}, 0, 2},
-		{[]Status{Status(Warn), Unknown}, 0, 1},
-		{[]Status{Status(Fail), Unknown, OK}, 1, 1},
-		{[]Status{Unknown, Skipped}, 2, 2},
+		{[]rule.Status{rule.OK, rule.Skipped}, 0, 0},
+		{[]rule.Status{rule.OK, rule.Status(rule.Warn)}, 0, 1},
+		{[]rule.Status{rule.OK, rule.Unknown}, 0, 2},
+		{[]rule.Status{rule.Status(rule.Warn), rule.Unknown}, 0, 1},
+		{[]rule.Status{rule.Status(rule.Fail), rule.Unknown, rule.OK}, 1, 1},
+		{[]rule.Status{rule.Unknown, rule.Skipped}, 2, 2},
 	} {
-		var results []Result
+		var results []rule.Result
 		for _, s := range c.statuses {
-			results = append(results, Result{Status: s})
+			results = append(results, rule.Result{Status: s})
 		}
 		if got := ExitCode(results, false); got != c.want {
 			t.Errorf("%v: %d, not %d", c.statuses, got, c.want)
@@ -111,29 +114,29 @@ func TestExitCodes(t *testing.T) {
 func TestJSONReportHasTheResults(t *testing.T) {
 	f := sick()
 	var b bytes.Buffer
-	if err := NewDocument(f, Judge(Select(Rules(), NodeScope), f)).WriteJSON(&b); err != nil {
+	if err := NewDocument(f, rule.Judge(rule.Select(Rules(), rule.NodeScope), f)).WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}
 	var d Document
 	if err := json.Unmarshal(b.Bytes(), &d); err != nil {
 		t.Fatal(err)
 	}
-	if d.Schema != ResultSchema || d.Status != Status(Fail) || d.Node != "node-1" || d.Counts[Status(Fail)] == 0 || !d.Taken.Equal(f.Taken) {
+	if d.Schema != ResultSchema || d.Status != rule.Status(rule.Fail) || d.Node != "node-1" || d.Counts[rule.Status(rule.Fail)] == 0 || !d.Taken.Equal(f.Taken) {
 		t.Errorf("%+v", d)
 	}
 	for _, r := range d.Results {
-		if r.ID == "NIC-CARRIER" && (r.Status != Status(Fail) || r.Findings[0].Object != "NIC ens4np0" || r.Cure == "") {
+		if r.ID == "NIC-CARRIER" && (r.Status != rule.Status(rule.Fail) || r.Findings[0].Object != "NIC ens4np0" || r.Cure == "") {
 			t.Errorf("%+v", r)
 		}
 	}
 }
 
 func TestEqualFindingsOfNodesAreOne(t *testing.T) {
-	var results []Result
+	var results []rule.Result
 	for i := range 6 {
-		results = append(results, Result{
-			ID: "HOST-PEERMEM", Node: fmt.Sprintf("n%d", i), Status: Status(Warn), Expects: "e", Consequence: "c", Cure: "c",
-			Findings: []Finding{{Evidence: "it is not loaded", Fix: "modprobe x"}, {Object: "NIC a", Evidence: fmt.Sprint("odd ", i/5)}},
+		results = append(results, rule.Result{
+			ID: "HOST-PEERMEM", Node: fmt.Sprintf("n%d", i), Status: rule.Status(rule.Warn), Expects: "e", Consequence: "c", Cure: "c",
+			Findings: []rule.Finding{{Evidence: "it is not loaded", Fix: "modprobe x"}, {Object: "NIC a", Evidence: fmt.Sprint("odd ", i/5)}},
 		})
 	}
 	for verbose, wants := range map[bool][]string{

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/integration/browser"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // TestBrowserOpensPagesWithoutAComplaint opens the pages in a browser, once as wide as a phone and
@@ -17,7 +17,7 @@ import (
 // the screenshots.
 func TestBrowserOpensPagesWithoutAComplaint(t *testing.T) {
 	b := browser.New(t)
-	nodes := []*doctor.Facts{evilFacts(evilName), factsOfTraining("node-2")}
+	nodes := []*fact.Facts{evilFacts(evilName), factsOfTraining("node-2")}
 	results := judged(nodes...)
 	all := pages(t)
 	all["hostile"] = reportOf(t, nodes, results, nil)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/pciname"
 )
 
@@ -26,12 +28,12 @@ const (
 )
 
 // signs has the sign for each status of the doctor's results.
-var signs = map[doctor.Status]sign{
-	doctor.Status(doctor.Fail): {"bad", "✕", "fail"},
-	doctor.Status(doctor.Warn): {"poor", "!", "warn"},
-	doctor.Unknown:             {"open", "?", "unknown"},
-	doctor.Skipped:             {"none", "–", "skipped"},
-	doctor.OK:                  {"good", "✓", "ok"},
+var signs = map[rule.Status]sign{
+	rule.Status(rule.Fail): {"bad", "✕", "fail"},
+	rule.Status(rule.Warn): {"poor", "!", "warn"},
+	rule.Unknown:           {"open", "?", "unknown"},
+	rule.Skipped:           {"none", "–", "skipped"},
+	rule.OK:                {"good", "✓", "ok"},
 }
 
 // report is the data for the template. All its texts are printable, and the template escapes them.
@@ -57,10 +59,10 @@ type pageCount struct {
 // pageRule is a rule with the results that have the same status.
 type pageRule struct {
 	sign
-	doctor.Result // the result of the first node
-	Findings      []pageFinding
-	More          int      // the number of findings that are left out
-	Missing       []string // each with the name of its node
+	rule.Result // the result of the first node
+	Findings    []pageFinding
+	More        int      // the number of findings that are left out
+	Missing     []string // each with the name of its node
 }
 
 type pageFinding struct {
@@ -79,7 +81,7 @@ type pageNode struct {
 	Cells   []pageCell // the cells of the node's row in the matrix, one for each rail
 
 	rails  []railFinding
-	status doctor.Status
+	status rule.Status
 }
 
 // pageCell is a cell of the matrix: one rail of one node.
@@ -95,7 +97,7 @@ type railFinding struct {
 	sign
 	Evidence string
 
-	status doctor.Status
+	status rule.Status
 	rail   int
 }
 
@@ -128,19 +130,19 @@ func legible(text string) string { return cell.Cut(cell.Printable(text), maxText
 
 // Report returns the page about the nodes and the results of rules about them. picture comes from
 // [Topology], or is nil. version is the version of the program that has checked the nodes.
-func Report(nodes []*doctor.Facts, results []doctor.Result, picture []byte, version string) ([]byte, error) {
+func Report(nodes []*fact.Facts, results []rule.Result, picture []byte, version string) ([]byte, error) {
 	return render(reportTemplate, newReport(nodes, results, picture, version))
 }
 
-func newReport(nodes []*doctor.Facts, results []doctor.Result, picture []byte, version string) *report {
+func newReport(nodes []*fact.Facts, results []rule.Result, picture []byte, version string) *report {
 	p := &report{
 		Title: "Rails of " + fmt.Sprintf("%d nodes", len(nodes)), Version: version,
-		Status: signs[doctor.Worst(results)], Counts: countsOf(results),
+		Status: signs[rule.Worst(results)], Counts: countsOf(results),
 		Picture: template.HTML(picture), //nolint:gosec // Topology escapes all names
 	}
-	byNode := map[string][]doctor.Result{}
+	byNode := map[string][]rule.Result{}
 	for i := range results {
-		if r := results[i]; r.Scope != doctor.ClusterScope {
+		if r := results[i]; r.Scope != rule.ClusterScope {
 			byNode[r.Node] = append(byNode[r.Node], r)
 		}
 	}
@@ -149,7 +151,7 @@ func newReport(nodes []*doctor.Facts, results []doctor.Result, picture []byte, v
 		n := nodeOnPage(f)
 		of := byNode[doctor.NewDocument(f, nil).Node]
 		n.Counts = countsOf(of)
-		n.rails, n.status = findingsOnRails(f, of, results), doctor.Worst(append(of, ofCluster(n.Name, results)...))
+		n.rails, n.status = findingsOnRails(f, of, results), rule.Worst(append(of, ofCluster(n.Name, results)...))
 		n.Status = signs[n.status]
 		for _, nic := range n.NICs {
 			if nic.rail != nil {
@@ -166,15 +168,15 @@ func newReport(nodes []*doctor.Facts, results []doctor.Result, picture []byte, v
 		slices.SortStableFunc(p.Nodes, worseFirst)
 		p.matrix(slices.Sorted(maps.Keys(rails)))
 	}
-	for _, s := range doctor.Statuses {
+	for _, s := range rule.Statuses {
 		p.add(s, results, len(nodes) > 1)
 	}
 	return p
 }
 
-func countsOf(results []doctor.Result) (counts []pageCount) {
-	n := doctor.NewDocument(&doctor.Facts{}, results).Counts
-	for _, s := range doctor.Statuses {
+func countsOf(results []rule.Result) (counts []pageCount) {
+	n := doctor.NewDocument(&fact.Facts{}, results).Counts
+	for _, s := range rule.Statuses {
 		if n[s] > 0 {
 			counts = append(counts, pageCount{signs[s], n[s]})
 		}
@@ -183,7 +185,7 @@ func countsOf(results []doctor.Result) (counts []pageCount) {
 }
 
 // add adds the rules that have the status. If several is true, findings name their node.
-func (p *report) add(status doctor.Status, results []doctor.Result, several bool) {
+func (p *report) add(status rule.Status, results []rule.Result, several bool) {
 	var rules []pageRule
 	for _, group := range doctor.ByRule(results, status) {
 		rule := pageRule{sign: signs[status], Result: *group[0]}
@@ -214,9 +216,9 @@ func (p *report) add(status doctor.Status, results []doctor.Result, several bool
 		rules = append(rules, rule)
 	}
 	switch status {
-	case doctor.Status(doctor.Fail), doctor.Status(doctor.Warn):
+	case rule.Status(rule.Fail), rule.Status(rule.Warn):
 		p.Rules = append(p.Rules, rules...)
-	case doctor.Unknown:
+	case rule.Unknown:
 		p.Open = append(p.Open, rules...)
 	default:
 		p.Others = append(p.Others, rules...)
@@ -257,10 +259,10 @@ func (p *report) matrix(rails []int) {
 }
 
 // ofCluster returns the results of rules for clusters that found something about the node.
-func ofCluster(node string, results []doctor.Result) (found []doctor.Result) {
+func ofCluster(node string, results []rule.Result) (found []rule.Result) {
 	for i := range results {
 		r := &results[i]
-		if r.Scope == doctor.ClusterScope && slices.ContainsFunc(r.Findings, func(f doctor.Finding) bool { return f.Object == "node "+node }) {
+		if r.Scope == rule.ClusterScope && slices.ContainsFunc(r.Findings, func(f rule.Finding) bool { return f.Object == "node "+node }) {
 			found = append(found, *r)
 		}
 	}
@@ -270,8 +272,8 @@ func ofCluster(node string, results []doctor.Result) (found []doctor.Result) {
 // findingsOnRails returns the findings about rails of a node, the worst first. These are the
 // findings in the node's own results about a NIC with a rail, and the findings in all results that
 // name the node and a rail.
-func findingsOnRails(node *doctor.Facts, own, all []doctor.Result) (found []railFinding) {
-	add := func(r *doctor.Result, f *doctor.Finding, rail int) {
+func findingsOnRails(node *fact.Facts, own, all []rule.Result) (found []railFinding) {
+	add := func(r *rule.Result, f *rule.Finding, rail int) {
 		mark := signs[r.Status]
 		mark.Text = r.ID
 		found = append(found, railFinding{mark, cell.Cut(legible(f.Evidence), maxInCell), r.Status, rail})
@@ -286,7 +288,7 @@ func findingsOnRails(node *doctor.Facts, own, all []doctor.Result) (found []rail
 				continue
 			}
 			for m := range node.NICs.List.Value {
-				if n := &node.NICs.List.Value[m]; f.Rail == nil && n.Rail != nil && n.In(f) {
+				if n := &node.NICs.List.Value[m]; f.Rail == nil && n.Rail != nil && f.About(n.Object()) {
 					add(&own[i], f, *n.Rail)
 				}
 			}
@@ -306,21 +308,21 @@ func findingsOnRails(node *doctor.Facts, own, all []doctor.Result) (found []rail
 
 // badness returns the position of a status in the list of all statuses, which begins with the
 // worst.
-func badness(s doctor.Status) int { return slices.Index(doctor.Statuses, s) }
+func badness(s rule.Status) int { return slices.Index(rule.Statuses, s) }
 
 // worseFirst compares two nodes for sorting. A node with a worse status comes first, and then a
 // node with more findings about rails. A node whose NICs are not known does not count as healthy.
 func worseFirst(a, b pageNode) int {
 	of := func(n *pageNode) int {
 		if n.Error != "" {
-			return min(badness(n.status), badness(doctor.Unknown))
+			return min(badness(n.status), badness(rule.Unknown))
 		}
 		return badness(n.status)
 	}
 	return cmp.Or(cmp.Compare(of(&a), of(&b)), cmp.Compare(len(b.rails), len(a.rails)))
 }
 
-func nodeOnPage(f *doctor.Facts) pageNode {
+func nodeOnPage(f *fact.Facts) pageNode {
 	n := pageNode{Name: legible(f.Node), Version: legible(f.Version)}
 	if !f.Taken.IsZero() {
 		n.Taken = f.Taken.UTC().Format("2006-01-02 15:04:05 UTC")
@@ -349,7 +351,7 @@ func nodeOnPage(f *doctor.Facts) pageNode {
 	return n
 }
 
-func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
+func nicOnPage(f *fact.Facts, n *fact.NIC) pageNIC {
 	row := pageNIC{
 		sign: stateOnPage(n), Rail: cell.Number(n.Rail), Name: legible(n.Name), PCI: legible(n.PCI),
 		Errors: errorsOnPage(n), Note: legible(n.Protected), rail: n.Rail,
@@ -381,7 +383,7 @@ func nicOnPage(f *doctor.Facts, n *doctor.NIC) pageNIC {
 
 // stateOnPage returns the sign that shows whether the NIC can carry traffic. If it cannot, the sign
 // has the reason.
-func stateOnPage(n *doctor.NIC) sign {
+func stateOnPage(n *fact.NIC) sign {
 	switch {
 	case n.Name == "" && n.Driver != "":
 		return sign{"none", "–", legible(n.Driver)} // a userspace driver has the NIC
@@ -402,7 +404,7 @@ func stateOnPage(n *doctor.NIC) sign {
 
 // errorsOnPage returns a sign with the error counters that grew while the facts were read, and with
 // the losses of the carrier.
-func errorsOnPage(n *doctor.NIC) sign {
+func errorsOnPage(n *fact.NIC) sign {
 	var found []string
 	counters := n.Rising.Value.Counters
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
@@ -426,7 +428,7 @@ func errorsOnPage(n *doctor.NIC) sign {
 }
 
 // nearestOnPage returns a text with the distance of the nearest GPUs and the numbers of these GPUs.
-func nearestOnPage(gpus []doctor.GPU, distances map[string]string) string {
+func nearestOnPage(gpus []fact.GPU, distances map[string]string) string {
 	order := []string{"PIX", "PXB", "PHB", "NODE", "SYS"}
 	best := len(order)
 	var names []string
@@ -448,7 +450,7 @@ func nearestOnPage(gpus []doctor.GPU, distances map[string]string) string {
 
 // holdersOnPage returns the pods that have the NIC or a macvlan on the NIC, according to the
 // ledger. If the ledger has none, it returns the holder that the list of NICs names.
-func holdersOnPage(f *doctor.Facts, n *doctor.NIC) (holders []pageHolder) {
+func holdersOnPage(f *fact.Facts, n *fact.NIC) (holders []pageHolder) {
 	if f.Ledger != nil {
 		for _, a := range f.Ledger.Attachments.Value {
 			if byPCI := n.PCI != "" && a.PCI == n.PCI; !byPCI && (a.PCI != "" && n.PCI != "" || n.Name == "" || a.NIC != n.Name) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 var update = flag.Bool("update", false, "write the expected pages in testdata")
@@ -20,28 +22,28 @@ var update = flag.Bool("update", false, "write the expected pages in testdata")
 // factsOfTraining returns facts of a node with eight rails. Two pods hold five of the rails, and
 // one of the pods is gone. Rail 3 has no carrier, rail 5 is set down, rail 6 has macvlans and
 // errors, and nothing is known about rail 7.
-func factsOfTraining(name string) *doctor.Facts {
+func factsOfTraining(name string) *fact.Facts {
 	const source = "test"
 	taken := time.Date(2026, 11, 26, 9, 0, 0, 0, time.UTC)
-	f := &doctor.Facts{Schema: doctor.Schema, Node: name, Version: "v1", Taken: taken, NICs: &doctor.NICs{}, Ledger: &doctor.Ledger{}}
-	var nics []doctor.NIC
-	var gpus []doctor.GPU
-	var attachments []doctor.Attachment
+	f := &fact.Facts{Schema: fact.Schema, Node: name, Version: "v1", Taken: taken, NICs: &fact.NICs{}, Ledger: &fact.Ledger{}}
+	var nics []fact.NIC
+	var gpus []fact.GPU
+	var attachments []fact.Attachment
 	for rail := range 8 {
 		gpu, pci := fmt.Sprintf("0000:%02x:00.0", 0x13+rail), fmt.Sprintf("0000:%02x:00.0", 0x40+rail)
-		gpus = append(gpus, doctor.GPU{PCI: gpu, Vendor: "10de"})
-		n := doctor.NIC{
+		gpus = append(gpus, fact.GPU{PCI: gpu, Vendor: "10de"})
+		n := fact.NIC{
 			Name: fmt.Sprintf("ens%dnp0", 12+rail), PCI: pci, Kind: "pf", Driver: "mlx5_core", Rail: &rail, Distances: map[string]string{},
-			AdminUp: doctor.Known(true, source), Carrier: doctor.Known(true, source), Mbps: doctor.Known(int64(400000), source),
-			Rising: doctor.Known(doctor.Rising{Seconds: 1}, source), Flaps: doctor.Known(doctor.Flaps{Seconds: 86400}, source),
-			Ports: doctor.Known([]doctor.Port{{Device: fmt.Sprintf("mlx5_%d", rail), Port: 1, State: "ACTIVE"}}, source),
+			AdminUp: fact.Known(true, source), Carrier: fact.Known(true, source), Mbps: fact.Known(int64(400000), source),
+			Rising: fact.Known(fact.Rising{Seconds: 1}, source), Flaps: fact.Known(fact.Flaps{Seconds: 86400}, source),
+			Ports: fact.Known([]fact.Port{{Device: fmt.Sprintf("mlx5_%d", rail), Port: 1, State: "ACTIVE"}}, source),
 		}
 		for i := range 8 {
 			n.Distances[fmt.Sprintf("0000:%02x:00.0", 0x13+i)] = map[bool]string{true: "PXB", false: "SYS"}[i/2 == rail/2]
 		}
 		if rail < 5 {
 			n.Holder = fmt.Sprintf("training/llama-worker-%d", rail/4)
-			attachments = append(attachments, doctor.Attachment{Pod: n.Holder, NIC: n.Name, PCI: pci, Alive: rail < 4, Created: taken.Add(-50 * time.Hour)})
+			attachments = append(attachments, fact.Attachment{Pod: n.Holder, NIC: n.Name, PCI: pci, Alive: rail < 4, Created: taken.Add(-50 * time.Hour)})
 		}
 		nics = append(nics, n)
 	}
@@ -50,29 +52,29 @@ func factsOfTraining(name string) *doctor.Facts {
 	nics[6].Rising.Value.Counters = map[string]uint64{"out_of_sequence": 7, "packet_seq_err": 2, "rx_discards": 0}
 	nics[6].Flaps.Value.Count = 4
 	for i := range 6 {
-		attachments = append(attachments, doctor.Attachment{Pod: fmt.Sprintf("web/front-%d", i), NIC: nics[6].Name, Alive: true, Created: taken.Add(-time.Duration(i) * time.Minute)})
+		attachments = append(attachments, fact.Attachment{Pod: fmt.Sprintf("web/front-%d", i), NIC: nics[6].Name, Alive: true, Created: taken.Add(-time.Duration(i) * time.Minute)})
 	}
 	away := errors.New("permission denied")
-	nics[7].AdminUp, nics[7].Mbps, nics[7].Rising = doctor.Failed[bool](source, away), doctor.Failed[int64](source, away), doctor.Failed[doctor.Rising](source, away)
-	nics[7].Ports = doctor.Failed[[]doctor.Port](source, away)
+	nics[7].AdminUp, nics[7].Mbps, nics[7].Rising = fact.Failed[bool](source, away), fact.Failed[int64](source, away), fact.Failed[fact.Rising](source, away)
+	nics[7].Ports = fact.Failed[[]fact.Port](source, away)
 	numa := 0
-	nics = append(nics, doctor.NIC{
+	nics = append(nics, fact.NIC{
 		Name: "eno1", PCI: "0000:02:00.0", NUMA: &numa, Driver: "ice", Protected: "a default route of the host leaves by it",
-		AdminUp: doctor.Known(true, source), Carrier: doctor.Known(true, source), Mbps: doctor.Known(int64(2500), source), Rising: doctor.Known(doctor.Rising{}, source), Ports: doctor.Known([]doctor.Port(nil), source),
-	}, doctor.NIC{PCI: "0000:03:00.0", Kind: "vf", Driver: "vfio-pci"})
-	f.NICs.List, f.NICs.GPUs = doctor.Known(nics, source), doctor.Known(gpus, source)
-	f.Ledger.Attachments = doctor.Known(attachments, source)
+		AdminUp: fact.Known(true, source), Carrier: fact.Known(true, source), Mbps: fact.Known(int64(2500), source), Rising: fact.Known(fact.Rising{}, source), Ports: fact.Known([]fact.Port(nil), source),
+	}, fact.NIC{PCI: "0000:03:00.0", Kind: "vf", Driver: "vfio-pci"})
+	f.NICs.List, f.NICs.GPUs = fact.Known(nics, source), fact.Known(gpus, source)
+	f.Ledger.Attachments = fact.Known(attachments, source)
 	return f
 }
 
 // resultsOf returns results of each status.
-func resultsOf(node string) []doctor.Result {
-	return []doctor.Result{
-		{ID: "NIC-CARRIER", Scope: doctor.NodeScope, Node: node, Status: doctor.Status(doctor.Fail), Expects: "Each NIC with a rail has a carrier.", Consequence: "The rail does not work.", Cure: "Check the cable.", Findings: []doctor.Finding{{Object: "NIC ens15np0", Evidence: "it is up and has no carrier"}}},
-		{ID: "HOST-PEERMEM", Scope: doctor.NodeScope, Node: node, Status: doctor.Status(doctor.Warn), Expects: "The node has a path for GPUDirect.", Consequence: "It is slow.", Cure: "Load the module.", Findings: []doctor.Finding{{Evidence: "nvidia_peermem is not loaded", Fix: "modprobe nvidia-peermem"}}},
-		{ID: "NIC-FLAP", Scope: doctor.NodeScope, Node: node, Status: doctor.Unknown, Expects: "No flaps.", Missing: []string{"ens19np0 adminUp (test: permission denied)", "ens19np0 mbps (test: permission denied)"}},
-		{ID: "DP-DUP", Scope: doctor.NodeScope, Node: node, Status: doctor.Skipped, Expects: "One device plugin."},
-		{ID: "HOST-SWAP", Scope: doctor.NodeScope, Node: node, Status: doctor.OK, Expects: "No swap."},
+func resultsOf(node string) []rule.Result {
+	return []rule.Result{
+		{ID: "NIC-CARRIER", Scope: rule.NodeScope, Node: node, Status: rule.Status(rule.Fail), Expects: "Each NIC with a rail has a carrier.", Consequence: "The rail does not work.", Cure: "Check the cable.", Findings: []rule.Finding{{Object: "NIC ens15np0", Evidence: "it is up and has no carrier"}}},
+		{ID: "HOST-PEERMEM", Scope: rule.NodeScope, Node: node, Status: rule.Status(rule.Warn), Expects: "The node has a path for GPUDirect.", Consequence: "It is slow.", Cure: "Load the module.", Findings: []rule.Finding{{Evidence: "nvidia_peermem is not loaded", Fix: "modprobe nvidia-peermem"}}},
+		{ID: "NIC-FLAP", Scope: rule.NodeScope, Node: node, Status: rule.Unknown, Expects: "No flaps.", Missing: []string{"ens19np0 adminUp (test: permission denied)", "ens19np0 mbps (test: permission denied)"}},
+		{ID: "DP-DUP", Scope: rule.NodeScope, Node: node, Status: rule.Skipped, Expects: "One device plugin."},
+		{ID: "HOST-SWAP", Scope: rule.NodeScope, Node: node, Status: rule.OK, Expects: "No swap."},
 	}
 }
 
@@ -108,7 +110,7 @@ func readable(t *testing.T, page string) string {
 }
 
 // reportOf returns the page as a text.
-func reportOf(t *testing.T, nodes []*doctor.Facts, results []doctor.Result, picture []byte) string {
+func reportOf(t *testing.T, nodes []*fact.Facts, results []rule.Result, picture []byte) string {
 	t.Helper()
 	text, err := Report(nodes, results, picture, "unknown")
 	if err != nil {
@@ -118,9 +120,9 @@ func reportOf(t *testing.T, nodes []*doctor.Facts, results []doctor.Result, pict
 }
 
 // judged returns the results of all rules for each of the nodes.
-func judged(nodes ...*doctor.Facts) (results []doctor.Result) {
+func judged(nodes ...*fact.Facts) (results []rule.Result) {
 	for _, n := range nodes {
-		results = append(results, doctor.Judge(doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope, doctor.ConfigScope), n)...)
+		results = append(results, rule.Judge(rule.Select(doctor.Rules(), rule.NodeScope, rule.PodScope, rule.ConfigScope), n)...)
 	}
 	return results
 }
@@ -129,14 +131,14 @@ func judged(nodes ...*doctor.Facts) (results []doctor.Result) {
 func pages(t *testing.T) map[string]string {
 	one, two, three := factsOfTraining("node-1"), factsOfTraining("node-2"), factsOfTraining("node-3")
 	one.NICs.List.Value[3].Carrier.Value = true
-	three.NICs.List = doctor.Failed[[]doctor.NIC]("netlink", errors.New("operation not permitted"))
+	three.NICs.List = fact.Failed[[]fact.NIC]("netlink", errors.New("operation not permitted"))
 	four := factsOfTraining("node-4")
 	four.NICs.List.Value = four.NICs.List.Value[2:]
 	return map[string]string{
-		"node": reportOf(t, []*doctor.Facts{factsOfTraining("node-1")}, resultsOf("node-1"), Topology(trainingNode(t), "GPUs and NICs of node-1", "")),
-		"cluster": reportOf(t, []*doctor.Facts{one, two, three, four},
+		"node": reportOf(t, []*fact.Facts{factsOfTraining("node-1")}, resultsOf("node-1"), Topology(trainingNode(t), "GPUs and NICs of node-1", "")),
+		"cluster": reportOf(t, []*fact.Facts{one, two, three, four},
 			slices.Concat(resultsOf("node-1")[2:], resultsOf("node-2"), resultsOf("node-3")[3:], resultsOf("node-4")), nil),
-		"empty": reportOf(t, []*doctor.Facts{{Node: "node-1"}}, nil, nil),
+		"empty": reportOf(t, []*fact.Facts{{Node: "node-1"}}, nil, nil),
 	}
 }
 
@@ -165,18 +167,18 @@ func TestPagesAreTheExpectedOnes(t *testing.T) {
 func fleet(t *testing.T) string {
 	t.Helper()
 	const source = "test"
-	cluster := &doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{}}
-	var results []doctor.Result
+	cluster := &fact.Facts{Schema: fact.Schema, Cluster: &fact.Cluster{}}
+	var results []rule.Result
 	for i := range 64 {
 		f := factsOfTraining(fmt.Sprintf("node-%02d", i))
 		list := f.NICs.List.Value[:8]
 		for rail := range list {
 			n := &list[rail]
 			n.Vendor, n.Device = "15b3", "1021"
-			n.AdminUp, n.Carrier = doctor.Known(true, source), doctor.Known(true, source)
-			n.MTU, n.Mbps = doctor.Known(9000, source), doctor.Known(int64(400000), source)
-			n.Rising, n.Flaps = doctor.Known(doctor.Rising{Seconds: 1}, source), doctor.Known(doctor.Flaps{Seconds: 86400}, source)
-			n.Ports = doctor.Known([]doctor.Port{{Device: fmt.Sprintf("mlx5_%d", rail), Port: 1, State: "ACTIVE"}}, source)
+			n.AdminUp, n.Carrier = fact.Known(true, source), fact.Known(true, source)
+			n.MTU, n.Mbps = fact.Known(9000, source), fact.Known(int64(400000), source)
+			n.Rising, n.Flaps = fact.Known(fact.Rising{Seconds: 1}, source), fact.Known(fact.Flaps{Seconds: 86400}, source)
+			n.Ports = fact.Known([]fact.Port{{Device: fmt.Sprintf("mlx5_%d", rail), Port: 1, State: "ACTIVE"}}, source)
 		}
 		switch i {
 		case 17:
@@ -197,9 +199,9 @@ func fleet(t *testing.T) string {
 		}
 		cluster.Cluster.Nodes = append(cluster.Cluster.Nodes, f)
 		results = append(results, resultsOf(f.Node)[1], resultsOf(f.Node)[4])
-		results = append(results, doctor.Judge(slices.DeleteFunc(doctor.Rules(), func(r doctor.Rule) bool { return r.ID != "NIC-CARRIER" }), f)...)
+		results = append(results, rule.Judge(slices.DeleteFunc(doctor.Rules(), func(r rule.Rule) bool { return r.ID != "NIC-CARRIER" }), f)...)
 	}
-	results = append(results, doctor.Judge(doctor.Select(doctor.Rules(), doctor.ClusterScope), cluster)...)
+	results = append(results, rule.Judge(rule.Select(doctor.Rules(), rule.ClusterScope), cluster)...)
 	return reportOf(t, cluster.Cluster.Nodes, results, nil)
 }
 
@@ -268,14 +270,14 @@ func TestPageSaysWhatIsKnownOfANIC(t *testing.T) {
 		}
 	}
 	unknown := factsOfTraining("node-1")
-	unknown.Ledger.Attachments = doctor.Failed[[]doctor.Attachment]("ledger", errors.New("denied"))
+	unknown.Ledger.Attachments = fact.Failed[[]fact.Attachment]("ledger", errors.New("denied"))
 	if row := nodeOnPage(unknown).NICs[6]; len(row.Holders) != 1 || row.Holders[0].Pod != "? not known" {
 		t.Errorf("without a ledger the NIC is held by %v", row.Holders)
 	}
 }
 
 // evilFacts returns facts whose texts come from an attacker.
-func evilFacts(evil string) *doctor.Facts {
+func evilFacts(evil string) *fact.Facts {
 	f := factsOfTraining("node-1" + evil)
 	n := &f.NICs.List.Value[0]
 	n.Name, n.PCI, n.Protected, n.Holder = evil, evil, evil, evil
@@ -294,14 +296,14 @@ func evilFacts(evil string) *doctor.Facts {
 const evilName = `</style></svg>"'><script>pwned=1</script><img src=x onerror=pwned=1>{{.}}` + "\x1b\x00\u202e\ufffe"
 
 func TestPageShowsHostileNamesAsText(t *testing.T) {
-	many := &doctor.Facts{Node: "many", NICs: &doctor.NICs{}}
+	many := &fact.Facts{Node: "many", NICs: &fact.NICs{}}
 	for rail := range 3 * maxColumns {
-		many.NICs.List.Value = append(many.NICs.List.Value, doctor.NIC{Name: "x", Rail: &rail})
+		many.NICs.List.Value = append(many.NICs.List.Value, fact.NIC{Name: "x", Rail: &rail})
 	}
 	many.NICs.List.Source = "test"
 	broken := factsOfTraining("broken")
-	broken.NICs.List = doctor.Failed[[]doctor.NIC](evilName, errors.New(evilName))
-	nodes := []*doctor.Facts{evilFacts(evilName), many, broken}
+	broken.NICs.List = fact.Failed[[]fact.NIC](evilName, errors.New(evilName))
+	nodes := []*fact.Facts{evilFacts(evilName), many, broken}
 	text := reportOf(t, nodes, judged(nodes...), nil)
 	shown := readable(t, text)
 	for _, want := range []string{`<script>pwned=1</script>`, `onerror=pwned=1`, `{{.}}`, fmt.Sprintf("And %d more rails.", 2*maxColumns+1)} {

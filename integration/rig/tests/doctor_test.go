@@ -13,6 +13,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -21,7 +23,7 @@ func tooSlow(text string) bool { return strings.Contains(text, context.DeadlineE
 
 // collected returns the facts of the node. On a busy machine a source may take longer than the
 // collector waits: then it reads them again.
-func (n *node) collected(sample time.Duration) *doctor.Facts {
+func (n *node) collected(sample time.Duration) *fact.Facts {
 	n.t.Helper()
 	for deadline := time.Now().Add(3 * time.Minute); ; {
 		f := collect.Node(n.t.Context(), collect.Options{StateDir: n.state, Sample: sample})
@@ -36,7 +38,7 @@ func (n *node) collected(sample time.Duration) *doctor.Facts {
 }
 
 // facts returns the facts of the node, and fails for those that are not known.
-func (n *node) facts() *doctor.Facts {
+func (n *node) facts() *fact.Facts {
 	n.t.Helper()
 	f := n.collected(0)
 	for i := range f.NICs.List.Value {
@@ -55,8 +57,8 @@ func (n *node) facts() *doctor.Facts {
 }
 
 // hasGID reports whether the port has a RoCE v2 GID of an IPv4 address.
-func hasGID(p doctor.Port, netdev string) bool {
-	return p.GIDs.OK() && slices.ContainsFunc(p.GIDs.Value, func(g doctor.GID) bool {
+func hasGID(p fact.Port, netdev string) bool {
+	return p.GIDs.OK() && slices.ContainsFunc(p.GIDs.Value, func(g fact.GID) bool {
 		return g.Type == string(rdma.RoCEv2) && g.Netdev == netdev && strings.HasPrefix(g.Value, "0000:0000:0000:0000:0000:ffff:ac1f:")
 	})
 }
@@ -105,9 +107,9 @@ func TestDoctorsFactsOfRDMADevices(t *testing.T) {
 }
 
 // sound fails for each finding about the node's NICs, attachments and pods.
-func (n *node) sound(f *doctor.Facts) {
+func (n *node) sound(f *fact.Facts) {
 	n.t.Helper()
-	for _, r := range doctor.Judge(doctor.Rules(), f) {
+	for _, r := range rule.Judge(doctor.Rules(), f) {
 		for _, found := range r.Findings {
 			if r.ID == "NIC-MTU" && (strings.Contains(found.Object, n.spare) || strings.Contains(found.Object, "enp1s0np0")) {
 				continue // no rails, but without a node file all NICs with RDMA are judged
@@ -121,9 +123,9 @@ func (n *node) sound(f *doctor.Facts) {
 }
 
 // hasPort fails unless the NIC of the rail has its active port.
-func (n *node) hasPort(f *doctor.Facts, rail int, lent bool) {
+func (n *node) hasPort(f *fact.Facts, rail int, lent bool) {
 	n.t.Helper()
-	i := slices.IndexFunc(f.NICs.List.Value, func(nic doctor.NIC) bool { return nic.Name == nicName(rail) })
+	i := slices.IndexFunc(f.NICs.List.Value, func(nic fact.NIC) bool { return nic.Name == nicName(rail) })
 	if i < 0 {
 		n.t.Errorf("%s is not listed: %+v", nicName(rail), f.NICs.List)
 		return

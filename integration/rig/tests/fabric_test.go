@@ -16,7 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/rig/opensm"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
@@ -421,7 +421,7 @@ func TestDoctorFindsDefectsOfAFabric(t *testing.T) {
 		t.Helper()
 		f := n.collected(50 * time.Millisecond)
 		text := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "fabric", "type": "ipoib", "master": %q, %s}`, ib, keys)
-		f.Configs.NADs = doctor.Known([]doctor.Config{{Kind: doctor.NADConfig, Name: "default/fabric", Text: text}}, "test")
+		f.Configs.NADs = fact.Known([]fact.Config{{Kind: fact.NADConfig, Name: "default/fabric", Text: text}}, "test")
 		want[rule] = found
 		judged, missing := s.judgedFacts(f, only...)
 		s.compare(judged, missing, want)

@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/link"
 )
 
@@ -608,7 +609,7 @@ func (s *railNode) awaitGIDs(rail int, right func(n int) bool) {
 // ofNetworks returns the IDs of the rules about networks.
 func ofNetworks() []string {
 	var ids []string
-	for _, r := range doctor.Select(doctor.Rules(), doctor.ConfigScope) {
+	for _, r := range rule.Select(doctor.Rules(), rule.ConfigScope) {
 		ids = append(ids, r.ID)
 	}
 	return ids

@@ -21,6 +21,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -295,13 +297,13 @@ func TestDoctorFindsDefectsOfAnExclusiveNode(t *testing.T) {
 	// The rig has no API server with networks.
 	f := s.collected(50 * time.Millisecond)
 	text := s.config(macvlanRail, map[string]any{"type": "macvlan", "device": nil, "master": nicName(macvlanRail), "rdma": "required", "stateDir": nil})
-	f.Configs.NADs = doctor.Known([]doctor.Config{{Kind: doctor.NADConfig, Name: "default/roce", Text: text}}, "test")
+	f.Configs.NADs = fact.Known([]fact.Config{{Kind: fact.NADConfig, Name: "default/roce", Text: text}}, "test")
 	found, missing := s.judgedFacts(f)
 	s.compare(found, missing, map[string]string{"CNI-MODE": "default/roce"})
 }
 
 // judgedFacts returns what railctl doctor --facts finds.
-func (s *railNode) judgedFacts(f *doctor.Facts, args ...string) (found, missing map[string][]string) {
+func (s *railNode) judgedFacts(f *fact.Facts, args ...string) (found, missing map[string][]string) {
 	s.t.Helper()
 	text, err := json.Marshal(f)
 	if err != nil {
@@ -319,15 +321,15 @@ func (s *railNode) betweenNodes() {
 	addressed := func(verb, a, b string, host int) {
 		s.Batch(nil, fmt.Sprintf("addr %s 10.5.0.%d/24 dev %s", verb, host, a), fmt.Sprintf("addr %s 10.6.0.%d/24 dev %s", verb, host, b))
 	}
-	cluster := func(nodes ...*doctor.Facts) (found, missing map[string][]string) {
+	cluster := func(nodes ...*fact.Facts) (found, missing map[string][]string) {
 		const source = "test"
-		return s.judgedFacts(&doctor.Facts{Schema: doctor.Schema, Cluster: &doctor.Cluster{
-			Nodes: nodes, Silent: doctor.Known(map[string]string{}, source), Leases: doctor.Known([]doctor.Lease{}, source), Pods: doctor.Known([]string{}, source),
+		return s.judgedFacts(&fact.Facts{Schema: fact.Schema, Cluster: &fact.Cluster{
+			Nodes: nodes, Silent: fact.Known(map[string]string{}, source), Leases: fact.Known([]fact.Lease{}, source), Pods: fact.Known([]string{}, source),
 		}})
 	}
 	// onHost are the facts of a node of this name, without its pods, whose addresses would be
 	// on both nodes.
-	onHost := func(name string) *doctor.Facts {
+	onHost := func(name string) *fact.Facts {
 		f := s.collected(time.Millisecond)
 		f.Node, f.Pods = name, nil
 		return f
@@ -367,7 +369,7 @@ func (s *railNode) soundNode() {
 			s.compare(found, missing, nil)
 			continue
 		}
-		for _, r := range doctor.Judge(doctor.Rules(), s.collected(50*time.Millisecond)) {
+		for _, r := range rule.Judge(doctor.Rules(), s.collected(50*time.Millisecond)) {
 			if len(r.Findings)+len(r.Missing) > 0 {
 				s.t.Errorf("%s: %+v, missing %q", r.ID, r.Findings, r.Missing)
 			}

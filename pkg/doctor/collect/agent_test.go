@@ -15,8 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent"
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/component"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/keeper"
 )
@@ -45,7 +45,7 @@ func TestFactsOfARunningAgent(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var a *doctor.Agent
+	var a *fact.Agent
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if a = l.facts(collect.Options{Sample: -1}).Agent; a.Running.Value || time.Now().After(end) {
 			break

@@ -18,7 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect/files"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // childMemory is the memory that the reading process may use, in bytes of data in addition to what Go's runtime has at
@@ -69,7 +70,7 @@ type request struct {
 
 // answer is the message from the reading process.
 type answer struct {
-	Facts *doctor.Facts
+	Facts *fact.Facts
 	Hangs map[string]time.Time
 }
 
@@ -78,7 +79,7 @@ type answer struct {
 // about pods. If the second process also fails, all facts have that error. If two earlier processes
 // cannot be ended, Node does not read files of pods, because only such files can make a process
 // hang forever.
-func (r *Reader) Node(ctx context.Context, o Options) *doctor.Facts {
+func (r *Reader) Node(ctx context.Context, o Options) *fact.Facts {
 	q := request{Options: o, Hangs: map[string]time.Time{}}
 	q.Options.Client, q.Options.NoClient, q.Options.Status, q.Options.Done, q.Options.Pending = nil, nil, nil, nil, nil
 	if o.NoClient != nil {
@@ -124,7 +125,7 @@ func (r *Reader) hanging(hangs map[string]time.Time) (pids []string) {
 
 // read runs a reading process in the caller's netns. It returns when the process has answered or
 // failed, but does not wait until the process has ended, because the process may never end.
-func (r *Reader) read(ctx context.Context, q *request) (*doctor.Facts, error) {
+func (r *Reader) read(ctx context.Context, q *request) (*fact.Facts, error) {
 	q.Limit = runLimit
 	if end, ok := ctx.Deadline(); ok {
 		q.Limit = min(q.Limit, time.Until(end)-childReserve)
@@ -290,14 +291,14 @@ func ReadFor(ctx context.Context, in io.Reader, out io.Writer) error {
 func confine() error {
 	debug.SetMemoryLimit(childTarget)
 	_ = os.WriteFile("/proc/self/oom_score_adj", []byte("1000"), 0) // an error does not matter
-	status, err := readText("/proc/self/status")
+	status, err := files.ReadText("/proc/self/status")
 	if err != nil {
 		return err
 	}
 	var data uint64 // in kB; most of this memory is reserved and never used
 	for line := range strings.Lines(status) {
 		if key, value, _ := strings.Cut(line, ":"); key == "VmData" {
-			data, err = number(strings.TrimSuffix(strings.TrimSpace(value), " kB"), nil)
+			data, err = files.Number(strings.TrimSuffix(strings.TrimSpace(value), " kB"), nil)
 		}
 	}
 	if err != nil || data == 0 {

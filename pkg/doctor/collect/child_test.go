@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/need"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // behaves is the variable that says how the process of a Reader behaves in a test.
@@ -89,7 +89,7 @@ func TestReaderReadsInAProcessOfItsOwn(t *testing.T) {
 	l := newLab(t)
 	r := readerOf(t, "well")
 	o := collect.Options{StateDir: l.state, Node: "n1", Version: "v1", Sample: -1, NoClient: errors.New("no rights"), Status: func() ([]byte, error) { return nil, errors.New("is starting") }}
-	var f *doctor.Facts
+	var f *fact.Facts
 	if err := l.node.Do(func() error { f = r.Node(t.Context(), o); return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestReaderThatFailsCostsOnlyThePods(t *testing.T) {
 	need.Root(t)
 	l := newLab(t)
 	r := readerOf(t, "hungry for pods")
-	var f *doctor.Facts
+	var f *fact.Facts
 	if err := l.node.Do(func() error { f = r.Node(t.Context(), collect.Options{StateDir: l.state, Sample: -1}); return nil }); err != nil {
 		t.Fatal(err)
 	}

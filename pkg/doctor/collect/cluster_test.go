@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/integration/controlplane"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -73,7 +73,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "var/lib/kubelet"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	facts := func(kubeconfig string) *doctor.Facts {
+	facts := func(kubeconfig string) *fact.Facts {
 		client, err := kube.Open(kube.Config{Kubeconfig: kubeconfig})
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +81,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 		return l.facts(collect.Options{Node: "node-a", Client: client, Sample: -1, Root: root})
 	}
 	// At first the server fills its caches, which can take longer than the time limit of a source.
-	var f *doctor.Facts
+	var f *fact.Facts
 	for end := time.Now().Add(time.Minute); ; {
 		if f = facts(plane.AdminKubeconfig()); f.Configs.Networks.OK() && f.Configs.NADs.OK() && f.Kubelet.Labels.OK() || time.Now().After(end) {
 			break
@@ -95,7 +95,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 	if s := f.Pods[0].Status; !s.OK() || s.Value != `[{"name": "x"}]` {
 		t.Errorf("the pod's networks: %+v", s)
 	}
-	want := doctor.Config{Kind: doctor.NADConfig, Name: "default/roce-net1", Text: nad, Resource: "rdma/hca_gpu"}
+	want := fact.Config{Kind: fact.NADConfig, Name: "default/roce-net1", Text: nad, Resource: "rdma/hca_gpu"}
 	if nads := f.Configs.NADs; !nads.OK() || !slices.Contains(nads.Value, want) {
 		t.Errorf("networks: %+v", nads)
 	}
@@ -129,7 +129,7 @@ func TestFactsOfTheCluster(t *testing.T) {
 }
 
 // factError returns the error of a fact that failed. It returns nil if the fact did not fail.
-func factError[T any](f doctor.Fact[T]) error {
+func factError[T any](f fact.Fact[T]) error {
 	if f.Error == "" {
 		return nil
 	}

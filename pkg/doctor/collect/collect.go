@@ -13,7 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/contain"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect/files"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect/objects"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect/procs"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect/records"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/install"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
@@ -43,8 +47,8 @@ type Options struct {
 	// nil if the user named no API server.
 	Client   *kube.Client `json:"-"`
 	NoClient error        `json:"-"`
-	// OfPod is true if the client's account belongs to the pod in which this process runs, and not
-	// to a person.
+	// OfPod: the client's account is that of the pod in which this process runs, and not of a
+	// person.
 	OfPod bool
 
 	// Sample is the time between two reads of the error counters. If it is 0, the time is 1 s. If
@@ -69,27 +73,21 @@ type Options struct {
 	noPods, noFiles error // the reason not to read anything about pods, and the reason not to read their files; nil to read
 }
 
-// These are the time limits of one source.
-const (
-	localTime  = 4 * time.Second // the kernel and the node's files
-	answerTime = 1500 * time.Millisecond
-)
+// localTime bounds a source that is the kernel's, or a file of the node.
+const localTime = 4 * time.Second
 
 // maxAtOnce returns the maximum number of threads that read at the same time. With more threads
 // than the CPUs can run, each thread would exceed its time limit.
 func maxAtOnce() int { return min(8*runtime.NumCPU(), 24) }
-
-// errRoot is the error for facts that only root can read.
-var errRoot = errors.New("only root can read it; run as root")
 
 // collector is one run.
 type collector struct {
 	Options
 	root    bool
 	host    *os.File // the caller's netns
-	records []*ledger.Record
-	node    doctor.Fact[bool] // whether the machine is a node of Kubernetes
-	nvidia  doctor.Fact[bool] // whether NVIDIA's driver is loaded
+	held    []*ledger.Record
+	node    fact.Fact[bool] // whether the machine is a node of Kubernetes
+	nvidia  fact.Fact[bool] // whether NVIDIA's driver is loaded
 	slots   chan struct{}
 	readers sync.WaitGroup // includes readers that still run after their time limit
 	waiting sync.WaitGroup
@@ -97,36 +95,41 @@ type collector struct {
 	mu        sync.Mutex
 	read, all int
 
-	processes func() (*processes, error)
-	podsByAPI func() (map[string]podObject, error)
+	procs     *procs.Reader
+	records   *records.Reader
+	objects   *objects.Reader
+	podsByAPI func() (map[string]objects.Pod, error)
 }
 
 // Node returns the facts of the node. The calling thread must be in the host's network namespace.
 // If the user is not root, Node returns only the facts that the user can read. It returns within
 // seconds even if sources hang, and immediately when ctx ends.
-func Node(ctx context.Context, o Options) *doctor.Facts {
-	c := &collector{Options: o.filled(), root: os.Geteuid() == 0, slots: make(chan struct{}, maxAtOnce())}
-	f := &doctor.Facts{
-		Schema: doctor.Schema, Taken: time.Now().UTC().Truncate(time.Second), Node: c.Node, Version: o.Version,
-		Host: &doctor.Host{}, NICs: &doctor.NICs{}, Ledger: &doctor.Ledger{Dir: c.StateDir}, CNI: &doctor.CNI{},
-		Kubelet: &doctor.Kubelet{}, Agent: &doctor.Agent{}, Configs: &doctor.Configs{},
+func Node(ctx context.Context, o Options) *fact.Facts {
+	o = o.filled()
+	c := &collector{Options: o, root: os.Geteuid() == 0, slots: make(chan struct{}, maxAtOnce())}
+	f := &fact.Facts{
+		Schema: fact.Schema, Taken: time.Now().UTC().Truncate(time.Second), Node: c.Node, Version: o.Version,
+		Host: &fact.Host{}, NICs: &fact.NICs{}, Ledger: &fact.Ledger{Dir: c.StateDir}, CNI: &fact.CNI{},
+		Kubelet: &fact.Kubelet{}, Agent: &fact.Agent{}, Configs: &fact.Configs{},
 	}
-	c.processes = sync.OnceValues(c.scanProcesses)
+	c.procs = procs.NewReader(files.Roots{Sys: o.Sys, Proc: o.Proc, Root: o.Root})
+	c.records = &records.Reader{StateDir: o.StateDir, IsRoot: c.root}
+	c.objects = &objects.Reader{Client: o.Client, NoClient: o.NoClient, OfPod: o.OfPod, NodeName: o.Node}
 	if host, err := os.Open("/proc/thread-self/ns/net"); err == nil {
 		c.host = host
 		c.readers.Add(1) // this function counts as a reader
 		go func() { c.readers.Wait(); _ = host.Close() }()
 		defer c.readers.Done()
 	}
-	var records doctor.Fact[[]*ledger.Record]
-	take(ctx, c, &records, c.StateDir, localTime, c.ledgerRecords)
-	take(ctx, c, &c.node, c.hostPath(kubeletDir), localTime, func(context.Context) (bool, error) { return exists(c.hostPath(kubeletDir)) })
+	var records fact.Fact[[]*ledger.Record]
+	take(ctx, c, &records, c.StateDir, localTime, func(context.Context) ([]*ledger.Record, error) { return c.records.SinceBoot() })
+	take(ctx, c, &c.node, c.procs.HostPath(kubeletDir), localTime, func(context.Context) (bool, error) { return files.Exists(c.procs.HostPath(kubeletDir)) })
 	nvidia := filepath.Join(c.Sys, "module/nvidia")
-	take(ctx, c, &c.nvidia, nvidia, localTime, func(context.Context) (bool, error) { return exists(nvidia) })
+	take(ctx, c, &c.nvidia, nvidia, localTime, func(context.Context) (bool, error) { return files.Exists(nvidia) })
 	c.waiting.Wait()
-	c.records = records.Value
-	var pods doctor.Fact[[]doctor.Pod]
-	take(ctx, c, &pods, "the namespaces of pods", answerTime, func(context.Context) ([]doctor.Pod, error) {
+	c.held = records.Value
+	var pods fact.Fact[[]fact.Pod]
+	take(ctx, c, &pods, "the namespaces of pods", objects.AnswerTime, func(context.Context) ([]fact.Pod, error) {
 		return c.pods(func(r *ledger.Record) bool { return netns.Exists(r.Netns.ID, r.Netns.Path) }), nil
 	})
 	c.waiting.Wait()
@@ -183,13 +186,10 @@ func (o Options) filled() Options {
 	return o
 }
 
-// hostPath returns the path of a file of the node's root file system.
-func (c *collector) hostPath(path string) string { return filepath.Join(c.Root, path) }
-
 // take calls read on a separate thread in the caller's netns, and writes the result to the fact to
 // before c.waiting ends. If read takes longer than limit, the fact has failed, and a later result
 // of read is dropped. So read must not write to anything that others use.
-func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source string, limit time.Duration, read func(context.Context) (T, error)) {
+func take[T any](ctx context.Context, c *collector, to *fact.Fact[T], source string, limit time.Duration, read func(context.Context) (T, error)) {
 	c.mu.Lock()
 	c.all++
 	c.mu.Unlock()
@@ -200,18 +200,18 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 		ctx, cancel := context.WithTimeout(whole, limit)
 		defer cancel()
 		defer c.done()
-		found := make(chan doctor.Fact[T], 1)
+		found := make(chan fact.Fact[T], 1)
 		err := context.Cause(ctx) // do not start a thread if nobody waits for its answer
 		if err == nil {
 			err = c.Pending.begin(source)
 		}
 		if err != nil {
-			*to = doctor.Failed[T](source, err)
+			*to = fact.Failed[T](source, err)
 			return
 		}
 		c.readers.Go(func() {
 			defer c.Pending.end(source)
-			found <- onThread(c, source, func() doctor.Fact[T] { value, err := read(ctx); return doctor.From(value, source, err) })
+			found <- onThread(c, source, func() fact.Fact[T] { value, err := read(ctx); return fact.From(value, source, err) })
 		})
 		select {
 		case *to = <-found:
@@ -220,11 +220,11 @@ func take[T any](ctx context.Context, c *collector, to *doctor.Fact[T], source s
 			case *to = <-found:
 			case <-time.After(100 * time.Millisecond):
 				if whole.Err() != nil { // the whole run has ended, so it is not known whether the source hangs
-					*to = doctor.Failed[T](source, fmt.Errorf("not read before the end of the run: %w", whole.Err()))
+					*to = fact.Failed[T](source, fmt.Errorf("not read before the end of the run: %w", whole.Err()))
 					return
 				}
 				c.Pending.giveUp(source)
-				*to = doctor.Failed[T](source, fmt.Errorf("not read within %v: %w", limit, ctx.Err()))
+				*to = fact.Failed[T](source, fmt.Errorf("not read within %v: %w", limit, ctx.Err()))
 			}
 		}
 	})
@@ -241,11 +241,11 @@ func (c *collector) done() {
 
 // onThread calls read on a thread in the caller's netns. If read panics, the fact has the panic as
 // its error, so that one broken source does not end the whole run.
-func onThread[T any](c *collector, source string, read func() doctor.Fact[T]) (fact doctor.Fact[T]) {
+func onThread[T any](c *collector, source string, read func() fact.Fact[T]) (value fact.Fact[T]) {
 	err := contain.Panics(func() error {
 		err := c.enter()
 		if err == nil {
-			fact = read()
+			value = read()
 		}
 		return err
 	})
@@ -253,9 +253,9 @@ func onThread[T any](c *collector, source string, read func() doctor.Fact[T]) (f
 		err = fmt.Errorf("reading it panicked: %v; please report this defect", p.Value)
 	}
 	if err != nil {
-		return doctor.Failed[T](source, err)
+		return fact.Failed[T](source, err)
 	}
-	return fact
+	return value
 }
 
 // enter locks the goroutine to its thread. If the thread is not in the caller's netns, enter moves
@@ -273,4 +273,19 @@ func (c *collector) enter() error {
 		return nil // without a move, no privilege is needed
 	}
 	return unix.Setns(int(c.host.Fd()), unix.CLONE_NEWNET)
+}
+
+// hostRoot is the root directory of process 1.
+const hostRoot = "/proc/1/root"
+
+// NodeRoot returns the root directory of the node's files for [Options]. On the host it is "/". In
+// a container with the host's processes (hostPID: true) it is the root directory of process 1.
+func NodeRoot() string {
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	first, firstErr := os.Readlink("/proc/1/ns/mnt")
+	_, noFiles := os.Stat(hostRoot + "/usr") // if process 1 is the program of a pod, its root has no /usr
+	if err != nil || firstErr != nil || noFiles != nil || own == first {
+		return "/"
+	}
+	return hostRoot
 }

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/agent/remote"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/collect/objects"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
@@ -38,12 +39,12 @@ type ClusterOptions struct {
 // Cluster returns the facts of the cluster, including the facts of each node that has a rail-agent.
 // It asks all agents at the same time, through the API server. Then it adds what the API server
 // knows about each node to the node's facts. It returns an error if it cannot list the agents.
-func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
+func Cluster(ctx context.Context, o ClusterOptions) (*fact.Facts, error) {
 	f := &fleet{ClusterOptions: o}
 	if err := f.findAgents(ctx); err != nil {
 		return nil, err
 	}
-	found := &doctor.Facts{Schema: doctor.Schema, Taken: time.Now().UTC().Truncate(time.Second), Version: o.Version, Cluster: &doctor.Cluster{}}
+	found := &fact.Facts{Schema: fact.Schema, Taken: time.Now().UTC().Truncate(time.Second), Version: o.Version, Cluster: &fact.Cluster{}}
 	var beside sync.WaitGroup
 	beside.Go(func() { f.readObjects(ctx, found.Cluster) })
 	f.askAgents(ctx)
@@ -58,7 +59,7 @@ func Cluster(ctx context.Context, o ClusterOptions) (*doctor.Facts, error) {
 		f.complete(a.facts, found.Cluster)
 		found.Cluster.Nodes = append(found.Cluster.Nodes, a.facts)
 	}
-	found.Cluster.Silent = doctor.Known(silent, "exec in the pods of rail-agent")
+	found.Cluster.Silent = fact.Known(silent, "exec in the pods of rail-agent")
 	return found, nil
 }
 
@@ -68,14 +69,14 @@ type fleet struct {
 	agents []agentPod // sorted by node
 
 	// These are the facts that the API server has about all nodes.
-	nodes doctor.Fact[map[string]*nodeObject]
-	pods  doctor.Fact[map[string]podObject]
+	nodes fact.Fact[map[string]*objects.Node]
+	pods  fact.Fact[map[string]objects.Pod]
 }
 
 // agentPod is the pod of rail-agent on a node.
 type agentPod struct {
 	remote.Pod
-	facts *doctor.Facts
+	facts *fact.Facts
 	err   error
 }
 
@@ -121,12 +122,12 @@ func (f *fleet) askAgents(ctx context.Context) {
 }
 
 // ask returns the facts of an agent's node.
-func (f *fleet) ask(ctx context.Context, a *agentPod) (*doctor.Facts, error) {
+func (f *fleet) ask(ctx context.Context, a *agentPod) (*fact.Facts, error) {
 	text, err := a.Facts(ctx, f.Client)
 	if err != nil {
 		return nil, err
 	}
-	facts, err := doctor.ReadFacts(bytes.NewReader(text))
+	facts, err := fact.Decode(bytes.NewReader(text))
 	if err != nil {
 		return nil, err
 	}
@@ -135,56 +136,56 @@ func (f *fleet) ask(ctx context.Context, a *agentPod) (*doctor.Facts, error) {
 }
 
 // readObjects reads the facts that the API server has.
-func (f *fleet) readObjects(ctx context.Context, to *doctor.Cluster) {
+func (f *fleet) readObjects(ctx context.Context, to *fact.Cluster) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	c := &collector{Options: Options{Client: f.Client}}
+	c := &objects.Reader{Client: f.Client}
 	var all sync.WaitGroup
 	all.Go(func() {
-		nodes := map[string]*nodeObject{}
+		nodes := map[string]*objects.Node{}
 		_, err := f.Client.List(ctx, kube.Resource{Version: "v1", Plural: "nodes"}, kube.ListOptions{}, func(item []byte) error {
-			n := &nodeObject{}
+			n := &objects.Node{}
 			if err := json.Unmarshal(item, n); err != nil {
 				return err
 			}
 			nodes[n.Metadata.Name] = n
 			return nil
 		})
-		f.nodes = doctor.From(nodes, c.apiSource("nodes"), err)
+		f.nodes = fact.From(nodes, c.Source("nodes"), err)
 	})
 	all.Go(func() {
 		pods, err := f.livingPods(ctx)
-		f.pods = doctor.From(pods, c.apiSource("pods"), err)
-		to.Pods = doctor.From(slices.Sorted(maps.Keys(pods)), c.apiSource("pods"), err)
-		to.Requests = doctor.From(requests(pods), c.apiSource("pods"), err)
+		f.pods = fact.From(pods, c.Source("pods"), err)
+		to.Pods = fact.From(slices.Sorted(maps.Keys(pods)), c.Source("pods"), err)
+		to.Requests = fact.From(objects.Requests(pods), c.Source("pods"), err)
 		leases, err := f.leases(ctx)
-		to.Leases = doctor.From(leases, c.apiSource("ippools "+f.Client.Namespace()), err)
+		to.Leases = fact.From(leases, c.Source("ippools "+f.Client.Namespace()), err)
 		f.newPods(ctx, to)
 	})
 	all.Go(func() {
-		nads, err := c.nads(ctx)
-		to.NADs = doctor.From(nads, c.apiSource("network-attachment-definitions"), err)
+		nads, err := c.NADs(ctx)
+		to.NADs = fact.From(nads, c.Source("network-attachment-definitions"), err)
 	})
 	all.Go(func() {
-		networks, err := c.networks(ctx)
-		to.Networks = doctor.From(networks, c.apiSource("nodes, servicecidrs"), err)
+		networks, err := c.Networks(ctx)
+		to.Networks = fact.From(networks, c.Source("nodes, servicecidrs"), err)
 	})
 	all.Wait()
 }
 
 // livingPods returns the metadata of the cluster's pods that have not ended, by "namespace/name".
-func (f *fleet) livingPods(ctx context.Context) (map[string]podObject, error) {
-	return listPods(ctx, f.Client, notEnded)
+func (f *fleet) livingPods(ctx context.Context) (map[string]objects.Pod, error) {
+	return objects.ListPods(ctx, f.Client, objects.NotEnded)
 }
 
 // newPods lists the pods again if a lease belongs to a pod that is not known yet: the pod may have
 // been made after the first list. So every lease of a living pod finds its pod.
-func (f *fleet) newPods(ctx context.Context, to *doctor.Cluster) {
+func (f *fleet) newPods(ctx context.Context, to *fact.Cluster) {
 	pods := map[string]bool{}
 	for _, name := range to.Pods.Value {
 		pods[name] = true
 	}
-	unknown := slices.ContainsFunc(to.Leases.Value, func(l doctor.Lease) bool { return l.Pod != "" && !pods[l.Pod] })
+	unknown := slices.ContainsFunc(to.Leases.Value, func(l fact.Lease) bool { return l.Pod != "" && !pods[l.Pod] })
 	if !unknown || !to.Pods.OK() {
 		return
 	}
@@ -192,15 +193,15 @@ func (f *fleet) newPods(ctx context.Context, to *doctor.Cluster) {
 	for name := range now {
 		pods[name] = true
 	}
-	to.Pods = doctor.From(slices.Sorted(maps.Keys(pods)), to.Pods.Source, err)
+	to.Pods = fact.From(slices.Sorted(maps.Keys(pods)), to.Pods.Source, err)
 }
 
 // leases returns the allocated addresses in the cluster's pools. It returns none if the cluster
 // does not have the kinds of whereabouts.
-func (f *fleet) leases(ctx context.Context) ([]doctor.Lease, error) {
-	found := []doctor.Lease{}
+func (f *fleet) leases(ctx context.Context) ([]fact.Lease, error) {
+	found := []fact.Lease{}
 	survey, err := api.Inspect(ctx, f.Client)
-	if noSuchKind(err) {
+	if objects.NoSuchKind(err) {
 		return found, nil
 	}
 	if err != nil {
@@ -208,29 +209,29 @@ func (f *fleet) leases(ctx context.Context) ([]doctor.Lease, error) {
 	}
 	for i := range survey.Holdings {
 		h := &survey.Holdings[i]
-		found = append(found, doctor.Lease{Pool: h.Pool.Name, Address: h.Addr.String(), Pod: h.PodRef, Container: h.ContainerID, IfName: h.IfName})
+		found = append(found, fact.Lease{Pool: h.Pool.Name, Address: h.Addr.String(), Pod: h.PodRef, Container: h.ContainerID, IfName: h.IfName})
 	}
 	return found, errors.Join(survey.Errors...)
 }
 
 // complete adds the facts from the API server to the facts of a node, because the node's agent
 // cannot read them.
-func (f *fleet) complete(n *doctor.Facts, of *doctor.Cluster) {
+func (f *fleet) complete(n *fact.Facts, of *fact.Cluster) {
 	if n.Kubelet == nil {
-		n.Kubelet = &doctor.Kubelet{}
+		n.Kubelet = &fact.Kubelet{}
 	}
 	node, err := f.nodes.Value[n.Node], error(nil)
 	switch {
 	case !f.nodes.OK():
-		node, err = &nodeObject{}, errors.New(f.nodes.Error)
+		node, err = &objects.Node{}, errors.New(f.nodes.Error)
 	case node == nil:
-		node, err = &nodeObject{}, errors.New("the API server has no such node")
+		node, err = &objects.Node{}, errors.New("the API server has no such node")
 	}
-	n.Kubelet.Allocatable = doctor.From(devicesOf(node.Status.Allocatable), f.nodes.Source, err)
-	n.Kubelet.Capacity = doctor.From(devicesOf(node.Status.Capacity), f.nodes.Source, err)
-	n.Kubelet.Labels = doctor.From(node.nfdLabels(), f.nodes.Source, err)
+	n.Kubelet.Allocatable = fact.From(objects.DevicesOf(node.Status.Allocatable), f.nodes.Source, err)
+	n.Kubelet.Capacity = fact.From(objects.DevicesOf(node.Status.Capacity), f.nodes.Source, err)
+	n.Kubelet.Labels = fact.From(node.NFDLabels(), f.nodes.Source, err)
 	if n.Configs == nil {
-		n.Configs = &doctor.Configs{}
+		n.Configs = &fact.Configs{}
 	}
 	n.Configs.NADs, n.Configs.Networks, n.Configs.Requests = of.NADs, of.Networks, of.Requests
 	for i := range n.Pods {
@@ -238,12 +239,12 @@ func (f *fleet) complete(n *doctor.Facts, of *doctor.Cluster) {
 		object, ok := f.pods.Value[p.Namespace+"/"+p.Name]
 		switch {
 		case !f.pods.OK():
-			p.Status = doctor.Failed[string](f.pods.Source, errors.New(f.pods.Error))
-		case !ok, !object.is(p.UID):
-			p.Status = doctor.Failed[string](f.pods.Source, errNoPod)
+			p.Status = fact.Failed[string](f.pods.Source, errors.New(f.pods.Error))
+		case !ok, !object.Is(p.UID):
+			p.Status = fact.Failed[string](f.pods.Source, objects.ErrNoPod)
 		default:
-			status, err := object.networkStatus()
-			p.Status = doctor.From(status, f.pods.Source, err)
+			status, err := object.NetworkStatus()
+			p.Status = fact.From(status, f.pods.Source, err)
 		}
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -80,11 +82,11 @@ func (k *kubelets) node(t *testing.T, plane *controlplane.Plane, name, phase str
 func prints(t *testing.T, mtu int) func([]string) (string, string) {
 	t.Helper()
 	rail := 0
-	text, err := json.Marshal(&doctor.Facts{
-		Schema: doctor.Schema, Node: "somebody-else", Cluster: &doctor.Cluster{},
-		NICs:    &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1", Rail: &rail, MTU: doctor.Known(mtu, "test")}}, "test")},
-		Pods:    []doctor.Pod{{Namespace: "default", Name: "web-0"}, {Namespace: "default", Name: "gone"}},
-		Configs: &doctor.Configs{Files: doctor.Known([]doctor.Config{{Kind: doctor.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "rails: auto"}}, "test")},
+	text, err := json.Marshal(&fact.Facts{
+		Schema: fact.Schema, Node: "somebody-else", Cluster: &fact.Cluster{},
+		NICs:    &fact.NICs{List: fact.Known([]fact.NIC{{Name: "ens1", Rail: &rail, MTU: fact.Known(mtu, "test")}}, "test")},
+		Pods:    []fact.Pod{{Namespace: "default", Name: "web-0"}, {Namespace: "default", Name: "gone"}},
+		Configs: &fact.Configs{Files: fact.Known([]fact.Config{{Kind: fact.NodeFile, Name: "/etc/rail-cni/node.yaml", Text: "rails: auto"}}, "test")},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +164,7 @@ func TestFactsOfAllNodes(t *testing.T) {
 	if len(silent.Value) != 4 {
 		t.Errorf("silent: %q", silent.Value)
 	}
-	if leases := f.Cluster.Leases; !leases.OK() || !slices.Equal(leases.Value, []doctor.Lease{
+	if leases := f.Cluster.Leases; !leases.OK() || !slices.Equal(leases.Value, []fact.Lease{
 		{Pool: "10.1.0.0-24", Address: "10.1.0.7", Pod: "default/web-0", Container: "c1", IfName: "net1"},
 		{Pool: "10.1.0.0-24", Address: "10.1.0.8", Pod: "default/left", Container: "c2", IfName: "net1"},
 	}) {
@@ -174,7 +176,7 @@ func TestFactsOfAllNodes(t *testing.T) {
 	if r := f.Cluster.Requests; !r.OK() || !slices.Equal(r.Value["default/web-0"], []string{"k8s.v1.cni.cncf.io/network"}) {
 		t.Errorf("requests for networks: %+v", r)
 	}
-	for _, r := range doctor.Judge(doctor.Select(doctor.Rules(), doctor.ClusterScope), f) {
+	for _, r := range rule.Judge(rule.Select(doctor.Rules(), rule.ClusterScope), f) {
 		switch want := map[string]int{"CLUSTER-MTU": 1, "CLUSTER-SILENT": 4, "IPAM-LEASE": 1}[r.ID]; {
 		case len(r.Findings) != want:
 			t.Errorf("%s: %+v", r.ID, r.Findings)

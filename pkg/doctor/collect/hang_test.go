@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/integration/need"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // hung mounts a file system until the test ends. Its server never answers, like the server of a
@@ -114,7 +114,7 @@ func TestReaderOutlivesProcessesThatCannotBeKilled(t *testing.T) {
 	dir, let := hungFor(t, true)
 	l := newLab(t)
 	r := readerOf(t, "stuck "+dir)
-	read := func() (f *doctor.Facts) {
+	read := func() (f *fact.Facts) {
 		if err := l.node.Do(func() error { f = r.Node(t.Context(), collect.Options{StateDir: l.state, Sample: -1}); return nil }); err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestRunEndsThoughFilesHang(t *testing.T) {
 	dir := hung(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	ended := make(chan *doctor.Facts, 1)
+	ended := make(chan *fact.Facts, 1)
 	go func() {
 		ended <- collect.Node(ctx, collect.Options{StateDir: filepath.Join(t.TempDir(), "none"), Root: dir, Sys: dir, Sample: -1})
 	}()

@@ -20,8 +20,8 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
@@ -74,7 +74,7 @@ func (l *lab) attach(ifName, config string) {
 }
 
 // facts returns the facts of the lab's node.
-func (l *lab) facts(o collect.Options) (f *doctor.Facts) {
+func (l *lab) facts(o collect.Options) (f *fact.Facts) {
 	o.StateDir = l.state
 	l.node.Inside(func() { f = collect.Node(context.Background(), o) })
 	return f
@@ -114,7 +114,7 @@ func TestNodeWithAPodHasItsFacts(t *testing.T) {
 			t.Errorf("%s is not known: %s", place, why)
 		}
 	})
-	if f.Schema != doctor.Schema || f.Node != "node-a" || f.Version != "v1" || time.Since(f.Taken) > time.Minute {
+	if f.Schema != fact.Schema || f.Node != "node-a" || f.Version != "v1" || time.Since(f.Taken) > time.Minute {
 		t.Errorf("schema %q, node %q, version %q, taken %v", f.Schema, f.Node, f.Version, f.Taken)
 	}
 	if len(f.NICs.List.Value) != 1 { // a macvlan's master without a device is none of the node's NICs
@@ -225,8 +225,8 @@ func TestProcessInAPodIsAContainer(t *testing.T) {
 	id := fmt.Sprintf("%064x", os.Getpid())
 	pid := l.container(t, id, "ulimit -S -l 64; ulimit -H -l 128; exec setpriv --reuid 1234 --bounding-set -all,+ipc_lock sleep 600", "PATH="+os.Getenv("PATH"), "NCCL_DEBUG=INFO", "TOKEN=x")
 	have := l.facts(collect.Options{Sample: -1}).Pods[0].Containers
-	want := []doctor.Container{{
-		Name: id[:12], UID: 1234, Memlock: doctor.Memlock{Process: "sleep", PID: pid, Soft: 64 << 10, Hard: 128 << 10},
+	want := []fact.Container{{
+		Name: id[:12], UID: 1234, Memlock: fact.Memlock{Process: "sleep", PID: pid, Soft: 64 << 10, Hard: 128 << 10},
 		Permitted: 1 << 14, Env: map[string]string{"NCCL_DEBUG": "INFO"},
 	}}
 	if !have.OK() || len(have.Value) != 1 {
@@ -296,7 +296,7 @@ func compare(t *testing.T, place string, a, b reflect.Value) {
 }
 
 // printed returns the facts that a process of the user reads, in this process' netns.
-func printed(t *testing.T, state string, uid uint32) *doctor.Facts {
+func printed(t *testing.T, state string, uid uint32) *fact.Facts {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Dir, cmd.Env = "/", []string{asked + "=" + state, testnet.OpenNodeFileEnv}
@@ -305,7 +305,7 @@ func printed(t *testing.T, state string, uid uint32) *doctor.Facts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := doctor.ReadFacts(bytes.NewReader(out))
+	f, err := fact.Decode(bytes.NewReader(out))
 	if err != nil {
 		t.Fatal(err)
 	}

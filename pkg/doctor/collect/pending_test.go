@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // runs reads the source with a new collector and returns the fact.
-func runs(t *testing.T, p *Pending, source string, read func(context.Context) (int, error)) doctor.Fact[int] {
+func runs(t *testing.T, p *Pending, source string, read func(context.Context) (int, error)) fact.Fact[int] {
 	t.Helper()
 	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
 	c.host = ownNetns(t)
-	var fact doctor.Fact[int]
+	var fact fact.Fact[int]
 	take(t.Context(), c, &fact, source, 10*time.Millisecond, read)
 	c.waiting.Wait()
 	return fact
@@ -64,7 +64,7 @@ func TestFactsOfOneSourceAreReadInOneRun(t *testing.T) {
 	p := &Pending{}
 	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
 	c.host = ownNetns(t)
-	facts := make([]doctor.Fact[int], 5)
+	facts := make([]fact.Fact[int], 5)
 	for i := range facts {
 		take(t.Context(), c, &facts[i], "a", time.Minute, func(context.Context) (int, error) { return i, nil })
 	}
@@ -83,7 +83,7 @@ func TestTwoRunsReadASourceAtTheSameTime(t *testing.T) {
 	reading, release := make(chan struct{}), make(chan struct{})
 	first := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce())}
 	first.host = ownNetns(t)
-	var slow doctor.Fact[int]
+	var slow fact.Fact[int]
 	take(t.Context(), first, &slow, "a", time.Minute, func(context.Context) (int, error) { close(reading); <-release; return 1, nil })
 	<-reading
 	if f := runs(t, p, "a", func(context.Context) (int, error) { return 2, nil }); !f.OK() || f.Value != 2 {
@@ -115,7 +115,7 @@ func TestSourceIsAskedAgainAfterARunThatWasEnded(t *testing.T) {
 	release := make(chan struct{})
 	t.Cleanup(func() { close(release) })
 	c := &collector{Options: Options{Pending: p}, slots: make(chan struct{}, maxAtOnce()), host: ownNetns(t)}
-	var fact doctor.Fact[int]
+	var fact fact.Fact[int]
 	take(ctx, c, &fact, "a", time.Minute, func(context.Context) (int, error) { cancel(); <-release; return 1, nil })
 	if c.waiting.Wait(); fact.OK() || !strings.Contains(fact.Error, "canceled") {
 		t.Errorf("the run that was ended: %+v", fact)

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // ConditionType is the type of the condition that rail-agent writes to the Node.
@@ -78,7 +79,7 @@ func (k *Keeper) judged() Condition {
 		if evidence := w.failed(); evidence != "" {
 			failed = append(failed, id+": "+evidence)
 		}
-		if w.scope == doctor.NodeScope && w.unknown >= inARow && mayFail[id] {
+		if w.scope == rule.NodeScope && w.unknown >= inARow && mayFail[id] {
 			unknown = append(unknown, id+": "+strings.Join(w.missing, ", "))
 		}
 	}
@@ -97,7 +98,7 @@ func (k *Keeper) judged() Condition {
 var mayFail = func() map[string]bool {
 	ids := map[string]bool{}
 	for _, r := range doctor.Rules() {
-		ids[r.ID] = r.Severity == doctor.Fail
+		ids[r.ID] = r.Severity == rule.Fail
 	}
 	return ids
 }()

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // remembered is how long losses of a carrier are remembered. The rule NIC-FLAP judges this time.
@@ -48,7 +48,7 @@ type reading struct{ began, ended, changedBefore, changedAfter time.Time }
 // Several readings may run at the same time, and their facts arrive in any order. If a reading
 // began before the last observation, its facts may be older than the observation, so they are not
 // compared.
-func (f *flaps) observe(r reading, nics *doctor.NICs) {
+func (f *flaps) observe(r reading, nics *fact.NICs) {
 	if nics == nil || !nics.List.OK() {
 		return
 	}
@@ -69,14 +69,14 @@ func (f *flaps) observe(r reading, nics *doctor.NICs) {
 			c.observe(r.ended, n, quiet)
 		}
 		seen[key] = c
-		n.Flaps = doctor.Known(c.flaps(r.ended), "rail-agent's memory of carrier_down_count")
+		n.Flaps = fact.Known(c.flaps(r.ended), "rail-agent's memory of carrier_down_count")
 	}
 	if !late {
 		f.nics, f.before, f.time = seen, r.changedBefore, r.ended
 	}
 }
 
-func (c *carrier) observe(at time.Time, n *doctor.NIC, quiet bool) {
+func (c *carrier) observe(at time.Time, n *fact.NIC, quiet bool) {
 	same := quiet && c.holder == n.Holder && c.up && n.AdminUp.Value && !c.time.IsZero()
 	if same && c.waiting > 0 {
 		c.losses = append(c.losses, loss{c.time, c.waiting})
@@ -93,10 +93,10 @@ func (c *carrier) observe(at time.Time, n *doctor.NIC, quiet bool) {
 
 // flaps returns the losses of the last 12 hours. If the first observation is more recent, it
 // returns the losses since then.
-func (c *carrier) flaps(at time.Time) doctor.Flaps {
+func (c *carrier) flaps(at time.Time) fact.Flaps {
 	total := 0
 	for _, l := range c.losses {
 		total += l.count
 	}
-	return doctor.Flaps{Count: total, Seconds: min(at.Sub(c.since), remembered).Seconds()}
+	return fact.Flaps{Count: total, Seconds: min(at.Sub(c.since), remembered).Seconds()}
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -32,7 +34,7 @@ type Options struct {
 	// Read reads the facts. If it is nil, the keeper uses [collect.Node]. rail-agent uses the
 	// method of a [collect.Reader], so that its own process never reads files and links that pods
 	// have made.
-	Read  func(context.Context, collect.Options) *doctor.Facts
+	Read  func(context.Context, collect.Options) *fact.Facts
 	Every time.Duration // the time between runs; a minute if it is 0
 	Log   *slog.Logger
 	// Notify is called with each notice, if it is not nil.
@@ -72,7 +74,7 @@ func New(o Options) *Keeper {
 		k.Every = usually
 	}
 	if k.Read == nil {
-		k.Read = func(ctx context.Context, o collect.Options) *doctor.Facts {
+		k.Read = func(ctx context.Context, o collect.Options) *fact.Facts {
 			o.Pending = &k.pending
 			return collect.Node(ctx, o)
 		}
@@ -99,9 +101,9 @@ func (k *Keeper) Run(ctx context.Context) {
 
 // Rules returns the rules that rail-agent judges. These are the rules about nodes and pods that
 // need no facts from the API server.
-func Rules() []doctor.Rule {
-	rules := doctor.Select(doctor.Rules(), doctor.NodeScope, doctor.PodScope) // rules about networks are not for one node
-	return slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.API })
+func Rules() []rule.Rule {
+	rules := rule.Select(doctor.Rules(), rule.NodeScope, rule.PodScope) // rules about networks are not for one node
+	return slices.DeleteFunc(rules, func(r rule.Rule) bool { return r.API })
 }
 
 // step does one run. If the run panics, only this run ends.
@@ -119,13 +121,13 @@ func (k *Keeper) judge(ctx context.Context) {
 	every := sample
 	if !slow {
 		every = -1
-		rules = slices.DeleteFunc(rules, func(r doctor.Rule) bool { return r.Slow })
+		rules = slices.DeleteFunc(rules, func(r rule.Rule) bool { return r.Slow })
 	}
 	facts := k.facts(ctx, every, false)
 	if ctx.Err() != nil {
 		return
 	}
-	results := doctor.Judge(rules, facts)
+	results := rule.Judge(rules, facts)
 	k.note(results)
 	k.count(results, time.Since(began))
 	k.keepCondition(ctx, slow)
@@ -139,7 +141,7 @@ func (k *Keeper) Facts(ctx context.Context) ([]byte, error) {
 
 // facts returns the facts of the node. If person is true, the facts include the settings of virtual functions. Several
 // readings may run at the same time.
-func (k *Keeper) facts(ctx context.Context, every time.Duration, person bool) *doctor.Facts {
+func (k *Keeper) facts(ctx context.Context, every time.Duration, person bool) *fact.Facts {
 	ctx, cancel := context.WithTimeout(ctx, runTime)
 	defer cancel()
 	o := k.Collect
@@ -165,7 +167,7 @@ func (k *Keeper) changed() time.Time {
 
 // count updates the metrics with the results of a run. Rules that were not judged in this run keep
 // their status.
-func (k *Keeper) count(results []doctor.Result, took time.Duration) {
+func (k *Keeper) count(results []rule.Result, took time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := map[string]string{}

@@ -17,22 +17,23 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/component"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/doctor/collect"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 // result returns the result of a rule about the node, with a finding about each object.
-func result(id string, status doctor.Status, objects ...string) doctor.Result {
-	r := doctor.Result{ID: id, Scope: doctor.NodeScope, Status: status, Expects: "All is well.", Cure: "Mend it."}
+func result(id string, status rule.Status, objects ...string) rule.Result {
+	r := rule.Result{ID: id, Scope: rule.NodeScope, Status: status, Expects: "All is well.", Cure: "Mend it."}
 	for _, o := range objects {
-		r.Findings = append(r.Findings, doctor.Finding{Object: o, Evidence: "it has no carrier"})
+		r.Findings = append(r.Findings, rule.Finding{Object: o, Evidence: "it has no carrier"})
 	}
 	return r
 }
 
 const (
-	fails = doctor.Status(doctor.Fail)
-	warns = doctor.Status(doctor.Warn)
+	fails = rule.Status(rule.Fail)
+	warns = rule.Status(rule.Warn)
 )
 
 // told returns a keeper that passes its notices to the test.
@@ -52,30 +53,30 @@ func TestOnlyChangesThatLastAreTold(t *testing.T) {
 	k, since := told(t)
 	const found = "RailProblem NIC-CARRIER: NIC ens1: it has no carrier; Mend it."
 	for i, step := range []struct {
-		result doctor.Result
+		result rule.Result
 		want   string // the beginning of the one notice, "" for none
 	}{
-		{result("NIC-CARRIER", doctor.OK), ""},
+		{result("NIC-CARRIER", rule.OK), ""},
 		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
-		{result("NIC-CARRIER", doctor.OK), ""}, // for one run
+		{result("NIC-CARRIER", rule.OK), ""}, // for one run
 		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
 		{result("NIC-CARRIER", fails, "NIC ens1"), found},
 		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
 		{result("NIC-CARRIER", fails, "NIC ens1", "NIC ens2"), ""},
 		{result("NIC-CARRIER", fails, "NIC ens1", "NIC ens2"), "RailProblem NIC-CARRIER: NIC ens2: "},
-		{result("NIC-CARRIER", doctor.Unknown), ""}, // not known to be over
-		{result("NIC-CARRIER", doctor.Unknown), ""},
+		{result("NIC-CARRIER", rule.Unknown), ""}, // not known to be over
+		{result("NIC-CARRIER", rule.Unknown), ""},
 		{result("NIC-CARRIER", fails, "NIC ens2"), ""},
 		{result("NIC-CARRIER", fails, "NIC ens2"), ""},
-		{result("NIC-CARRIER", doctor.OK), ""},
+		{result("NIC-CARRIER", rule.OK), ""},
 		{result("NIC-CARRIER", fails, "NIC ens2"), ""}, // well for one run
-		{result("NIC-CARRIER", doctor.OK), ""},
-		{result("NIC-CARRIER", doctor.OK), "RailProblemSolved NIC-CARRIER: "},
-		{result("NIC-CARRIER", doctor.OK), ""},
+		{result("NIC-CARRIER", rule.OK), ""},
+		{result("NIC-CARRIER", rule.OK), "RailProblemSolved NIC-CARRIER: "},
+		{result("NIC-CARRIER", rule.OK), ""},
 		{result("NIC-CARRIER", fails, "NIC ens1"), ""},
 		{result("NIC-CARRIER", fails, "NIC ens1"), found},
 	} {
-		k.note([]doctor.Result{step.result})
+		k.note([]rule.Result{step.result})
 		have := since()
 		if step.want == "" && len(have) > 0 || step.want != "" && (len(have) != 1 || !strings.HasPrefix(have[0], step.want)) {
 			t.Errorf("step %d: %q, not %q", i, have, step.want)
@@ -85,7 +86,7 @@ func TestOnlyChangesThatLastAreTold(t *testing.T) {
 
 func TestNoticesOfARunAreBounded(t *testing.T) {
 	k, since := told(t)
-	var results []doctor.Result
+	var results []rule.Result
 	for i := range 50 {
 		var objects []string
 		for n := range 100 {
@@ -106,7 +107,7 @@ func TestConditionIsWrittenWhenItChanges(t *testing.T) {
 	var written []Condition
 	var refuse error
 	k.Condition = func(_ context.Context, c *Condition) error { written = append(written, *c); return refuse }
-	step := func(slow bool, results ...doctor.Result) []Condition {
+	step := func(slow bool, results ...rule.Result) []Condition {
 		written = nil
 		k.runs++
 		k.note(results)
@@ -125,11 +126,11 @@ func TestConditionIsWrittenWhenItChanges(t *testing.T) {
 			t.Errorf("%s: %+v, not %s", what, have, status)
 		}
 	}
-	bad, good := result("NIC-CARRIER", fails, "NIC ens1"), result("NIC-CARRIER", doctor.OK)
+	bad, good := result("NIC-CARRIER", fails, "NIC ens1"), result("NIC-CARRIER", rule.OK)
 	pods := result("POD-DOWN", fails, "pod default/a")
-	pods.Scope = doctor.PodScope
+	pods.Scope = rule.PodScope
 	warning := result("NIC-MTU", warns, "NIC ens1")
-	unread := result("NIC-CARRIER", doctor.Unknown)
+	unread := result("NIC-CARRIER", rule.Unknown)
 	expect("the first run", step(true, bad, pods, warning), "", false)
 	expect("a rule that fails", step(false, bad, pods, warning), "False", true)
 	if m := written[0].Message; m != "NIC-CARRIER: NIC ens1: it has no carrier" || written[0].Reason != "RulesFail" {
@@ -149,7 +150,7 @@ func TestConditionIsWrittenWhenItChanges(t *testing.T) {
 	expect("no other change", step(false, bad), "", false)
 	expect("it is well again", step(false, good), "", false)
 	expect("it is well for two runs", step(false, good), "True", true)
-	unsure := result("NIC-MTU", doctor.Unknown)
+	unsure := result("NIC-MTU", rule.Unknown)
 	expect("a fact of a warning is missing", step(false, good, unsure), "", false)
 	expect("and stays so", step(false, good, unsure), "", false)
 	unread.Missing = []string{"nics (only root can read it)"}
@@ -221,7 +222,7 @@ func TestAgentThatStartsAgainRemembersWhatItTold(t *testing.T) {
 		k.remember(Rules())
 		return k, since
 	}
-	bad := []doctor.Result{result("NIC-CARRIER", fails, "NIC ens1", "NIC ens2"), result("GONE-RULE", fails, "x")}
+	bad := []rule.Result{result("NIC-CARRIER", fails, "NIC ens1", "NIC ens2"), result("GONE-RULE", fails, "x")}
 	k, since := start()
 	k.note(bad)
 	k.note(bad)
@@ -232,7 +233,7 @@ func TestAgentThatStartsAgainRemembersWhatItTold(t *testing.T) {
 	if k.rules["GONE-RULE"] != nil || k.judged().Status != "False" {
 		t.Errorf("%v, %+v", k.rules, k.judged())
 	}
-	one := []doctor.Result{result("NIC-CARRIER", fails, "NIC ens2")}
+	one := []rule.Result{result("NIC-CARRIER", fails, "NIC ens2")}
 	for range 3 {
 		k.note(one)
 	}
@@ -241,7 +242,7 @@ func TestAgentThatStartsAgainRemembersWhatItTold(t *testing.T) {
 	}
 	k, since = start()
 	for range 3 {
-		k.note([]doctor.Result{result("NIC-CARRIER", doctor.OK)})
+		k.note([]rule.Result{result("NIC-CARRIER", rule.OK)})
 	}
 	if have := since(); len(have) != 1 || !strings.HasPrefix(have[0], "RailProblemSolved NIC-CARRIER") {
 		t.Errorf("its end: %q", have)
@@ -303,14 +304,14 @@ func TestFlapsAreLossesThatNobodyCaused(t *testing.T) {
 	f := flaps{nics: map[string]*carrier{}}
 	start := time.Now()
 	at, record := start, start
-	observe := func(after time.Duration, count uint64, holder string, up, moved bool) doctor.Flaps {
+	observe := func(after time.Duration, count uint64, holder string, up, moved bool) fact.Flaps {
 		t.Helper()
 		at = at.Add(after)
 		if moved {
 			record = at
 		}
-		nics := &doctor.NICs{List: doctor.Known([]doctor.NIC{{
-			Name: "ens1", PCI: "0000:01:00.0", Holder: holder, CarrierDown: doctor.Known(count, "test"), AdminUp: doctor.Known(up, "test"),
+		nics := &fact.NICs{List: fact.Known([]fact.NIC{{
+			Name: "ens1", PCI: "0000:01:00.0", Holder: holder, CarrierDown: fact.Known(count, "test"), AdminUp: fact.Known(up, "test"),
 		}}, "test")}
 		f.observe(reading{at, at, record, record}, nics)
 		if !nics.List.Value[0].Flaps.OK() {
@@ -353,7 +354,7 @@ func TestFlapsAreLossesThatNobodyCaused(t *testing.T) {
 	if have := observe(time.Minute, 0, "", true, false); have.Seconds != (12 * time.Hour).Seconds() {
 		t.Errorf("%+v", have)
 	}
-	f.observe(reading{at, at, record, record}, &doctor.NICs{List: doctor.Known([]doctor.NIC{}, "test")})
+	f.observe(reading{at, at, record, record}, &fact.NICs{List: fact.Known([]fact.NIC{}, "test")})
 	if len(f.nics) != 0 {
 		t.Errorf("NICs that are gone: %v", f.nics)
 	}
@@ -365,7 +366,7 @@ func TestLossIsCountedOnceWhenReadingsOverlap(t *testing.T) {
 	f, start := flaps{nics: map[string]*carrier{}}, time.Now()
 	observe := func(began, ended int, count uint64) int {
 		t.Helper()
-		nics := &doctor.NICs{List: doctor.Known([]doctor.NIC{{Name: "ens1", CarrierDown: doctor.Known(count, "test"), AdminUp: doctor.Known(true, "test")}}, "test")}
+		nics := &fact.NICs{List: fact.Known([]fact.NIC{{Name: "ens1", CarrierDown: fact.Known(count, "test"), AdminUp: fact.Known(true, "test")}}, "test")}
 		f.observe(reading{start.Add(time.Duration(began) * time.Second), start.Add(time.Duration(ended) * time.Second), start, start}, nics)
 		return nics.List.Value[0].Flaps.Value.Count
 	}
@@ -407,7 +408,7 @@ func TestFastRunsReadNothingThatOnlySlowRulesNeed(t *testing.T) {
 	if f.CNI.Binaries.OK() || f.Host.DMABuf.OK() {
 		t.Errorf("%+v, %+v", f.CNI.Binaries, f.Host.DMABuf)
 	}
-	for _, r := range doctor.Judge(slices.DeleteFunc(Rules(), func(r doctor.Rule) bool { return r.Slow }), f) {
+	for _, r := range rule.Judge(slices.DeleteFunc(Rules(), func(r rule.Rule) bool { return r.Slow }), f) {
 		if slices.ContainsFunc(r.Missing, func(m string) bool { return strings.Contains(m, "not collected") }) {
 			t.Errorf("%s lacks %q", r.ID, r.Missing)
 		}
@@ -440,7 +441,7 @@ func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var f doctor.Facts
+	var f fact.Facts
 	if err := json.Unmarshal(text, &f); err != nil || f.Node != "node-a" || !f.Agent.Running.Value || f.Agent.Version.Value != "v7" {
 		t.Errorf("%v, %+v", err, f.Agent)
 	}
@@ -450,20 +451,20 @@ func TestSlowRulesAreJudgedInOneOfFiveRuns(t *testing.T) {
 // in several files of the node or on several interfaces of a pod.
 func TestLaterProblemsOfAnObjectAreTold(t *testing.T) {
 	k, since := told(t)
-	unreadable := func(files ...string) []doctor.Result {
-		f := &doctor.Facts{Ledger: &doctor.Ledger{Unreadable: doctor.Known(files, "test")}}
-		return doctor.Judge(slices.DeleteFunc(Rules(), func(r doctor.Rule) bool { return r.ID != "LEDGER-UNREADABLE" }), f)
+	unreadable := func(files ...string) []rule.Result {
+		f := &fact.Facts{Ledger: &fact.Ledger{Unreadable: fact.Known(files, "test")}}
+		return rule.Judge(slices.DeleteFunc(Rules(), func(r rule.Rule) bool { return r.ID != "LEDGER-UNREADABLE" }), f)
 	}
-	down := func(names ...string) []doctor.Result {
-		var interfaces []doctor.Interface
+	down := func(names ...string) []rule.Result {
+		var interfaces []fact.Interface
 		for _, name := range names {
-			interfaces = append(interfaces, doctor.Interface{Name: name, NIC: "ens" + name, Up: true})
+			interfaces = append(interfaces, fact.Interface{Name: name, NIC: "ens" + name, Up: true})
 		}
-		f := &doctor.Facts{Pods: []doctor.Pod{{Namespace: "default", Name: "a", Interfaces: doctor.Known(interfaces, "test")}}}
-		return doctor.Judge(slices.DeleteFunc(Rules(), func(r doctor.Rule) bool { return r.ID != "POD-DOWN" }), f)
+		f := &fact.Facts{Pods: []fact.Pod{{Namespace: "default", Name: "a", Interfaces: fact.Known(interfaces, "test")}}}
+		return rule.Judge(slices.DeleteFunc(Rules(), func(r rule.Rule) bool { return r.ID != "POD-DOWN" }), f)
 	}
 	for i, step := range []struct {
-		results []doctor.Result
+		results []rule.Result
 		want    string // the beginning of the one notice, "" for none
 	}{
 		{unreadable("a.json is bad"), ""},

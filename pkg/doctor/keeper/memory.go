@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -18,13 +18,13 @@ const memoryFile = "doctor.json"
 type memory map[string]reportedRule
 
 type reportedRule struct {
-	Scope    doctor.Scope      `json:"scope"`
+	Scope    rule.Scope        `json:"scope"`
 	Fails    bool              `json:"fails"`
 	Findings map[string]string `json:"findings"` // the text of each finding, by the finding's key
 }
 
 // remember reads the file once. Findings of rules that the agent no longer judges are dropped.
-func (k *Keeper) remember(rules []doctor.Rule) {
+func (k *Keeper) remember(rules []rule.Rule) {
 	if k.remembered || k.Collect.StateDir == "" {
 		return
 	}
@@ -43,7 +43,7 @@ func (k *Keeper) remember(rules []doctor.Rule) {
 		return
 	}
 	for id, r := range told {
-		if !slices.ContainsFunc(rules, func(rule doctor.Rule) bool { return rule.ID == id }) {
+		if !slices.ContainsFunc(rules, func(rule rule.Rule) bool { return rule.ID == id }) {
 			continue
 		}
 		w := &watched{scope: r.Scope, fails: r.Fails, findings: map[string]*finding{}}

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 
 // watched is what is known about a rule.
 type watched struct {
-	scope    doctor.Scope
+	scope    rule.Scope
 	unknown  int // the number of consecutive runs in which facts were missing
 	missing  []string
 	fails    bool                // true if the findings are failures, false if they are warnings
@@ -35,7 +35,7 @@ type finding struct {
 }
 
 // note stores the results of a run, and reports what has changed since earlier runs.
-func (k *Keeper) note(results []doctor.Result) {
+func (k *Keeper) note(results []rule.Result) {
 	var notices []component.Notice
 	changed := false
 	for i := range results {
@@ -46,13 +46,13 @@ func (k *Keeper) note(results []doctor.Result) {
 			k.rules[r.ID] = w
 		}
 		w.scope, w.missing = r.Scope, r.Missing
-		if r.Status == doctor.Unknown {
+		if r.Status == rule.Unknown {
 			w.unknown++
 			continue // it is not known whether the problem is over
 		}
 		w.unknown = 0
 		if len(r.Findings) > 0 {
-			w.fails = r.Status == doctor.Status(doctor.Fail)
+			w.fails = r.Status == rule.Status(rule.Fail)
 		}
 		before := w.reported()
 		fresh, over := w.update(r)
@@ -81,7 +81,7 @@ func (k *Keeper) note(results []doctor.Result) {
 
 // keyOf returns a key that distinguishes the finding from the rule's other findings. The evidence
 // is not part of the key, because numbers in the evidence change.
-func keyOf(f *doctor.Finding) string {
+func keyOf(f *rule.Finding) string {
 	if f.Part == "" {
 		return f.Object
 	}
@@ -89,7 +89,7 @@ func keyOf(f *doctor.Finding) string {
 }
 
 // textOf returns the text about a finding for notices.
-func textOf(f *doctor.Finding) string {
+func textOf(f *rule.Finding) string {
 	if f.Object == "" {
 		return f.Evidence
 	}
@@ -98,7 +98,7 @@ func textOf(f *doctor.Finding) string {
 
 // update stores the findings of a run. fresh are the keys of the findings that must now be
 // reported. over reports whether there were reported findings and all of them have ended.
-func (w *watched) update(r *doctor.Result) (fresh []string, over bool) {
+func (w *watched) update(r *rule.Result) (fresh []string, over bool) {
 	now := map[string]string{}
 	for i := range r.Findings {
 		key := keyOf(&r.Findings[i])
@@ -148,7 +148,7 @@ func (w *watched) reported() int {
 }
 
 // problem returns the message that reports the findings with these keys.
-func (w *watched) problem(r *doctor.Result, keys []string) string {
+func (w *watched) problem(r *rule.Result, keys []string) string {
 	return fmt.Sprintf("%s: %s; %s", r.ID, w.evidence(keys), r.Cure)
 }
 
@@ -169,7 +169,7 @@ func (w *watched) evidence(keys []string) string {
 // failed returns the evidence of the rule's reported findings, if it is a rule about the node and
 // it fails. Otherwise failed returns "".
 func (w *watched) failed() string {
-	if w.scope != doctor.NodeScope || !w.fails {
+	if w.scope != rule.NodeScope || !w.fails {
 		return ""
 	}
 	keys := slices.DeleteFunc(slices.Sorted(maps.Keys(w.findings)), func(key string) bool { return !w.findings[key].reported })

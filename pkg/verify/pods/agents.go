@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/agent/remote"
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
@@ -83,7 +83,7 @@ func (a *Agents) fabric(ctx context.Context, p *remote.Pod) (string, error) {
 		return "", fmt.Errorf("the agent of %s could not read its node file", p.Node)
 	}
 	for _, c := range facts.Configs.Files.Value {
-		if c.Kind == doctor.NodeFile {
+		if c.Kind == fact.NodeFile {
 			file, err := nodefile.Parse([]byte(c.Text))
 			if err != nil {
 				return "", fmt.Errorf("the node file of %s: %w", p.Node, err)
@@ -95,17 +95,17 @@ func (a *Agents) fabric(ctx context.Context, p *remote.Pod) (string, error) {
 }
 
 // facts returns the facts that "rail-agent facts" prints in the pod.
-func (a *Agents) facts(ctx context.Context, p *remote.Pod) (*doctor.Facts, error) {
+func (a *Agents) facts(ctx context.Context, p *remote.Pod) (*fact.Facts, error) {
 	text, err := p.Facts(ctx, a.client)
 	if err != nil {
 		return nil, err
 	}
-	return doctor.ReadFacts(bytes.NewReader(text))
+	return fact.Decode(bytes.NewReader(text))
 }
 
 // attachments returns the attachments in the ledger of a node. It needs the right to create
 // pods/exec.
-func (a *Agents) attachments(ctx context.Context, node string) ([]doctor.Attachment, error) {
+func (a *Agents) attachments(ctx context.Context, node string) ([]fact.Attachment, error) {
 	i := slices.IndexFunc(a.pods, func(p remote.Pod) bool { return p.Node == node })
 	if i < 0 {
 		return nil, errors.New("the node has no rail-agent")

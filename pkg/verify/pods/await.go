@@ -12,7 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -361,7 +361,7 @@ func (f *Fleet) replace(ctx context.Context, s, next *state) error {
 }
 
 // leaveOutHeld leaves out the rails whose NICs are held by these attachments.
-func (f *Fleet) leaveOutHeld(m *member, held []doctor.Attachment) {
+func (f *Fleet) leaveOutHeld(m *member, held []fact.Attachment) {
 	for i := range held {
 		a := &held[i]
 		if strings.HasPrefix(a.Pod, f.Namespace+"/"+jobName(f.run, "")) {

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
@@ -33,7 +33,7 @@ type Network struct {
 }
 
 // needs reports whether it is certain that a pod with the network needs the NIC of the attachment.
-func (n *Network) needs(a *doctor.Attachment) bool {
+func (n *Network) needs(a *fact.Attachment) bool {
 	if n.kind != "host-device" || a.Plugin != n.kind || n.Resource != "" || !a.Alive || !a.InPod {
 		return false
 	}

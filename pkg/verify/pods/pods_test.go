@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/doctor"
+	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 )
 
 // manifest has the fields of a Job that the tests read.
@@ -298,15 +298,15 @@ func TestAllRailsThatOtherPodsHaveAreLeftOutAtOnce(t *testing.T) {
 		nad("known", `{"name": "r7", "type": "host-device", "device": "ens7"}`, ""),
 		nad("of-the-same-name", `{"name": "r8", "type": "host-device", "device": "ens8"}`, ""),
 	}}}
-	lent := func(pod, network, nic, pci string) doctor.Attachment {
-		return doctor.Attachment{Pod: pod, ContainerID: "c1", Network: network, NIC: nic, PCI: pci, Plugin: "host-device", Alive: true, InPod: true}
+	lent := func(pod, network, nic, pci string) fact.Attachment {
+		return fact.Attachment{Pod: pod, ContainerID: "c1", Network: network, NIC: nic, PCI: pci, Plugin: "host-device", Alive: true, InPod: true}
 	}
 	dead := lent("ml/t", "r3", "ens3", "")
 	dead.InPod = false
 	shared := lent("ml/t", "r5", "ens5", "")
 	shared.Plugin = "macvlan"
 	m := &member{missing: map[int]string{7: "in use by pod ml/first"}, broken: map[int]string{}}
-	f.leaveOutHeld(m, []doctor.Attachment{
+	f.leaveOutHeld(m, []fact.Attachment{
 		lent("ml/t", "r0", "x", ""), lent("other/t", "theirs", "ens1", ""), lent("", "theirs", "x", "0000:02:00.0"), dead, lent("ml/t", "r4", "ens4", ""), shared,
 		lent("ml/rail-verify-00000001-0-0-ab-x", "r6", "ens6", ""), lent("ml/t", "r7", "ens7", ""),
 		lent("other/t", "r8", "ens9", ""), lent("other/t", "theirs", "", ""),
