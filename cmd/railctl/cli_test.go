@@ -190,7 +190,7 @@ func TestClusterIsFoundAsKubectlDoes(t *testing.T) {
 	}{
 		{"the home directory", "", nil, "kubeconfig " + filepath.Join(home, ".kube/config")},
 		{"$KUBECONFIG, merged", both, nil, "kubeconfig " + one + ", " + two},
-		{"--kubeconfig before $KUBECONFIG", both, []string{"--kubeconfig", two}, "kubeconfig " + two + " right"},
+		{"--kubeconfig before $KUBECONFIG", both, []string{"--kubeconfig", two}, "kubeconfig " + two + " is right"},
 		{"--context of the other file", both, []string{"--context", "one"}, "nothing listens there"},
 		{"a context that is missing", both, []string{"--context", "three"}, `no context "three"; the contexts are "one", "two"`},
 		{"a cluster that is missing", both, []string{"--cluster", "three"}, `no cluster "three"; the clusters are "one", "two"`},

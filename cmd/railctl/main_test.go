@@ -27,9 +27,9 @@ func TestHelp(t *testing.T) {
 		{[]string{"ibdev2netdev", "--help"}, []string{"mlx5_0 port 1 ==> net1 (Up)", "--pod", "--container", "--netns", "carrier", "exit code is 1"}},
 		{[]string{"rdma", "mode", "--help"}, []string{"/etc/modprobe.d/rail-cni-rdma.conf", "--now-only", "--persist-only", "--root", "initramfs", "exit code is 1"}},
 		{[]string{"ipam", "--help"}, []string{"show", "explain", "check", "gc", "without root"}},
-		{[]string{"ipam", "gc", "--help"}, []string{"Examples:", "--dry-run", "--grace", "--kubeconfig", "keeps its addresses until its DEL", "exit code is 1"}},
+		{[]string{"ipam", "gc", "--help"}, []string{"Examples:", "--dry-run", "--grace", "--kubeconfig", "addresses until its DEL", "exit code is 1"}},
 		{[]string{"install", "--help"}, []string{"Examples:", "--image", "--prefix", "--crds", "kubectl apply -f -"}},
-		{[]string{"uninstall", "--help"}, []string{"Examples:", "--timeout", "--force", "--nodes-only", "byte for byte"}},
+		{[]string{"uninstall", "--help"}, []string{"Examples:", "--timeout", "--force", "--nodes-only", "restores the earlier files"}},
 		{[]string{"gc", "--help"}, []string{"Examples:", "--dry-run", "never touches the attachments of living pods", "exit code is 1"}},
 	} {
 		out, errOut, code := plainRun(c.args...)

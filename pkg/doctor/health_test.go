@@ -267,7 +267,7 @@ func TestUnknownRulesAreGroupedByTheMissingFact(t *testing.T) {
 // web addresses of the pages.
 func TestCuresNameThePagesOfTheVersion(t *testing.T) {
 	for version, want := range map[string]string{
-		"v1.2.3": "https://github.com/rail-cni/rail-cni/blob/v1.2.3/docs/reference/kernels.md has", "v1.2.3-rc.1": "/blob/v1.2.3-rc.1/docs/",
+		"v1.2.3": "https://github.com/rail-cni/rail-cni/blob/v1.2.3/docs/reference/kernels.md lists", "v1.2.3-rc.1": "/blob/v1.2.3-rc.1/docs/",
 		"devel": "/blob/main/docs/", "": "/blob/main/docs/", "v1.2.3/../x": "/blob/main/docs/", "6e91284": "/blob/main/docs/",
 	} {
 		f := healthy()
