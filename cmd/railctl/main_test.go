@@ -30,7 +30,7 @@ func TestHelp(t *testing.T) {
 		{[]string{"ipam", "gc", "--help"}, []string{"Examples:", "--dry-run", "--grace", "--kubeconfig", "addresses until its DEL", "exit code is 1"}},
 		{[]string{"install", "--help"}, []string{"Examples:", "--image", "--prefix", "--crds", "kubectl apply -f -"}},
 		{[]string{"uninstall", "--help"}, []string{"Examples:", "--timeout", "--force", "--nodes-only", "restores the earlier files"}},
-		{[]string{"gc", "--help"}, []string{"Examples:", "--dry-run", "never touches the attachments of living pods", "exit code is 1"}},
+		{[]string{"gc", "--help"}, []string{"Examples:", "--dry-run", "never touches the attachments of living", "exit code is 1"}},
 	} {
 		out, errOut, code := plainRun(c.args...)
 		if code != 0 || errOut != "" {
