@@ -68,7 +68,7 @@ var ledgerRules = []rule.Rule{
 			subject.EachAttachment(f, r, func(a *fact.Attachment) {
 				r.Judged()
 				if age := f.Taken.Sub(a.Created); a.Alive && a.Phase == "lending" && age > 10*time.Minute {
-					r.Find(a.Object(), "the attachment with %s has been in phase lending for %s", holds(a), age.Truncate(time.Second)).Fix("railctl gc")
+					r.Find(a.Object(), "the attachment with %s has been in phase lending for %s", holds(a), age.Truncate(time.Second))
 				}
 			})
 		},
