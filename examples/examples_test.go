@@ -21,6 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -54,8 +55,8 @@ func parse(config []byte) error {
 	}
 	if err == nil && conf.IPAM.Type == "whereabouts" {
 		rail := 1
-		if config, err = netconf.Lenient(config).Expanded(netconf.Variables{Rail: &rail, Rails: []int{0, rail}}); err == nil {
-			_, err = netconf.ParseWhereabouts(config, "", nil)
+		if config, err = netconf.Lenient(config).Expanded(ipamconf.Variables{Rail: &rail, Rails: []int{0, rail}}); err == nil {
+			_, err = ipamconf.ParseWhereabouts(config, "", nil)
 		}
 	}
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/document"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -130,7 +131,7 @@ func (p Plugin) run(args *skel.CmdArgs, conf *netconf.Common, w want, f func(*No
 // checkSize returns an error if the configuration, or the part of it that a record keeps, is too
 // large.
 func checkSize(conf *netconf.Common) error {
-	if err := netconf.CheckSize(conf.Raw); err != nil {
+	if err := document.CheckSize(conf.Raw); err != nil {
 		return err
 	}
 	_, err := conf.Kept()

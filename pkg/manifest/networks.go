@@ -11,6 +11,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/iprange"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 )
 
 // These are the plugins that a network can have.
@@ -196,7 +197,7 @@ func (g *Networks) network(rail int) (config []byte, own iprange.Range, err erro
 	if err != nil {
 		return nil, own, fmt.Errorf("rail %d: %w", rail, err)
 	}
-	addresses, err := netconf.ParseWhereabouts(config, "", nil)
+	addresses, err := ipamconf.ParseWhereabouts(config, "", nil)
 	if err != nil {
 		return nil, own, fmt.Errorf("rail %d: %w", rail, err)
 	}
@@ -227,9 +228,9 @@ func (g *Networks) networkOfAll(rails []int) (config []byte, err error) {
 		return nil, err
 	}
 	for _, rail := range rails {
-		expanded, err := parsed.Expanded(netconf.Variables{Rail: &rail, Rails: rails})
+		expanded, err := parsed.Expanded(ipamconf.Variables{Rail: &rail, Rails: rails})
 		if err == nil {
-			_, err = netconf.ParseWhereabouts(expanded, "", nil)
+			_, err = ipamconf.ParseWhereabouts(expanded, "", nil)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("rail %d: %w", rail, err)

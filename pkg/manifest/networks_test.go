@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 )
 
 // object is a NetworkAttachmentDefinition or a pod.
@@ -115,7 +116,7 @@ func TestGeneratedNetworksAreReadByTheirPlugins(t *testing.T) {
 				} else {
 					_, err = netconf.ParseHostDevice([]byte(o.Spec.Config))
 				}
-				addresses, ipamErr := netconf.ParseWhereabouts([]byte(o.Spec.Config), "", nil)
+				addresses, ipamErr := ipamconf.ParseWhereabouts([]byte(o.Spec.Config), "", nil)
 				if err := errors.Join(err, ipamErr); err != nil {
 					t.Fatal(err)
 				}
@@ -172,12 +173,12 @@ func TestGeneratedNetworkOfAllRailsHasTheAddressesOfEach(t *testing.T) {
 	}
 	rails := []int{0, 1, 2, 3, 4, 5, 6, 7}
 	for _, rail := range rails {
-		expanded, err := conf.Expanded(netconf.Variables{Rail: &rail, Rails: rails})
+		expanded, err := conf.Expanded(ipamconf.Variables{Rail: &rail, Rails: rails})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := netconf.ParseWhereabouts(expanded, "", nil)
-		want, wantErr := netconf.ParseWhereabouts([]byte(each[rail].Spec.Config), "", nil)
+		got, err := ipamconf.ParseWhereabouts(expanded, "", nil)
+		want, wantErr := ipamconf.ParseWhereabouts([]byte(each[rail].Spec.Config), "", nil)
 		if err := errors.Join(err, wantErr); err != nil {
 			t.Fatal(err)
 		}

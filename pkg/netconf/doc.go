@@ -3,7 +3,8 @@
 // input, applies defaults, and checks everything that can be checked without the machine's state.
 //
 // It follows encoding/json: keys match in any case, and unknown keys are accepted, because users
-// rely on both. The only file that the package reads is whereabouts' flat file.
+// rely on both. The "ipam" object and whereabouts' keys are in package ipamconf. The package reads
+// no file.
 //
 // To read the configuration of a plugin:
 //

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/docs"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -18,11 +19,8 @@ const keysPage = "docs/reference/keys.md"
 // decoded into. A key that the code reads must be documented, and a documented key must exist.
 func TestKeysPageHasEveryKey(t *testing.T) {
 	common := keysOf(Common{})
-	for key := range keysOf(whereaboutsNet{}) {
-		if !strings.HasPrefix(key, "ipam.") {
-			common[key] = true
-		}
-	}
+	whereabouts, beside := ipamconf.Keys()
+	maps.Copy(common, beside)
 	for section, want := range map[string]map[string]bool{
 		"Every plugin": common,
 		"host-device":  without(keysOf(HostDevice{}), common),
@@ -31,7 +29,7 @@ func TestKeysPageHasEveryKey(t *testing.T) {
 		"macvlan":      without(keysOf(Macvlan{}), common),
 		"ipoib":        without(keysOf(IPoIB{}), common),
 		"rdma":         without(keysOf(RDMAChained{}), common),
-		"whereabouts":  keysOf(whereaboutsIPAM{}),
+		"whereabouts":  whereabouts,
 	} {
 		have := documented(t, section)
 		for _, key := range slices.Sorted(maps.Keys(without(want, have))) {
@@ -43,23 +41,9 @@ func TestKeysPageHasEveryKey(t *testing.T) {
 	}
 }
 
-func TestKeysBehindFieldsThatHaveNone(t *testing.T) {
-	keys := keysOf(struct {
-		_     int
-		Raw   []byte `json:"-"`
-		Outer struct {
-			Inner int `json:"inner"`
-		} `json:"outer"`
-		Last int `json:"last"`
-	}{})
-	if got := slices.Sorted(maps.Keys(keys)); !slices.Equal(got, []string{"last", "outer.inner"}) {
-		t.Errorf("got %q", got)
-	}
-}
-
 func TestKeysPageHasTheDefaults(t *testing.T) {
 	text := docs.Section(t, keysPage, "Every plugin") + docs.Section(t, keysPage, "whereabouts")
-	for _, want := range append(WhereaboutsFlatFiles()[:1], nodefile.DefaultStateDir, "`"+StoreLocal+"`", "`"+StoreKubernetes+"`") {
+	for _, want := range append(ipamconf.WhereaboutsFlatFiles()[:1], nodefile.DefaultStateDir, "`"+ipamconf.StoreLocal+"`", "`"+ipamconf.StoreKubernetes+"`") {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s: %q is not in it", keysPage, want)
 		}
@@ -115,7 +99,7 @@ func TestNADsOfTheGuidesParse(t *testing.T) {
 			if err := read([]byte(m[1])); err != nil {
 				t.Errorf("%s: %v:\n%s", page, err, m[1])
 			}
-			if _, err := ParseWhereabouts([]byte(m[1]), "", nil); err != nil {
+			if _, err := ipamconf.ParseWhereabouts([]byte(m[1]), "", nil); err != nil {
 				t.Errorf("%s: %v:\n%s", page, err, m[1])
 			}
 		}

@@ -3,6 +3,7 @@ package netconf
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
@@ -60,4 +61,19 @@ func railCure(err error, rail Rail, c *Common) error {
 		return err
 	}
 	return failure.WithCure(err, tableCure)
+}
+
+// PossibleRails returns the rails that an attachment of the network can have. all are the node's
+// rails. If the key "rail" is a number, the result is only that rail. Otherwise it is all.
+func (c *Common) PossibleRails(all []int) []int {
+	var keys struct {
+		Rail Rail `json:"rail"`
+	}
+	if err := json.Unmarshal(c.Raw, &keys); err != nil || keys.Rail.Number == nil {
+		return all
+	}
+	if !slices.Contains(all, *keys.Rail.Number) {
+		return nil
+	}
+	return []int{*keys.Rail.Number}
 }

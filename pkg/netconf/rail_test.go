@@ -72,3 +72,36 @@ func TestRailOfANetwork(t *testing.T) {
 		t.Errorf("a rail of a master in the pod: %v", err)
 	}
 }
+
+func TestNetworksThatNeedTheRail(t *testing.T) {
+	for keys, want := range map[string]bool{
+		``: false, `, "rail": null`: false, `, "rail": 0`: true, `, "rail": "auto"`: true,
+		`, "ipam": {"type": "whereabouts", "range": "10.0.0.0/16"}`:                         false,
+		`, "ipam": {"type": "whereabouts", "range": "10.0.${node}.0/24"}`:                   false,
+		`, "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16"}`:                   true,
+		`, "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "sameHost": true}`: true,
+		`, "ipam": {"type": "whereabouts", "prefix": "node"}`:                               true,
+		`, "ipam": {"type": "static", "addresses": [{"address": "10.0.${rail}.1/24"}]}`:     true,
+		`, "dns": {"domain": "${rail}"}`:                                                    false,
+	} {
+		host, err := ParseHostDevice([]byte(`{"name": "n", "type": "host-device"` + keys + `}`))
+		if err != nil || host.NeedsRail() != want {
+			t.Errorf("host-device, %s: %v, %v", keys, host.NeedsRail(), err)
+		}
+		macvlan, err := ParseMacvlan([]byte(`{"name": "n", "type": "macvlan"`+keys+`}`), Args{})
+		if err != nil || macvlan.NeedsRail() != want {
+			t.Errorf("macvlan, %s: %v, %v", keys, macvlan.NeedsRail(), err)
+		}
+	}
+}
+
+func TestRailsThatANetworkCanHave(t *testing.T) {
+	for config, want := range map[string]string{
+		`{}`: "[0 2 5]", `{"rail": "auto"}`: "[0 2 5]", `{"rail": 2}`: "[2]", `{"rail": 0}`: "[0]", `{"rail": 1}`: "[]",
+		`{"rail": []}`: "[0 2 5]", `{`: "[0 2 5]",
+	} {
+		if got := fmt.Sprint(Lenient([]byte(config)).PossibleRails([]int{0, 2, 5})); got != want {
+			t.Errorf("%s: %s, want %s", config, got, want)
+		}
+	}
+}

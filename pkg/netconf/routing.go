@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/netconf/document"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -82,7 +83,7 @@ func (p *RoutingPolicy) UnmarshalJSON(data []byte) error {
 		}
 	}
 	type plain RoutingPolicy
-	return decode(data, (*plain)(p), `"routing"`)
+	return document.Decode(data, (*plain)(p), `"routing"`)
 }
 
 // RouteTable returns the table of the interface in mode source: the table that the network names,

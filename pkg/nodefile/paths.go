@@ -18,6 +18,18 @@ import (
 // empty.
 const DefaultStateDir = "/run/rail-cni"
 
+// StateDir returns the state directory for the value of the key "stateDir" in a network. The value may be empty.
+func StateDir(configured string) (string, error) {
+	if configured == "" {
+		return DefaultStateDir, nil
+	}
+	if !filepath.IsAbs(configured) {
+		return "", failure.New(failure.InvalidConfig, `"stateDir": %q is not an absolute path`, configured).
+			Cure("give an absolute path, the same in every network of the node")
+	}
+	return filepath.Clean(configured), nil
+}
+
 // These are the keys of a configuration that name a path of the host.
 const (
 	KeyStateDir   = "stateDir" // all plugins have this key; only whereabouts has the other keys

@@ -9,7 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 	cniversion "github.com/containernetworking/cni/pkg/version"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	_ "github.com/rail-cni/rail-cni/pkg/quickstart"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/plugin"
 )
@@ -22,6 +22,6 @@ func main() {
 	// stdout that is closed. With a receiver the write fails, and ADD frees the
 	// address again, because the container runtime will never learn of it.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	p := &plugin.Plugin{Version: version, FlatFiles: netconf.WhereaboutsFlatFiles(), Stdout: os.Stdout, Stderr: os.Stderr}
+	p := &plugin.Plugin{Version: version, FlatFiles: ipamconf.WhereaboutsFlatFiles(), Stdout: os.Stdout, Stderr: os.Stderr}
 	skel.PluginMainFuncs(p.Funcs(context.Background()), cniversion.All, "CNI plugin whereabouts (rail-cni) "+version)
 }

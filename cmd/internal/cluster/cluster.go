@@ -17,6 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
@@ -121,7 +122,7 @@ func (f *Flags) Named() bool {
 // OfPlugins returns the kubeconfig of this node's plugins, which whereabouts' flat file names. It
 // returns "" if there is none.
 func OfPlugins() (string, error) {
-	conf, err := netconf.ParseWhereabouts([]byte(`{"name":"cluster","ipam":{}}`), "", netconf.WhereaboutsFlatFiles())
+	conf, err := ipamconf.ParseWhereabouts([]byte(`{"name":"cluster","ipam":{}}`), "", ipamconf.WhereaboutsFlatFiles())
 	if err != nil {
 		return "", err
 	}

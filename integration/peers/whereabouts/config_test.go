@@ -17,7 +17,7 @@ import (
 	"github.com/k8snetworkplumbingwg/whereabouts/pkg/config"
 	"github.com/k8snetworkplumbingwg/whereabouts/pkg/types"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 )
 
 // values are the values of a key: mostly good ones, so that most configs get
@@ -175,7 +175,7 @@ func TestConfigsAreReadAsTheyReadThem(t *testing.T) {
 		stdin := marshal(t, map[string]any{"cniVersion": versions.any(rnd), "name": "net", "type": "macvlan", "ipam": object})
 		args := cniArgs.any(rnd)
 		theirs, _, theirErr := config.LoadIPAMConfig(stdin, args, flatPath)
-		got, ourErr := netconf.ParseWhereabouts(stdin, args, []string{flatPath})
+		got, ourErr := ipamconf.ParseWhereabouts(stdin, args, []string{flatPath})
 		if theirErr == nil && ourErr != nil {
 			why := divergence(theirs, ourErr)
 			if why == "" {
@@ -255,7 +255,7 @@ func describeTheirs(c *types.IPAMConfig) []string {
 	return d
 }
 
-func describeOurs(c *netconf.Whereabouts) []string {
+func describeOurs(c *ipamconf.Whereabouts) []string {
 	slice := ""
 	if c.NodeSliceSize != 0 {
 		slice = fmt.Sprint(c.NodeSliceSize)
@@ -300,7 +300,7 @@ func TestDivergenceNoFlatFileIsNeeded(t *testing.T) {
 	if _, _, err := config.LoadIPAMConfig(stdin, ""); err == nil {
 		t.Fatal("this machine has a flat file of whereabouts, below /etc/cni/net.d or /etc/kubernetes: test where it is not installed")
 	}
-	if _, err := netconf.ParseWhereabouts(stdin, "", nil); err != nil {
+	if _, err := ipamconf.ParseWhereabouts(stdin, "", nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -313,7 +313,7 @@ func TestDivergencePodUIDIsKnown(t *testing.T) {
 	if _, _, err := config.LoadIPAMConfig(stdin, args); err == nil || !strings.Contains(err.Error(), "K8S_POD_UID") {
 		t.Errorf("theirs: %v", err)
 	}
-	if c, err := netconf.ParseWhereabouts(stdin, args, nil); err != nil || c.Pod.UID != "u" {
+	if c, err := ipamconf.ParseWhereabouts(stdin, args, nil); err != nil || c.Pod.UID != "u" {
 		t.Errorf("ours: %v", err)
 	}
 }
@@ -322,7 +322,7 @@ func TestDivergencePodUIDIsKnown(t *testing.T) {
 // on.
 func TestDivergenceNullRouteIsRefused(t *testing.T) {
 	stdin := []byte(`{"name":"net","ipam":{"type":"whereabouts","routes":[null]}}`)
-	if _, err := netconf.ParseWhereabouts(stdin, "", nil); err == nil {
+	if _, err := ipamconf.ParseWhereabouts(stdin, "", nil); err == nil {
 		t.Error("accepted")
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -30,7 +31,7 @@ type Plugin struct {
 // a pool is for one rail.
 type Pool struct {
 	Rail *int
-	Conf *netconf.Whereabouts
+	Conf *ipamconf.Whereabouts
 }
 
 // Kinds are the plugins of rail-cni that stand in "plugins" or alone.
@@ -95,7 +96,7 @@ func (p *Plugin) parse(rails []int, prefixes map[int]*nodefile.Prefix) {
 	}
 	node := 0
 	for _, rail := range p.Common.PossibleRails(rails) {
-		text, err := p.Common.Expanded(netconf.Variables{Rail: &rail, Rails: rails, Node: &node, Prefix: prefixes[rail]})
+		text, err := p.Common.Expanded(ipamconf.Variables{Rail: &rail, Rails: rails, Node: &node, Prefix: prefixes[rail]})
 		if err != nil {
 			p.RailErr = err
 			return
@@ -131,7 +132,7 @@ func (p *Plugin) ByPrefix() bool {
 // addPool parses the addresses and adds a pool. It reports whether whereabouts accepts the
 // addresses.
 func (p *Plugin) addPool(rail *int, raw []byte) bool {
-	conf, err := netconf.ParseWhereabouts(raw, "", nil)
+	conf, err := ipamconf.ParseWhereabouts(raw, "", nil)
 	if err != nil {
 		p.IPAMErr = err
 		return false

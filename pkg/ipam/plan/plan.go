@@ -6,7 +6,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 )
 
 // Slice is a node's part of a network's range. The zero Slice is the whole
@@ -18,7 +18,7 @@ type Slice struct {
 
 // SlicePool returns the name of the NodeSlicePool that holds a network's slices, and
 // reports whether the network uses node slices.
-func SlicePool(conf *netconf.Whereabouts) (name string, ok bool) {
+func SlicePool(conf *ipamconf.Whereabouts) (name string, ok bool) {
 	name = conf.NetworkName
 	if name == "" {
 		name = conf.Name
@@ -32,7 +32,7 @@ func (s Slice) Within(whole netip.Prefix) bool {
 }
 
 // Pools returns the pools of a network's ranges, in the order of the ranges.
-func Pools(conf *netconf.Whereabouts, slice Slice) []ipam.Pool {
+func Pools(conf *ipamconf.Whereabouts, slice Slice) []ipam.Pool {
 	pools := make([]ipam.Pool, 0, len(conf.Ranges))
 	for _, r := range conf.Ranges {
 		p := ipam.Pool{Space: conf.NetworkName, Prefix: r.Prefix}
@@ -47,7 +47,7 @@ func Pools(conf *netconf.Whereabouts, slice Slice) []ipam.Pool {
 // Claims returns the claims of an ADD: one address from each range, in the
 // order of the ranges. If a range is unusable it returns the claims of the
 // ranges before it, and an error.
-func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
+func Claims(conf *ipamconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 	if err := ipam.CheckSpace(conf.NetworkName); err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func Claims(conf *netconf.Whereabouts, slice Slice) ([]ipam.Claim, error) {
 // onAllRails returns the range r of one rail. It moves into r the bounds and exclusions
 // that lie in the networks of other rails, as they do if they are written without ${rail}.
 // So the same host parts are free on all rails.
-func onAllRails(r netconf.WhereaboutsRange, rails []netip.Prefix) netconf.WhereaboutsRange {
+func onAllRails(r ipamconf.WhereaboutsRange, rails []netip.Prefix) ipamconf.WhereaboutsRange {
 	r.Exclude = slices.Clone(r.Exclude)
 	for _, rail := range rails {
 		if rail == r.Prefix {
@@ -95,7 +95,7 @@ func onAllRails(r netconf.WhereaboutsRange, rails []netip.Prefix) netconf.Wherea
 // avoid returns the addresses of gateways that must not be assigned. With sameHost, a
 // gateway on another rail excludes its host part on all rails, so that all rails have the
 // same free host parts.
-func avoid(conf *netconf.Whereabouts, own netip.Prefix) []netip.Addr {
+func avoid(conf *ipamconf.Whereabouts, own netip.Prefix) []netip.Addr {
 	gateways := conf.Gateways()
 	for _, gw := range gateways {
 		for _, rail := range conf.SameHost {
@@ -108,7 +108,7 @@ func avoid(conf *netconf.Whereabouts, own netip.Prefix) []netip.Addr {
 }
 
 // assignRequested sets each requested address in the claim of its range.
-func assignRequested(conf *netconf.Whereabouts, claims []ipam.Claim) error {
+func assignRequested(conf *ipamconf.Whereabouts, claims []ipam.Claim) error {
 next:
 	for _, want := range conf.Requested {
 		for i := range claims {

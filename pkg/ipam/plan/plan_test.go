@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 )
 
 // parse returns the configuration of a network with these keys in its ipam part.
-func parse(t *testing.T, ipam string) *netconf.Whereabouts {
+func parse(t *testing.T, ipam string) *ipamconf.Whereabouts {
 	t.Helper()
-	conf, err := netconf.ParseWhereabouts([]byte(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"whereabouts",`+ipam+`}}`), "", nil)
+	conf, err := ipamconf.ParseWhereabouts([]byte(`{"cniVersion":"1.0.0","name":"net","type":"macvlan","ipam":{"type":"whereabouts",`+ipam+`}}`), "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/part/rails"
 )
 
@@ -14,7 +15,7 @@ import (
 // object leaves to the node and to the NIC. rail is nil if the NIC has no rail or if the network
 // does not need the rail. all has the rails of the node.
 func expanded(n *attachment.Node, c *netconf.Common, rail *int, all []int) ([]byte, error) {
-	v := netconf.Variables{Rail: rail, Rails: all}
+	v := ipamconf.Variables{Rail: rail, Rails: all}
 	if n.File != nil {
 		v.Node = n.File.Node
 		for i, p := range n.File.Prefixes { // a rail has at most one prefix

@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -25,8 +26,8 @@ import (
 type call struct {
 	*Plugin
 	args    *skel.CmdArgs
-	file    *nodefile.File       // nil if there is no node file; forbids all paths if the node file cannot be read
-	conf    *netconf.Whereabouts // nil or incomplete if confErr is set
+	file    *nodefile.File        // nil if there is no node file; forbids all paths if the node file cannot be read
+	conf    *ipamconf.Whereabouts // nil or incomplete if confErr is set
 	confErr error
 	log     *callLog
 
@@ -60,9 +61,9 @@ func (c *call) storeName() string {
 	case c.conf.Store != "":
 		return c.conf.Store
 	case c.conf.Kubeconfig != "":
-		return netconf.StoreKubernetes
+		return ipamconf.StoreKubernetes
 	case c.conf.Pod.Name == "":
-		return netconf.StoreLocal
+		return ipamconf.StoreLocal
 	}
 	return ""
 }
@@ -70,7 +71,7 @@ func (c *call) storeName() string {
 // open returns the config's store, and a function that closes it.
 func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 	switch c.storeName() {
-	case netconf.StoreLocal:
+	case ipamconf.StoreLocal:
 		if c.conf.NodeSliceSize != 0 {
 			return nil, nil, failure.New(failure.InvalidConfig, "node slices need the Kubernetes store").
 				Cure("remove node_slice_size: a local store belongs to one node anyway")
@@ -80,7 +81,7 @@ func (c *call) open(ctx context.Context) (ipam.Store, func(), error) {
 				Cure("remove block_size: a local store belongs to one node anyway")
 		}
 		return local.New(c.conf.StateDir), func() {}, nil
-	case netconf.StoreKubernetes:
+	case ipamconf.StoreKubernetes:
 		if c.conf.BlockSize != 0 {
 			s, err := c.openBlocks()
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
@@ -50,7 +51,7 @@ func (c *call) client(kubeconfig string) (*kube.Client, error) {
 		return nil, failure.New(failure.InvalidConfig, `the ipam config has "store": "kubernetes" without a kubeconfig`).
 			Cure(`set "kubernetes": {"kubeconfig": "..."} in the ipam config or the flat file`)
 	}
-	vet, err := c.file.VetKubeconfig(kubeconfig, netconf.FlatFiles(c.allFlatFiles()...))
+	vet, err := c.file.VetKubeconfig(kubeconfig, ipamconf.FlatFiles(c.allFlatFiles()...))
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +158,7 @@ func (c *call) masked(got []netip.Prefix) []netip.Prefix {
 // cluster's pools. It returns false for a network with blocks, whose addresses are in the
 // node's local store.
 func (c *call) entryByEntry() bool {
-	return c.storeName() == netconf.StoreKubernetes && c.conf.BlockSize == 0
+	return c.storeName() == ipamconf.StoreKubernetes && c.conf.BlockSize == 0
 }
 
 // releaseCluster frees the addresses that the attachment holds in the cluster that the

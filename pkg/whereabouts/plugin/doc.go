@@ -13,6 +13,6 @@
 //
 // A plugin's main:
 //
-//	p := &plugin.Plugin{Version: version, FlatFiles: netconf.WhereaboutsFlatFiles(), Stdout: os.Stdout, Stderr: os.Stderr}
+//	p := &plugin.Plugin{Version: version, FlatFiles: ipamconf.WhereaboutsFlatFiles(), Stdout: os.Stdout, Stderr: os.Stderr}
 //	skel.PluginMainFuncs(p.Funcs(ctx), cniversion.All, "whereabouts")
 package plugin

@@ -16,6 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam/local"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/document"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
@@ -50,7 +52,7 @@ func (p *Plugin) Funcs(ctx context.Context) skel.CNIFuncs {
 			if name != "ADD" && name != "STATUS" {
 				c.file = c.file.Ending()
 			}
-			c.conf, c.confErr = netconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.FlatFiles)
+			c.conf, c.confErr = ipamconf.ParseWhereaboutsOn(c.file, args.StdinData, args.Args, p.FlatFiles)
 			switch {
 			case name == "ADD" || name == "STATUS":
 				c.refuse(fileErr)
@@ -79,7 +81,7 @@ func (c *call) refuse(fileErr error) {
 	if c.confErr != nil {
 		return
 	}
-	c.confErr = errors.Join(netconf.CheckSize(c.args.StdinData), fileErr, c.conf.Closed)
+	c.confErr = errors.Join(document.CheckSize(c.args.StdinData), fileErr, c.conf.Closed)
 	if c.confErr == nil && c.entryByEntry() {
 		c.confErr = c.conf.CheckEntryByEntry()
 	}
@@ -105,11 +107,11 @@ func add(ctx context.Context, c *call) error {
 	if err := errors.Join(netconf.CheckEnv(c.args.ContainerID, c.args.IfName, c.args.Args), c.foreignNetns()); err != nil {
 		return err
 	}
-	if c.storeName() == netconf.StoreKubernetes && c.conf.Pod.Name == "" {
+	if c.storeName() == ipamconf.StoreKubernetes && c.conf.Pod.Name == "" {
 		return failure.New(failure.InvalidEnv, "there is no pod name, but an address of a cluster's pool must belong to a pod").
 			Cure(`pass K8S_POD_NAMESPACE and K8S_POD_NAME in CNI_ARGS, or use "store": "local"`)
 	}
-	if c.storeName() != netconf.StoreKubernetes {
+	if c.storeName() != ipamconf.StoreKubernetes {
 		return c.assign(ctx)
 	}
 	end := store.Deadline(c.conf.StateDir, c.podNetns(), c.owner())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
@@ -88,7 +89,7 @@ func (j Journals) Open(kubeconfig, flatFile string) (*kube.Client, error) {
 }
 
 func (j Journals) open(file *nodefile.File, e store.Endpoint) (*kube.Client, error) {
-	vet, err := file.VetKubeconfig(e.Kubeconfig, netconf.FlatFilesWith(file, e.FlatFile))
+	vet, err := file.VetKubeconfig(e.Kubeconfig, ipamconf.FlatFilesWith(file, e.FlatFile))
 	if err != nil {
 		return nil, err
 	}

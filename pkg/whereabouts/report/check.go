@@ -12,7 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -136,7 +136,7 @@ func (k *checker) network(n *Network) {
 		k.report(LevelError, n.Name, err.Error(), "")
 		return
 	}
-	if err := n.Conf.CheckEntryByEntry(); err != nil && n.Conf.Store != netconf.StoreLocal {
+	if err := n.Conf.CheckEntryByEntry(); err != nil && n.Conf.Store != ipamconf.StoreLocal {
 		k.report(LevelError, n.Name, err.Error(), "")
 	}
 	name, sliced := plan.SlicePool(n.Conf)

@@ -14,7 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/kube"
-	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -23,7 +23,7 @@ type Network struct {
 	Name string // namespace/name of the NetworkAttachmentDefinition, or the file
 	// Rail is the rail that Conf is for, or nil if all rails have the same configuration.
 	Rail *int
-	Conf *netconf.Whereabouts
+	Conf *ipamconf.Whereabouts
 }
 
 func nads(namespace string) kube.Resource {
@@ -120,8 +120,8 @@ func parseNetworks(name string, config []byte) ([]Network, error) {
 		}
 		configs, err := onRails(full)
 		for i := 0; i < len(configs) && err == nil; i++ {
-			var conf *netconf.Whereabouts
-			if conf, err = netconf.ParseWhereabouts(configs[i].text, "", netconf.WhereaboutsFlatFiles()); err == nil {
+			var conf *ipamconf.Whereabouts
+			if conf, err = ipamconf.ParseWhereabouts(configs[i].text, "", ipamconf.WhereaboutsFlatFiles()); err == nil {
 				err = ipam.CheckSpace(conf.NetworkName)
 				found = append(found, Network{Name: name, Rail: configs[i].rail, Conf: conf})
 			}

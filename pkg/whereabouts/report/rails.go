@@ -7,6 +7,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/ipam/plan"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
 )
 
@@ -40,7 +41,7 @@ func onRails(config []byte) ([]railConfig, error) {
 		if !slices.Contains(c.PossibleRails([]int{rail}), rail) {
 			continue
 		}
-		text, err := c.Expanded(netconf.Variables{Rail: &rail, Rails: []int{rail}})
+		text, err := c.Expanded(ipamconf.Variables{Rail: &rail, Rails: []int{rail}})
 		switch {
 		case err != nil && len(all) > 0:
 			return all, nil // the range has no such rail, as 10.${rail}.0.0/16 has no rail 256

@@ -22,7 +22,7 @@
 // carries out all waiting asks with one read and one patch. The other processes find their
 // answers without a request. Asks of dead processes are not carried out.
 //
-// [ipam.Claim.SameHost] has no effect here: see [netconf.Whereabouts.CheckEntryByEntry].
+// [ipam.Claim.SameHost] has no effect here: see [ipamconf.Whereabouts.CheckEntryByEntry].
 //
 // A new sandbox of a pod takes over the entry of the pod's former sandbox. A late ADD,
 // whose sandbox is gone or older than the entry, does not take over an entry. A DEL waits

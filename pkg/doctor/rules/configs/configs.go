@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/doctor/subject"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -250,7 +251,7 @@ var configRules = []rule.Rule{
 				}
 				for i := range p.Pools {
 					conf := p.Pools[i].Conf
-					if n.Config.Kind != fact.NADConfig || conf.Store == netconf.StoreLocal {
+					if n.Config.Kind != fact.NADConfig || conf.Store == ipamconf.StoreLocal {
 						break // without Kubernetes the store is the local one
 					}
 					if err := conf.CheckEntryByEntry(); err != nil {

@@ -1,4 +1,4 @@
-package netconf
+package ipamconf
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/iprange"
+	"github.com/rail-cni/rail-cni/pkg/netconf/document"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -77,7 +78,7 @@ type Whereabouts struct {
 
 	Pod WhereaboutsPod
 
-	attachments
+	document.Attachments
 }
 
 // WhereaboutsRange is one range, from which an attachment gets one address.
@@ -138,7 +139,7 @@ func ParseWhereaboutsOn(node *nodefile.File, stdin []byte, cniArgs string, flatF
 
 func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen func(*whereaboutsNet) (closed, unlogged error)) (*Whereabouts, error) {
 	var net whereaboutsNet
-	if err := decode(stdin, &net, "the network configuration"); err != nil {
+	if err := document.Decode(stdin, &net, "the network configuration"); err != nil {
 		return nil, err
 	}
 	if net.IPAM == nil {
@@ -151,7 +152,7 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 	if err != nil {
 		return nil, err
 	}
-	if _, err := stateDir(net.StateDir); err != nil {
+	if _, err := nodefile.StateDir(net.StateDir); err != nil {
 		return nil, err
 	}
 	closed, unlogged := keepOpen(&net)
@@ -170,9 +171,9 @@ func parseWhereabouts(stdin []byte, cniArgs string, flatFiles []string, keepOpen
 		LogFile:           net.IPAM.LogFile, LogLevel: net.IPAM.LogLevel,
 		Closed: closed, Unlogged: unlogged,
 		Pod:         args.pod(),
-		attachments: net.attachments,
+		Attachments: net.Attachments,
 	}
-	if c.StateDir, err = stateDir(net.StateDir); err != nil {
+	if c.StateDir, err = nodefile.StateDir(net.StateDir); err != nil {
 		return nil, err
 	}
 	return c, c.read(&net, args)
@@ -337,7 +338,7 @@ type whereaboutsNet struct {
 			IPs []string `json:"ips"`
 		} `json:"cni"`
 	} `json:"args"`
-	attachments
+	document.Attachments
 }
 
 // keepOpen clears the keys that name a forbidden path of the host. It returns an error for each of

@@ -1,4 +1,4 @@
-package netconf
+package ipamconf
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/iprange"
+	"github.com/rail-cni/rail-cni/pkg/netconf/document"
 )
 
 // addressesOf are the addresses that an expanded object hands out on one rail.
@@ -25,7 +26,7 @@ func addresses(rail int, ipam map[string]any) (addressesOf, error) {
 		return addressesOf{}, err
 	}
 	var object whereaboutsIPAM
-	if err := decode(text, &object, `"ipam"`); err != nil {
+	if err := document.Decode(text, &object, `"ipam"`); err != nil {
 		return addressesOf{}, err
 	}
 	var c Whereabouts
@@ -39,7 +40,7 @@ func addresses(rail int, ipam map[string]any) (addressesOf, error) {
 // checkRanges returns an error if the gateway is not in a range of its family, or if the ranges
 // differ by rail and the ranges of two rails overlap. It leaves errors in this rail's ranges to
 // whereabouts. Ranges of another rail that cannot be read are an error only with "sameHost".
-func (t *template) checkRanges(ipam map[string]any, v Variables) error {
+func (t *Template) checkRanges(ipam map[string]any, v Variables) error {
 	rail := 0
 	if v.Rail != nil {
 		rail = *v.Rail
@@ -79,7 +80,7 @@ func (t *template) checkRanges(ipam map[string]any, v Variables) error {
 
 // varyingRanges returns whether each range differs by rail: first "range", if the object has it,
 // and then each entry of "ipRanges".
-func (t *template) varyingRanges() []bool {
+func (t *Template) varyingRanges() []bool {
 	var all []bool
 	if text, ok := t.get(keyRange).(string); ok && text != "" {
 		all = append(all, hasVariable([]any{text, t.get("range_start"), t.get("range_end")}, railVariable))
@@ -87,7 +88,7 @@ func (t *template) varyingRanges() []bool {
 	list, _ := t.get("ipRanges").([]any)
 	for _, entry := range list {
 		object, _ := entry.(map[string]any)
-		block := &template{ipam: object}
+		block := &Template{ipam: object}
 		all = append(all, hasVariable([]any{block.get("range"), block.get("range_start"), block.get("range_end")}, railVariable))
 	}
 	return all
@@ -95,7 +96,7 @@ func (t *template) varyingRanges() []bool {
 
 // compare returns an error if ranges that differ by rail overlap. With "sameHost" it also returns
 // an error if such ranges have unequal sizes.
-func (t *template) compare(own, theirs addressesOf, varying []bool) error {
+func (t *Template) compare(own, theirs addressesOf, varying []bool) error {
 	for i := range min(len(own.ranges), len(theirs.ranges), len(varying)) {
 		mine, other := own.ranges[i], theirs.ranges[i]
 		if !varying[i] {
@@ -168,7 +169,7 @@ func unexpanded(stdin []byte) error {
 	if !bytes.Contains(stdin, []byte("${")) {
 		return nil
 	}
-	t, _ := (&Common{Raw: stdin}).template() // an unknown variable may be for another plugin
+	t, _ := ParseTemplate("", stdin) // an unknown variable may be for another plugin
 	if !t.rail && !t.node {
 		return nil
 	}

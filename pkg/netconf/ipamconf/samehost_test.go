@@ -1,4 +1,4 @@
-package netconf
+package ipamconf
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
-	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 func TestRangesOfAllRails(t *testing.T) {
@@ -61,27 +60,6 @@ func TestPrefixOfTheNode(t *testing.T) {
 	} {
 		if _, err := ParseWhereabouts(network(ipam), "", nil); failure.KindOf(err) != failure.InvalidConfig || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", ipam, err, want)
-		}
-	}
-}
-
-// The keys that the calling plugin writes are the keys that whereabouts reads.
-func TestWhereaboutsReadsWhatIsExpanded(t *testing.T) {
-	rail, prefix := 3, nodefile.Prefix{Rail: 3, Prefix: "10.3.4.8/31", Gateway: "10.3.4.8"}
-	for ipam, want := range map[string]string{
-		`, "range": "10.${rail}.0.0/16", "sameHost": true, "exclude": ["10.${rail}.0.0/28"]`: "10.3.0.0/16 [10.0.0.0/16 10.3.0.0/16] false  invalid IP",
-		`, "prefix": "node"`: "10.3.4.8/31 [] true local 10.3.4.8",
-	} {
-		text, err := networkOf(t, ipam).Expanded(Variables{Rail: &rail, Rails: []int{0, 3}, Prefix: &prefix})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := ParseWhereabouts(text, "", nil)
-		if err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
-		if got := fmt.Sprint(c.Ranges[0].Prefix, " ", c.SameHost, " ", c.NodePrefix, " ", c.Store, " ", c.Gateway); got != want {
-			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 }

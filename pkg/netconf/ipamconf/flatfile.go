@@ -1,4 +1,4 @@
-package netconf
+package ipamconf
 
 import (
 	"errors"
@@ -9,6 +9,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/netconf/document"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
@@ -27,7 +28,7 @@ func (w *whereaboutsIPAM) fillFromFlatFile(places []string) (string, error) {
 			continue
 		}
 		var flat whereaboutsIPAM
-		if err := decode(data, &flat, "the flat file "+path); err != nil {
+		if err := document.Decode(data, &flat, "the flat file "+path); err != nil {
 			return "", err
 		}
 		w.fill(&flat)
@@ -64,7 +65,7 @@ func FlatFiles(paths ...string) nodefile.FlatFiles {
 	return nodefile.FlatFiles{Paths: paths, Names: func(file, kubeconfig string) bool {
 		data, _ := readFlatFile(file) // nil, which is not JSON, if the file is missing or cannot be read
 		var flat whereaboutsIPAM
-		return decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
+		return document.Decode(data, &flat, file) == nil && flat.Kubernetes.Kubeconfig == kubeconfig
 	}}
 }
 

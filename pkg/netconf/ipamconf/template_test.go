@@ -1,4 +1,4 @@
-package netconf
+package ipamconf_test
 
 import (
 	"encoding/json"
@@ -11,23 +11,25 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/cnierr"
+	"github.com/rail-cni/rail-cni/pkg/netconf"
+	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )
 
 // ofNode returns the variables of a node with rails 0 to 7 and the number 12.
-func ofNode(rail int) Variables {
+func ofNode(rail int) ipamconf.Variables {
 	node := 12
-	v := Variables{Rail: &rail, Node: &node, Prefix: &nodefile.Prefix{Rail: rail, Prefix: "10.200.3.6/31", Gateway: "10.200.3.7"}}
+	v := ipamconf.Variables{Rail: &rail, Node: &node, Prefix: &nodefile.Prefix{Rail: rail, Prefix: "10.200.3.6/31", Gateway: "10.200.3.7"}}
 	for r := range 8 {
 		v.Rails = append(v.Rails, r)
 	}
 	return v
 }
 
-// network returns a configuration of host-device with an "ipam" object of whereabouts.
-func networkOf(t testing.TB, ipam string) *Common {
+// networkOf returns a configuration of host-device with an "ipam" object of whereabouts.
+func networkOf(t testing.TB, ipam string) *netconf.Common {
 	t.Helper()
-	c, err := ParseHostDevice([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "host-device", "rail": "auto", "prevResult": {"ips": []}, "ipam": {"type": "whereabouts"` + ipam + `}}`))
+	c, err := netconf.ParseHostDevice([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "host-device", "rail": "auto", "prevResult": {"ips": []}, "ipam": {"type": "whereabouts"` + ipam + `}}`))
 	if err != nil {
 		t.Fatalf("%s: %v", ipam, err)
 	}
@@ -75,7 +77,7 @@ func TestVariablesAreReplacedInEveryStringOfIPAM(t *testing.T) {
 			if !strings.Contains(string(got), "9007199254740993") && strings.Contains(c.ipam, "9007199254740993") {
 				t.Errorf("a number changed: %s", got)
 			}
-			if again, err := (&Common{Raw: got, IPAM: conf.IPAM}).Expanded(Variables{}); err != nil || !slices.Equal(again, got) {
+			if again, err := (&netconf.Common{Raw: got, IPAM: conf.IPAM}).Expanded(ipamconf.Variables{}); err != nil || !slices.Equal(again, got) {
 				t.Errorf("expanded twice: %s, %v", again, err)
 			}
 			for _, key := range []string{`"prevResult"`, `"rail":"auto"`, `"cniVersion":"1.0.0"`} {
@@ -94,7 +96,7 @@ func TestDeepIPAMNeedsLittleMemory(t *testing.T) {
 	config := []byte(`{"name": "n", "type": "host-device", "device": "x", "ipam": {"type": "static", "x": ` + deep + `}}`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := ParseHostDevice(config); err != nil {
+	if _, err := netconf.ParseHostDevice(config); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
@@ -107,7 +109,7 @@ func TestDeepIPAMNeedsLittleMemory(t *testing.T) {
 func TestConfigurationWithoutVariablesIsUnchanged(t *testing.T) {
 	for _, ipam := range []string{``, `, "range": "10.0.0.0/16"`, `, "sameHost": false`, `, "sameHost": null, "prefix": ""`, `, "x": "$", "y": "{rail}"`} {
 		c := networkOf(t, ipam)
-		for _, v := range []Variables{{}, ofNode(3)} {
+		for _, v := range []ipamconf.Variables{{}, ofNode(3)} {
 			if got, err := c.Expanded(v); err != nil || string(got) != string(c.Raw) {
 				t.Errorf("%s: %s, %v", ipam, got, err)
 			}
@@ -117,8 +119,8 @@ func TestConfigurationWithoutVariablesIsUnchanged(t *testing.T) {
 		}
 	}
 	for _, raw := range []string{``, `{`, `{"ipam": null}`, `{"ipam": {}}`, `{"ipam": 7}`, `null`, `[]`} {
-		c := &Common{Raw: []byte(raw)}
-		if got, err := c.Expanded(Variables{}); err != nil || string(got) != raw {
+		c := &netconf.Common{Raw: []byte(raw)}
+		if got, err := c.Expanded(ipamconf.Variables{}); err != nil || string(got) != raw {
 			t.Errorf("%s: %s, %v", raw, got, err)
 		}
 	}
@@ -136,7 +138,7 @@ func TestSameHostNamesTheRangesOfAllRails(t *testing.T) {
 		t.Errorf("got %v, want %v", have, want)
 	}
 	// whereabouts reads it.
-	c, err := ParseWhereabouts(got, "", nil)
+	c, err := ipamconf.ParseWhereabouts(got, "", nil)
 	if err != nil || len(c.SameHost) != 3 {
 		t.Errorf("whereabouts: %+v, %v", c, err)
 	}
@@ -157,7 +159,7 @@ func TestPrefixOfTheNodeIsTheRange(t *testing.T) {
 	if have := ipamOf(t, got); !reflect.DeepEqual(have, want) {
 		t.Errorf("got %v, want %v", have, want)
 	}
-	if _, err := ParseWhereabouts(got, "", nil); err != nil {
+	if _, err := ipamconf.ParseWhereabouts(got, "", nil); err != nil {
 		t.Errorf("whereabouts: %v", err)
 	}
 }
@@ -176,7 +178,7 @@ func TestSpellingsOfAKeyCountInOneOrder(t *testing.T) {
 			if have := ipamOf(t, got)["range"]; want != (have == "10.200.3.6/31") {
 				t.Fatalf("%s: the range is %v", ipam, have)
 			}
-			if c, err := ParseWhereabouts(got, "", nil); want != (err == nil && c.NodePrefix) {
+			if c, err := ipamconf.ParseWhereabouts(got, "", nil); want != (err == nil && c.NodePrefix) {
 				t.Fatalf("%s: whereabouts: %+v, %v", ipam, c, err)
 			}
 		}
@@ -190,7 +192,7 @@ func TestNetworksOfALocalPrefix(t *testing.T) {
 		`{"type": "host-local", "prefix": "node"}`:               false,
 		`{"type": "whereabouts", "prefix": "node", "x": "${x}"}`: false,
 	} {
-		if got := Lenient([]byte(`{"ipam": ` + ipam + `}`)).OfLocalPrefix(); got != want {
+		if got := netconf.Lenient([]byte(`{"ipam": ` + ipam + `}`)).OfLocalPrefix(); got != want {
 			t.Errorf("%s: %v", ipam, got)
 		}
 	}
@@ -200,13 +202,13 @@ func TestNetworksOfALocalPrefix(t *testing.T) {
 // of a pool.
 func TestVariablesInTheNameOfAPool(t *testing.T) {
 	for pool, want := range map[string]string{"rail-${rail}": "rail-3", "node-${node}-rail-${rail},all": "node-12-rail-3,all"} {
-		for kind, parse := range map[string]func(config []byte) (*Common, error){
-			"host-device": func(config []byte) (*Common, error) {
-				c, err := ParseHostDevice(config)
+		for kind, parse := range map[string]func(config []byte) (*netconf.Common, error){
+			"host-device": func(config []byte) (*netconf.Common, error) {
+				c, err := netconf.ParseHostDevice(config)
 				return &c.Common, err
 			},
-			"macvlan": func(config []byte) (*Common, error) {
-				c, err := ParseMacvlan(config, Args{})
+			"macvlan": func(config []byte) (*netconf.Common, error) {
+				c, err := netconf.ParseMacvlan(config, netconf.Args{})
 				return &c.Common, err
 			},
 		} {
@@ -226,7 +228,7 @@ func TestVariablesInTheNameOfAPool(t *testing.T) {
 }
 
 func TestImpossibleVariablesAreRefused(t *testing.T) {
-	without := func(change func(*Variables)) Variables {
+	without := func(change func(*ipamconf.Variables)) ipamconf.Variables {
 		v := ofNode(3)
 		change(&v)
 		return v
@@ -234,13 +236,13 @@ func TestImpossibleVariablesAreRefused(t *testing.T) {
 	all := ofNode(3)
 	for name, c := range map[string]struct {
 		ipam string
-		of   Variables
+		of   ipamconf.Variables
 		text string
 		cure string
 	}{
-		"no rail":                       {`, "range": "10.${rail}.0.0/16"`, without(func(v *Variables) { v.Rail = nil }), "depend on the rail, but the NIC has no rail", "railctl rails discover"},
-		"no number of the node":         {`, "range": "10.0.${node}.0/24"`, without(func(v *Variables) { v.Node = nil }), `"ipam.range": "10.0.${node}.0/24"`, `"node" in the node file`},
-		"no prefix of the node":         {`, "prefix": "node"`, without(func(v *Variables) { v.Prefix = nil }), "no prefix for rail 3", `"prefixes" in the node file`},
+		"no rail":                       {`, "range": "10.${rail}.0.0/16"`, without(func(v *ipamconf.Variables) { v.Rail = nil }), "depend on the rail, but the NIC has no rail", "railctl rails discover"},
+		"no number of the node":         {`, "range": "10.0.${node}.0/24"`, without(func(v *ipamconf.Variables) { v.Node = nil }), `"ipam.range": "10.0.${node}.0/24"`, `"node" in the node file`},
+		"no prefix of the node":         {`, "prefix": "node"`, without(func(v *ipamconf.Variables) { v.Prefix = nil }), "no prefix for rail 3", `"prefixes" in the node file`},
 		"a rail that is all of 10/8":    {`, "range": "10.${rail}.0.0/8"`, all, "rail 3 beside rail 0: the ranges 10.0.0.0/8 and 10.0.0.0/8 overlap", "put ${rail} where"},
 		"ranges that overlap in part":   {`, "range": "10.0.${rail}.0-10.0.9.0/16"`, all, "overlap", "put ${rail} where"},
 		"bounds that overlap":           {`, "range": "10.0.0.0/16", "range_start": "10.0.${rail}.0"`, all, "the ranges 10.0.3.0-10.0.255.255/16 and 10.0.0.0/16 overlap", "put ${rail} where"},
@@ -248,11 +250,11 @@ func TestImpossibleVariablesAreRefused(t *testing.T) {
 		"an overlap behind no range":    {`, "range": "", "ipRanges": [{"range": "fd00::${rail}:0/64"}]`, all, "fd00::/64", "put ${rail} where"},
 		"an overlap behind one of all":  {`, "range": "10.0.0.0/16", "ipRanges": [{"range": "fd00::${rail}:0/64"}]`, all, "fd00::/64", "put ${rail} where"},
 		"a start that does not count":   {`, "range": "10.0.0.0/16", "range_start": "10.9.${rail}.0"`, all, "overlap", "put ${rail} where"},
-		"the last address is another's": {`, "range": "10.0.0.${rail}-10.0.0.4/24"`, without(func(v *Variables) { v.Rails = []int{3, 4} }), "overlap", "put ${rail} where"},
-		"the first address is too":      {`, "range": "10.0.0.${rail}-10.0.0.4/24"`, without(func(v *Variables) { *v.Rail, v.Rails = 4, []int{3, 4} }), "overlap", "put ${rail} where"},
+		"the last address is another's": {`, "range": "10.0.0.${rail}-10.0.0.4/24"`, without(func(v *ipamconf.Variables) { v.Rails = []int{3, 4} }), "overlap", "put ${rail} where"},
+		"the first address is too":      {`, "range": "10.0.0.${rail}-10.0.0.4/24"`, without(func(v *ipamconf.Variables) { *v.Rail, v.Rails = 4, []int{3, 4} }), "overlap", "put ${rail} where"},
 		"a gateway of another rail":     {`, "range": "10.${rail}.0.0/16", "gateway": "10.0.0.1"`, all, "the gateway 10.0.0.1 is not in the range 10.3.0.0/16", `correct "gateway"`},
 		"a gateway outside, by rail":    {`, "range": "10.0.0.0/16", "gateway": "10.${rail}.0.1"`, all, "is not in the range", `correct "gateway"`},
-		"sameHost and unequal sizes":    {`, "range": "10.${rail}.0.0/1${rail}", "sameHost": true`, without(func(v *Variables) { *v.Rail, v.Rails = 6, []int{6, 8} }), "equal size, but", "the same prefix length"},
+		"sameHost and unequal sizes":    {`, "range": "10.${rail}.0.0/1${rail}", "sameHost": true`, without(func(v *ipamconf.Variables) { *v.Rail, v.Rails = 6, []int{6, 8} }), "equal size, but", "the same prefix length"},
 		"sameHost and unequal bounds":   {`, "range": "10.${rail}.0.${rail}-10.${rail}.0.99/16", "sameHost": true`, all, "equal size, but", "the same bounds"},
 		"sameHost and a range of all":   {`, "range": "10.0.${rail}.0/20", "sameHost": true`, all, "overlap", "put ${rail} where"},
 		"sameHost and a broken rail":    {`, "range": "10.25${rail}.0.0/16", "sameHost": true`, all, "rail 3 beside rail 6", "network/length"},
@@ -285,8 +287,8 @@ func TestImpossibleKeysOfIPAMAreRefused(t *testing.T) {
 		`{"type": "whereabouts", "prefix": "node", "store": "kubernetes"}`:                `remove "store"`,
 	} {
 		for plugin, parse := range map[string]func([]byte) error{
-			"host-device": func(config []byte) error { _, err := ParseHostDevice(config); return err },
-			"macvlan":     func(config []byte) error { _, err := ParseMacvlan(config, Args{}); return err },
+			"host-device": func(config []byte) error { _, err := netconf.ParseHostDevice(config); return err },
+			"macvlan":     func(config []byte) error { _, err := netconf.ParseMacvlan(config, netconf.Args{}); return err },
 		} {
 			err := parse([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "` + plugin + `", "rail": 1, "ipam": ` + ipam + `}`))
 			if err == nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), text) {
@@ -295,7 +297,7 @@ func TestImpossibleKeysOfIPAMAreRefused(t *testing.T) {
 		}
 	}
 	for _, ipam := range []string{`{"type": "whereabouts", "range": "10.${rail}.0.0/16"}`, `{"type": "whereabouts", "prefix": "node"}`} {
-		_, err := ParseMacvlan([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "macvlan", "master": "net1", "linkInContainer": true, "ipam": `+ipam+`}`), Args{})
+		_, err := netconf.ParseMacvlan([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "macvlan", "master": "net1", "linkInContainer": true, "ipam": `+ipam+`}`), netconf.Args{})
 		if err == nil || !strings.Contains(err.Error(), `"linkInContainer"`) {
 			t.Errorf("%s, and the master in the pod: %v", ipam, err)
 		}
@@ -323,39 +325,6 @@ func TestRangesThatDoNotOverlap(t *testing.T) {
 	}
 }
 
-func TestNetworksThatNeedTheRail(t *testing.T) {
-	for keys, want := range map[string]bool{
-		``: false, `, "rail": null`: false, `, "rail": 0`: true, `, "rail": "auto"`: true,
-		`, "ipam": {"type": "whereabouts", "range": "10.0.0.0/16"}`:                         false,
-		`, "ipam": {"type": "whereabouts", "range": "10.0.${node}.0/24"}`:                   false,
-		`, "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16"}`:                   true,
-		`, "ipam": {"type": "whereabouts", "range": "10.${rail}.0.0/16", "sameHost": true}`: true,
-		`, "ipam": {"type": "whereabouts", "prefix": "node"}`:                               true,
-		`, "ipam": {"type": "static", "addresses": [{"address": "10.0.${rail}.1/24"}]}`:     true,
-		`, "dns": {"domain": "${rail}"}`:                                                    false,
-	} {
-		host, err := ParseHostDevice([]byte(`{"name": "n", "type": "host-device"` + keys + `}`))
-		if err != nil || host.NeedsRail() != want {
-			t.Errorf("host-device, %s: %v, %v", keys, host.NeedsRail(), err)
-		}
-		macvlan, err := ParseMacvlan([]byte(`{"name": "n", "type": "macvlan"`+keys+`}`), Args{})
-		if err != nil || macvlan.NeedsRail() != want {
-			t.Errorf("macvlan, %s: %v, %v", keys, macvlan.NeedsRail(), err)
-		}
-	}
-}
-
-func TestRailsThatANetworkCanHave(t *testing.T) {
-	for config, want := range map[string]string{
-		`{}`: "[0 2 5]", `{"rail": "auto"}`: "[0 2 5]", `{"rail": 2}`: "[2]", `{"rail": 0}`: "[0]", `{"rail": 1}`: "[]",
-		`{"rail": []}`: "[0 2 5]", `{`: "[0 2 5]",
-	} {
-		if got := fmt.Sprint(Lenient([]byte(config)).PossibleRails([]int{0, 2, 5})); got != want {
-			t.Errorf("%s: %s, want %s", config, got, want)
-		}
-	}
-}
-
 // CHECK has the addresses of ADD, even if the node has got another number since.
 func TestExpandedAsBefore(t *testing.T) {
 	c := networkOf(t, `, "range": "10.${rail}.${node}.0/24"`)
@@ -363,7 +332,7 @@ func TestExpandedAsBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept, err := (&Common{Raw: added}).Kept()
+	kept, err := (&netconf.Common{Raw: added}).Kept()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,12 +357,12 @@ func TestWhereaboutsRefusesVariables(t *testing.T) {
 		`{"type": "whereabouts", "range": "10.${rail}.0.0/16"}`:                            "${rail}",
 		`{"type": "whereabouts", "range": "10.0.0.0/16", "range_start": "10.0.${node}.1"}`: "${node}",
 	} {
-		_, err := ParseWhereabouts([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "bridge", "ipam": `+ipam+`}`), "", nil)
+		_, err := ipamconf.ParseWhereabouts([]byte(`{"cniVersion": "1.0.0", "name": "n", "type": "bridge", "ipam": `+ipam+`}`), "", nil)
 		if err == nil || cnierr.Code(err) != cnierr.InvalidConfig || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "host-device or macvlan of rail-cni") {
 			t.Errorf("%s: %v", ipam, err)
 		}
 	}
-	if _, err := ParseWhereabouts([]byte(`{"name": "n", "ipam": {"type": "whereabouts", "range": "10.0.0.0/16", "log_file": "/tmp/whereabouts-${x}"}}`), "", nil); err != nil {
+	if _, err := ipamconf.ParseWhereabouts([]byte(`{"name": "n", "ipam": {"type": "whereabouts", "range": "10.0.0.0/16", "log_file": "/tmp/whereabouts-${x}"}}`), "", nil); err != nil {
 		t.Errorf("a variable of others: %v", err)
 	}
 }
@@ -418,8 +387,29 @@ func TestSameHostExcludesWhatAnyRailExcludes(t *testing.T) {
 		if !reflect.DeepEqual(have, want) {
 			t.Errorf("%s: %v, want %v", ipam, have, want)
 		}
-		if _, err := ParseWhereabouts(text, "", nil); err != nil {
+		if _, err := ipamconf.ParseWhereabouts(text, "", nil); err != nil {
 			t.Errorf("%s: whereabouts: %v", ipam, err)
+		}
+	}
+}
+
+// The keys that the calling plugin writes are the keys that whereabouts reads.
+func TestWhereaboutsReadsWhatIsExpanded(t *testing.T) {
+	rail, prefix := 3, nodefile.Prefix{Rail: 3, Prefix: "10.3.4.8/31", Gateway: "10.3.4.8"}
+	for ipam, want := range map[string]string{
+		`, "range": "10.${rail}.0.0/16", "sameHost": true, "exclude": ["10.${rail}.0.0/28"]`: "10.3.0.0/16 [10.0.0.0/16 10.3.0.0/16] false  invalid IP",
+		`, "prefix": "node"`: "10.3.4.8/31 [] true local 10.3.4.8",
+	} {
+		text, err := networkOf(t, ipam).Expanded(ipamconf.Variables{Rail: &rail, Rails: []int{0, 3}, Prefix: &prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := ipamconf.ParseWhereabouts(text, "", nil)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		if got := fmt.Sprint(c.Ranges[0].Prefix, " ", c.SameHost, " ", c.NodePrefix, " ", c.Store, " ", c.Gateway); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 }
@@ -436,18 +426,18 @@ func FuzzExpanded(f *testing.F) {
 		f.Add(ipam, 3, 12, true)
 	}
 	f.Fuzz(func(t *testing.T, ipam string, rail, node int, known bool) {
-		c := Lenient([]byte(`{"name": "n", "rail": "auto", "x": "${rail}", "ipam": ` + ipam + `}`))
+		c := netconf.Lenient([]byte(`{"name": "n", "rail": "auto", "x": "${rail}", "ipam": ` + ipam + `}`))
 		v := ofNode(rail & 255)
 		v.Rails = append(v.Rails, rail&255)
 		*v.Node = node & 0xffff
 		if !known {
-			v = Variables{}
+			v = ipamconf.Variables{}
 		}
 		got, err := c.Expanded(v)
 		if err != nil || !json.Valid(c.Raw) {
 			return
 		}
-		if len(got) > 6*max(len(c.Raw), maxConfig) { // JSON escapes a character with six
+		if len(got) > 6*max(len(c.Raw), 64<<10) { // JSON escapes a character with six
 			t.Fatalf("%d bytes of %d", len(got), len(c.Raw))
 		}
 		var before, after map[string]any
@@ -463,8 +453,7 @@ func FuzzExpanded(f *testing.F) {
 		if !reflect.DeepEqual(before, after) {
 			t.Fatalf("beside ipam: %s from %s", got, c.Raw)
 		}
-		expanded := &Common{Raw: got, IPAM: c.IPAM}
-		if again, err := expanded.template(); err == nil && (again.rail || again.node) {
+		if again, err := ipamconf.ParseTemplate(c.IPAM.Type, got); err == nil && again.HasVariables() {
 			t.Fatalf("not expanded: %s from %s", got, c.Raw)
 		}
 	})

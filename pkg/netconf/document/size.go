@@ -1,4 +1,4 @@
-package netconf
+package document
 
 import (
 	"encoding/json"
@@ -41,12 +41,12 @@ func CheckSize(stdin []byte) error {
 	return err
 }
 
-// Kept returns the part of the configuration that is kept to end the attachment, without the keys
+// Kept returns the part of a configuration that is kept to end the attachment, without the keys
 // that belong to one call. Up to 4 KiB the keys of unknown IPAM plugins are kept as well
 // (calico-ipam reads "kubernetes" next to "ipam"). Above 4 KiB only the keys are kept that IPAM
 // plugins are known to read. Kept returns an error above 16 KiB.
-func (c *Common) Kept() (json.RawMessage, error) {
-	keys, size, err := lasting(c.Raw)
+func Kept(stdin []byte) (json.RawMessage, error) {
+	keys, size, err := lasting(stdin)
 	if err != nil {
 		return nil, err
 	}
