@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // envFormats are the values of --format of "railctl env".
@@ -58,7 +58,7 @@ stdout, and the exit code is 1.`,
 }
 
 // printEnv prints the settings in one of the formats.
-func printEnv(w io.Writer, format string, r *publish.Rails, s publish.Settings, m publish.Machine) error {
+func printEnv(w io.Writer, format string, r *railinfo.Rails, s railinfo.Settings, m railinfo.Machine) error {
 	var err error
 	switch format {
 	case "nccl":
@@ -76,9 +76,9 @@ func printEnv(w io.Writer, format string, r *publish.Rails, s publish.Settings, 
 		e.SetIndent("", "  ")
 		err = e.Encode(object)
 	default:
-		s.Env = []publish.Family{publish.Family(format)}
+		s.Env = []railinfo.Family{railinfo.Family(format)}
 		for _, v := range r.Env(s) {
-			if v.Name != publish.ListVar {
+			if v.Name != railinfo.ListVar {
 				if _, err = fmt.Fprintf(w, "%s=%s\n", v.Name, v.Value); err != nil {
 					return err
 				}

@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 func newPod(stateDir *string) *cobra.Command {
@@ -64,7 +65,7 @@ func addPodNamespace(cmd *cobra.Command) (named func(arg string) string) {
 
 // railsOf returns the document about the rails of a pod, the settings of the node, and the facts
 // about the machine. unread has an error for each fact that could not be read.
-func railsOf(stateDir, name string) (rails *publish.Rails, s publish.Settings, m publish.Machine, unread []error, err error) {
+func railsOf(stateDir, name string) (rails *railinfo.Rails, s railinfo.Settings, m railinfo.Machine, unread []error, err error) {
 	if err := requireRoot(); err != nil {
 		return nil, s, m, nil, err
 	}
@@ -83,7 +84,7 @@ func railsOf(stateDir, name string) (rails *publish.Rails, s publish.Settings, m
 	if err != nil {
 		return nil, s, m, nil, err
 	}
-	ref := publish.PodRef{UID: records[0].Pod.UID, Namespace: namespace, Name: pod, Node: os.Getenv("NODE_NAME")}
+	ref := railinfo.PodRef{UID: records[0].Pod.UID, Namespace: namespace, Name: pod, Node: os.Getenv("NODE_NAME")}
 	if ref.Node == "" {
 		ref.Node, _ = os.Hostname()
 	}
@@ -94,7 +95,7 @@ func railsOf(stateDir, name string) (rails *publish.Rails, s publish.Settings, m
 	if err != nil {
 		unread = append(unread, err)
 	}
-	return rails, publish.SettingsOf(list.File), publish.Machine{Tree: list.Tree, Root: "/"}, unread, nil
+	return rails, railinfo.SettingsOf(list.File), railinfo.Machine{Tree: list.Tree, Root: "/"}, unread, nil
 }
 
 // recordsOf returns the records of the pod's rails. If an older container of the pod is still
@@ -117,7 +118,7 @@ func recordsOf(stateDir, pod string) ([]*ledger.Record, []error, error) {
 	return records, unread, nil
 }
 
-func railRows(r *publish.Rails) [][]string {
+func railRows(r *railinfo.Rails) [][]string {
 	rows := [][]string{{"RAIL", "IFNAME", "RDMA", "STATE", "SPEED", "MTU", "GID", "ADDRESSES", "GATEWAY", "PCI", "NUMA", "GPU"}}
 	for i := range r.Rails {
 		l := &r.Rails[i]

@@ -19,7 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/devices/fakekubelet"
 	"github.com/rail-cni/rail-cni/integration/nri/fakeruntime"
 	"github.com/rail-cni/rail-cni/integration/scratch"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // The NICs that no attacker gets: an innocent pod has the one all the time, and nobody has
@@ -188,7 +188,7 @@ func (l *lab) dismiss(pod string) {
 // runtime must have an answer in time, also about an attacker. An innocent pod's container must
 // be given the pod's files, with the truth, if an agent is there: it requires that.
 func (l *lab) create(a *attachment, innocent bool) {
-	annotations := map[string]string{publish.RequireAnnotation: fmt.Sprint(innocent)}
+	annotations := map[string]string{railinfo.RequireAnnotation: fmt.Sprint(innocent)}
 	for deadline := time.Now().Add(l.long(patience)); ; time.Sleep(50 * time.Millisecond) {
 		agent, began := l.serving.Load(), time.Now()
 		answer, err := l.runtime.CreateContainer(context.Background(), &api.CreateContainerRequest{
@@ -232,7 +232,7 @@ func (l *lab) told(a *attachment, given *api.ContainerAdjustment) error {
 		}
 		return nil
 	}
-	at := slices.IndexFunc(given.GetMounts(), func(m *api.Mount) bool { return m.Destination == publish.MountPoint })
+	at := slices.IndexFunc(given.GetMounts(), func(m *api.Mount) bool { return m.Destination == railinfo.MountPoint })
 	if at < 0 {
 		return fmt.Errorf("it is given no files: %v", given)
 	}
@@ -240,7 +240,7 @@ func (l *lab) told(a *attachment, given *api.ContainerAdjustment) error {
 	if err != nil {
 		return err
 	}
-	var rails publish.Rails
+	var rails railinfo.Rails
 	if err := json.Unmarshal(text, &rails); err != nil {
 		return err
 	}

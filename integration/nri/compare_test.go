@@ -21,7 +21,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/scratch"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // eightRails are the NICs of the lab of this test.
@@ -232,7 +232,7 @@ func (c *comparison) differ(t *testing.T, p *trial) (told []string) {
 	t.Helper()
 	differs := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
 	env, file := c.inside(t, p.name)
-	rails := &publish.Rails{}
+	rails := &railinfo.Rails{}
 	if err := json.Unmarshal(file, rails); err != nil {
 		return []string{fmt.Sprintf("rails.json: %v: %.200s", err, file)}
 	}
@@ -246,7 +246,7 @@ func (c *comparison) differ(t *testing.T, p *trial) (told []string) {
 		differs("the annotation is\n%s\nand rails.json\n%s", got, rails.Compact())
 	}
 
-	var pod publish.Rails
+	var pod railinfo.Rails
 	c.railctl(t, &pod, "pod", "default/"+p.name, "-o", "json")
 	pod.Generation = rails.Generation
 	if !reflect.DeepEqual(&pod, rails) {
@@ -265,7 +265,7 @@ func (c *comparison) differ(t *testing.T, p *trial) (told []string) {
 // inside returns the environment of the pod's container, and its rails.json.
 func (c *comparison) inside(t *testing.T, name string) (env map[string]string, file []byte) {
 	t.Helper()
-	out, err := c.Exec(t.Context(), name, "/bin/sh", "-c", `tr '\0' '\n' </proc/1/environ; echo; cat `+publish.MountPoint+`/rails.json`)
+	out, err := c.Exec(t.Context(), name, "/bin/sh", "-c", `tr '\0' '\n' </proc/1/environ; echo; cat `+railinfo.MountPoint+`/rails.json`)
 	must(t, err)
 	variables, text, _ := strings.Cut(out, "\n\n")
 	env = map[string]string{}
@@ -283,7 +283,7 @@ func (c *comparison) annotation(t *testing.T, name string) string {
 	}
 	_, answer, err := c.Admin().Get(t.Context(), pods+"/"+name)
 	must(t, errors.Join(err, json.Unmarshal(answer, &object)))
-	return object.Metadata.Annotations[publish.RailsAnnotation]
+	return object.Metadata.Annotations[railinfo.RailsAnnotation]
 }
 
 // railctl runs railctl on the node, and reads its JSON.
@@ -296,7 +296,7 @@ func (c *comparison) railctl(t *testing.T, into any, args ...string) {
 
 // differingEnv compares the environment: the pod's own variables, and those that follow
 // from the rails in the order of rails.json, if these have the RDMA devices of the stand-in.
-func (c *comparison) differingEnv(p *trial, rails *publish.Rails, env map[string]string, differs func(string, ...any)) {
+func (c *comparison) differingEnv(p *trial, rails *railinfo.Rails, env map[string]string, differs func(string, ...any)) {
 	want := map[string]string{}
 	if c.standIn {
 		var ports []string
@@ -311,12 +311,12 @@ func (c *comparison) differingEnv(p *trial, rails *publish.Rails, env map[string
 				set = append(set, name)
 			}
 		}
-		want[publish.ListVar] = strings.Join(set, ",")
+		want[railinfo.ListVar] = strings.Join(set, ",")
 	}
 	for name, value := range p.user {
 		want[name] = value
 	}
-	for _, name := range []string{"NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST", "NCCL_DEBUG", publish.ListVar} {
+	for _, name := range []string{"NCCL_IB_HCA", "UCX_NET_DEVICES", "NVSHMEM_HCA_LIST", "NCCL_DEBUG", railinfo.ListVar} {
 		value, is := env[name]
 		if wanted, expected := want[name]; value != wanted || is != expected {
 			differs("%s is %q (%v), not %q (%v)", name, value, is, wanted, expected)
@@ -353,7 +353,7 @@ func (n *netdev) addresses() (list []string) {
 }
 
 // differingNICs compares the rails with "railctl show", and with the interfaces in the pod.
-func (c *comparison) differingNICs(t *testing.T, p *trial, rails *publish.Rails, differs func(string, ...any)) {
+func (c *comparison) differingNICs(t *testing.T, p *trial, rails *railinfo.Rails, differs func(string, ...any)) {
 	t.Helper()
 	var shown []inventory.Attachment
 	c.railctl(t, &shown, "show", "-o", "json")

@@ -17,7 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/need"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // memlockHere returns what "ulimit -l" prints in a container that may lock memory without
@@ -59,7 +59,7 @@ func (l *lab) infiniband(t testing.TB, pod string) []string {
 	return strings.Fields(l.sh(t, pod, "ls -d /dev/infiniband/* 2>/dev/null"))
 }
 
-const mountLine = "grep ' " + publish.MountPoint + " ' /proc/mounts"
+const mountLine = "grep ' " + railinfo.MountPoint + " ' /proc/mounts"
 
 // TestPodWithRailsHasWhatItNeeds: a pod of user 1000 without capabilities, for which nobody
 // wrote a setting.
@@ -110,10 +110,10 @@ func TestPodWithRailsHasWhatItNeeds(t *testing.T) {
 	if line := l.sh(t, "trainer", mountLine); !strings.Contains(line, " ro,") {
 		t.Errorf("mount %q", line)
 	}
-	if out := l.sh(t, "trainer", "touch "+publish.MountPoint+"/x"); !strings.Contains(out, "Read-only file system") {
+	if out := l.sh(t, "trainer", "touch "+railinfo.MountPoint+"/x"); !strings.Contains(out, "Read-only file system") {
 		t.Errorf("writing: %q", out)
 	}
-	if out := l.sh(t, "trainer", "cat "+publish.MountPoint+"/rails.json"); !strings.Contains(out, publish.Schema) || !strings.Contains(out, `"net2"`) {
+	if out := l.sh(t, "trainer", "cat "+railinfo.MountPoint+"/rails.json"); !strings.Contains(out, railinfo.Schema) || !strings.Contains(out, `"net2"`) {
 		t.Errorf("rails.json is %q", out)
 	}
 }
@@ -121,7 +121,7 @@ func TestPodWithRailsHasWhatItNeeds(t *testing.T) {
 // TestPodWithoutRailsIsLeftAlone, and cannot open the devices of the others even as root.
 func TestPodWithoutRailsIsLeftAlone(t *testing.T) {
 	l := theLab(t)
-	plain := pod{name: "plain", root: true, annotations: map[string]string{publish.RequireAnnotation: "true"}}
+	plain := pod{name: "plain", root: true, annotations: map[string]string{railinfo.RequireAnnotation: "true"}}
 	l.run(t, plain)
 	look := func(name string) string {
 		return l.sh(t, name, "ulimit -l; env | grep -v HOSTNAME | sort; ls /dev; cut -d' ' -f2,4 /proc/mounts | grep -v ^/run/containerd | grep -v lowerdir")
@@ -136,7 +136,7 @@ func TestPodWithoutRailsIsLeftAlone(t *testing.T) {
 	if out := l.sh(t, "plain", "mknod /tmp/d c 10 229 && exec 3<>/tmp/d && echo open"); !strings.Contains(out, "ot permitted") {
 		t.Errorf("opening a device that nobody gave it: %q", out)
 	}
-	l.run(t, pod{name: "silent", networks: "ens1", annotations: map[string]string{publish.PublishAnnotation: "none"}})
+	l.run(t, pod{name: "silent", networks: "ens1", annotations: map[string]string{railinfo.PublishAnnotation: "none"}})
 	if out := l.sh(t, "silent", mountLine) + strings.Join(l.infiniband(t, "silent"), " "); out != "" {
 		t.Errorf("the pod wants nothing, and has %s", out)
 	}
@@ -240,7 +240,7 @@ func TestPluginIsBackAfterTheRestartOfContainerd(t *testing.T) {
 // annotation for NRI's own validator makes them wait.
 func TestPodsWithoutTheAgent(t *testing.T) {
 	l := theLab(t)
-	l.run(t, pod{name: "requires", networks: "ens1", annotations: map[string]string{publish.RequireAnnotation: "true"}})
+	l.run(t, pod{name: "requires", networks: "ens1", annotations: map[string]string{railinfo.RequireAnnotation: "true"}})
 	if line := l.sh(t, "requires", mountLine); line != "" {
 		t.Errorf("there is no agent, but a mount: %s", line)
 	}
@@ -271,7 +271,7 @@ func TestPodThatRequiresWhatCannotBeGivenWaits(t *testing.T) {
 		t.Error("it did not get what there is")
 	}
 	l.delete(t, "content")
-	l.create(t, pod{name: "strict", networks: "ens1", annotations: map[string]string{publish.RequireAnnotation: "true"}})
+	l.create(t, pod{name: "strict", networks: "ens1", annotations: map[string]string{railinfo.RequireAnnotation: "true"}})
 	if message := l.refused(t, "strict"); !strings.Contains(message, "char device "+uverbs+"1") || !strings.Contains(message, "default/strict") {
 		t.Error(message)
 	}
@@ -303,7 +303,7 @@ func TestSamePodWithoutNRI(t *testing.T) {
 		}
 		return err
 	}))
-	l.run(t, pod{name: "trainer", networks: "ens1", annotations: map[string]string{publish.RequireAnnotation: "true"}})
+	l.run(t, pod{name: "trainer", networks: "ens1", annotations: map[string]string{railinfo.RequireAnnotation: "true"}})
 	if out := l.sh(t, "trainer", mountLine+"; ip -o link show net1 | wc -l"); out != "1" {
 		t.Errorf("without NRI: %q", out)
 	}

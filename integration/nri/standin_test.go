@@ -14,6 +14,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/nri"
 	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // standInEnv makes this process the stand-in; its value is the node's name.
@@ -49,7 +50,7 @@ func standIn(node string) {
 			return told, err
 		}
 		rails := *told.Rails
-		rails.Rails = append([]publish.Rail{}, rails.Rails...)
+		rails.Rails = append([]railinfo.Rail{}, rails.Rails...)
 		for i := range rails.Rails {
 			r := &rails.Rails[i]
 			k := strings.TrimPrefix(r.IfName, "net")

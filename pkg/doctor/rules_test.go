@@ -12,7 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/doctor/rules/host"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // found returns the findings of a rule, and its status.
@@ -670,7 +670,7 @@ func TestPartitionThatAPodNamesItself(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := healthy()
 			partition(f, c.value)
-			container(f).Env[publish.ListVar] = c.list
+			container(f).Env[railinfo.ListVar] = c.list
 			if port := &pod(f).Devices.Value[0]; c.layer != fact.InfiniBand {
 				port.LinkLayer, port.PKeys = c.layer, fact.Fact[[]fact.PKey]{} // nobody reads them
 			}

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // other is an NRI plugin of another project. It does not look at what a container already has.
@@ -93,7 +93,7 @@ func TestWhatAnEarlierPluginGaveIsLeftOut(t *testing.T) {
 				r.Hard, r.Soft = 1<<20, 1<<20
 			}
 			for _, m := range a.Mounts {
-				m.Source, m.Destination = "/elsewhere", publish.MountPoint+"/"
+				m.Source, m.Destination = "/elsewhere", railinfo.MountPoint+"/"
 			}
 		},
 		"some of it": func(a *api.ContainerAdjustment) {

@@ -18,6 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 const (
@@ -41,7 +42,7 @@ func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	began := time.Now()
 	adjustment, err := p.adjustment(ctx, pod, c, limit)
 	took := time.Since(began)
-	required := err != nil && pod.GetAnnotations()[publish.RequireAnnotation] == "true"
+	required := err != nil && pod.GetAnnotations()[railinfo.RequireAnnotation] == "true"
 	p.count(func(m *metrics) {
 		m.MaxTime = max(m.MaxTime, took)
 		if adjustment != nil {
@@ -62,7 +63,7 @@ func (p *Plugin) createContainer(ctx context.Context, pod *api.PodSandbox, c *ap
 	err = fmt.Errorf("rail-cni: container %s of pod %s does not get all that its rails need: %w", c.GetName(), name, err)
 	n := component.Notice{Reason: "NRIFailed", Summary: "container does not get what its rails need", Message: err.Error(), Warning: true}
 	if !required {
-		n.Message += ". It starts all the same; the annotation " + publish.RequireAnnotation + `: "true" keeps such a pod from starting`
+		n.Message += ". It starts all the same; the annotation " + railinfo.RequireAnnotation + `: "true" keeps such a pod from starting`
 		p.reporter.Once(n.Reason, n)
 		return adjustment, nil
 	}
@@ -82,7 +83,7 @@ func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if err != nil || told == nil {
 		return nil, err
 	}
-	settings, err := told.Settings.For(pod.GetAnnotations()[publish.PublishAnnotation])
+	settings, err := told.Settings.For(pod.GetAnnotations()[railinfo.PublishAnnotation])
 	errs := []error{err}
 	a := &api.ContainerAdjustment{}
 	if settings.Mount {
@@ -97,7 +98,7 @@ func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 	if !hasDevices(c.GetLinux().GetDevices()) && !hasDevices(a.GetLinux().GetDevices()) {
 		// If variables named RDMA devices that the container does not have, UCX would find none of
 		// them, and would not use TCP either. The variables of vLLM also name devices for UCX.
-		settings.Env = slices.DeleteFunc(slices.Clone(settings.Env), func(f publish.Family) bool { return f == publish.UCX || f == publish.VLLM })
+		settings.Env = slices.DeleteFunc(slices.Clone(settings.Env), func(f railinfo.Family) bool { return f == railinfo.UCX || f == railinfo.VLLM })
 	}
 	addEnv(a, c, told.Rails.Env(settings))
 	if settings.Memlock && locksMemory(told.Rails) {
@@ -116,8 +117,8 @@ func hasDevices(list []*api.LinuxDevice) bool {
 
 // locksMemory reports whether the pod can use a rail by RDMA or with a userspace driver. A rail
 // with a userspace driver has no interface.
-func locksMemory(r *publish.Rails) bool {
-	return r.HasRDMA() || slices.ContainsFunc(r.Rails, func(rail publish.Rail) bool { return rail.IfName == "" })
+func locksMemory(r *railinfo.Rails) bool {
+	return r.HasRDMA() || slices.ContainsFunc(r.Rails, func(rail railinfo.Rail) bool { return rail.IfName == "" })
 }
 
 // lookup calls Options.Lookup and waits at most lookupTime for the result. A call that hangs in the
@@ -150,15 +151,15 @@ func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Publica
 }
 
 // addEnv adds those variables that the container does not have yet.
-func addEnv(a *api.ContainerAdjustment, c *api.Container, vars []publish.Var) {
+func addEnv(a *api.ContainerAdjustment, c *api.Container, vars []railinfo.Var) {
 	has := map[string]bool{}
 	for _, v := range c.GetEnv() {
 		name, _, _ := strings.Cut(v, "=")
 		has[name] = true
 	}
-	left := slices.DeleteFunc(slices.Clone(vars), func(v publish.Var) bool { return has[v.Name] || v.Name == listName })
+	left := slices.DeleteFunc(slices.Clone(vars), func(v railinfo.Var) bool { return has[v.Name] || v.Name == listName })
 	if len(left) > 0 && !has[listName] {
-		left = publish.WithList(left)
+		left = railinfo.WithList(left)
 	}
 	for _, v := range left {
 		a.AddEnv(v.Name, v.Value)
@@ -170,13 +171,13 @@ func addEnv(a *api.ContainerAdjustment, c *api.Container, vars []publish.Var) {
 func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir string) error {
 	for _, m := range c.GetMounts() {
 		at := filepath.Clean(m.GetDestination())
-		if at == publish.MountPoint {
+		if at == railinfo.MountPoint {
 			return nil
 		}
 		// Below a read-only mount, the runtime could not make the directory, and the container
 		// would not start.
-		if at != "/" && strings.HasPrefix(publish.MountPoint, at+"/") && slices.Contains(m.GetOptions(), "ro") {
-			return failure.New(failure.IO, "the container has a read-only mount at %s, so that %s cannot be made below it", at, publish.MountPoint)
+		if at != "/" && strings.HasPrefix(railinfo.MountPoint, at+"/") && slices.Contains(m.GetOptions(), "ro") {
+			return failure.New(failure.IO, "the container has a read-only mount at %s, so that %s cannot be made below it", at, railinfo.MountPoint)
 		}
 	}
 	// If the source of a mount does not exist, the container does not start.
@@ -184,7 +185,7 @@ func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir stri
 		return failure.Wrap(err, failure.IO, "directory of the pod's files")
 	}
 	a.AddMount(&api.Mount{
-		Source: dir, Destination: publish.MountPoint, Type: "bind", Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"},
+		Source: dir, Destination: railinfo.MountPoint, Type: "bind", Options: []string{"rbind", "ro", "nosuid", "nodev", "noexec"},
 	})
 	return nil
 }
@@ -210,7 +211,7 @@ func (p *Plugin) addMemlock(a *api.ContainerAdjustment, c *api.Container, limit 
 }
 
 // chars returns the char devices of the rails and the char device of the connection manager.
-func chars(rails *publish.Rails) []string {
+func chars(rails *railinfo.Rails) []string {
 	paths := rails.CharDevices()
 	if len(paths) > 0 && !slices.Contains(paths, connectionManager) {
 		paths = append(slices.Clone(paths), connectionManager)

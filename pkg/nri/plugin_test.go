@@ -27,6 +27,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 const patience = 30 * time.Second
@@ -159,8 +160,8 @@ func (l *lab) hold(sandbox string) *publish.Publication {
 	rail := 0
 	told := &publish.Publication{
 		Dir:      "/run/rail-cni/pods/uid-1",
-		Settings: publish.Settings{Env: []publish.Family{publish.NCCL, publish.UCX}, Mount: true, Memlock: true, Devices: true},
-		Rails: &publish.Rails{Schema: publish.Schema, Rails: []publish.Rail{{
+		Settings: railinfo.Settings{Env: []railinfo.Family{railinfo.NCCL, railinfo.UCX}, Mount: true, Memlock: true, Devices: true},
+		Rails: &railinfo.Rails{Schema: railinfo.Schema, Rails: []railinfo.Rail{{
 			Rail: &rail, IfName: "net1", RDMA: "mlx5_0", Port: 1, LinkLayer: "Ethernet",
 			CharDevices: []string{"/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"},
 		}}},
@@ -213,7 +214,7 @@ func TestContainersOfPodsWithRailsGetWhatTheSettingsSay(t *testing.T) {
 	l := newLab(t)
 	for name, c := range map[string]struct {
 		annotation string
-		change     func(*publish.Settings)
+		change     func(*railinfo.Settings)
 		variables  []string // among others
 		not        []string
 		mounts     []string
@@ -227,13 +228,13 @@ func TestContainersOfPodsWithRailsGetWhatTheSettingsSay(t *testing.T) {
 		},
 		"the pod says none": {annotation: "none", not: []string{"NCCL_IB_HCA", "UCX_NET_DEVICES", listName}},
 		"no mount": {
-			change: func(s *publish.Settings) { s.Mount = false }, variables: []string{"NCCL_IB_HCA"}, memlock: true, devices: theDevices,
+			change: func(s *railinfo.Settings) { s.Mount = false }, variables: []string{"NCCL_IB_HCA"}, memlock: true, devices: theDevices,
 		},
 		"no limit": {
-			change: func(s *publish.Settings) { s.Memlock = false }, variables: []string{"NCCL_IB_HCA"}, mounts: []string{theMount}, devices: theDevices,
+			change: func(s *railinfo.Settings) { s.Memlock = false }, variables: []string{"NCCL_IB_HCA"}, mounts: []string{theMount}, devices: theDevices,
 		},
 		"no devices": {
-			change: func(s *publish.Settings) { s.Devices = false }, variables: []string{"NCCL_IB_HCA"}, mounts: []string{theMount}, memlock: true,
+			change: func(s *railinfo.Settings) { s.Devices = false }, variables: []string{"NCCL_IB_HCA"}, mounts: []string{theMount}, memlock: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -243,7 +244,7 @@ func TestContainersOfPodsWithRailsGetWhatTheSettingsSay(t *testing.T) {
 			}
 			pod := &api.PodSandbox{Id: "s", Annotations: map[string]string{}}
 			if c.annotation != "" {
-				pod.Annotations[publish.PublishAnnotation] = c.annotation
+				pod.Annotations[railinfo.PublishAnnotation] = c.annotation
 			}
 			a, err := l.create(t, pod, &api.Container{Env: []string{"PATH=/bin"}})
 			if err != nil {
@@ -277,7 +278,7 @@ func TestUserspaceDriverMayLockMemory(t *testing.T) {
 	l := newLab(t)
 	for ifName, limit := range map[string]bool{"": true, "net1": false} {
 		told := l.hold("s")
-		told.Rails.Rails = []publish.Rail{{Rail: told.Rails.Rails[0].Rail, IfName: ifName}}
+		told.Rails.Rails = []railinfo.Rail{{Rail: told.Rails.Rails[0].Rail, IfName: ifName}}
 		a, err := l.create(t, &api.PodSandbox{Id: "s"}, &api.Container{})
 		if g := of(a); err != nil || (len(g.memlock) > 0) != limit {
 			t.Errorf("rail with the interface %q: limit %v, %v", ifName, g.memlock, err)
@@ -303,7 +304,7 @@ func TestWhatTheContainerHasStays(t *testing.T) {
 	l.hold("s")
 	a, err := l.create(t, &api.PodSandbox{Id: "s"}, &api.Container{
 		Env:     []string{"NCCL_IB_HCA=mlx5_7", "UCX_NET_DEVICES="},
-		Mounts:  []*api.Mount{{Destination: publish.MountPoint + "/", Source: "/elsewhere", Type: "bind"}},
+		Mounts:  []*api.Mount{{Destination: railinfo.MountPoint + "/", Source: "/elsewhere", Type: "bind"}},
 		Rlimits: []*api.POSIXRlimit{{Type: memlockType, Hard: 1 << 20, Soft: 1 << 20}},
 		Linux:   &api.LinuxContainer{Devices: []*api.LinuxDevice{{Path: "/dev/infiniband/uverbs0", Type: "c"}}},
 	})
@@ -417,7 +418,7 @@ func TestErrorsKeepOnlyContainersFromStartingWhosePodSaysSo(t *testing.T) {
 			if heard := strings.Join(l.heard(), "\n"); !strings.Contains(heard, c.message) || !strings.Contains(heard, "starts all the same") {
 				t.Errorf("heard %q", heard)
 			}
-			pod := &api.PodSandbox{Id: "s", Annotations: map[string]string{publish.RequireAnnotation: "true"}}
+			pod := &api.PodSandbox{Id: "s", Annotations: map[string]string{railinfo.RequireAnnotation: "true"}}
 			if _, err := l.create(t, pod, &api.Container{}); err == nil || !strings.Contains(err.Error(), c.message) {
 				t.Errorf("a pod that requires all: %v", err)
 			}

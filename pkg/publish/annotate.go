@@ -8,6 +8,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // Times of the annotator.
@@ -23,7 +24,7 @@ const (
 	calm   = 5 * time.Minute
 )
 
-// annotator writes [RailsAnnotation]. It does not delay anything else, because it has a separate
+// annotator writes [railinfo.RailsAnnotation]. It does not delay anything else, because it has a separate
 // goroutine and a separate lock.
 type annotator struct {
 	*Keeper
@@ -36,7 +37,7 @@ type annotator struct {
 
 // annotation is the annotation that a pod should have.
 type annotation struct {
-	pod   PodRef
+	pod   railinfo.PodRef
 	value string
 	next  time.Time // when the annotation is to be written, zero if it has been written
 	pause time.Duration
@@ -51,7 +52,7 @@ func newAnnotator(k *Keeper) *annotator {
 
 // want sets the annotation that a pod should have. It does nothing if the pod has no name in a
 // cluster.
-func (a *annotator) want(name string, r *Rails) {
+func (a *annotator) want(name string, r *railinfo.Rails) {
 	if a.Client == nil || r.Pod.Namespace == "" || r.Pod.Name == "" {
 		return
 	}
@@ -146,7 +147,7 @@ func (a *annotator) patch(ctx context.Context, n *annotation) {
 	a.begin(n)
 	ctx, cancel := context.WithTimeout(ctx, patchFor)
 	defer cancel()
-	meta := map[string]any{"annotations": map[string]string{RailsAnnotation: n.value}}
+	meta := map[string]any{"annotations": map[string]string{railinfo.RailsAnnotation: n.value}}
 	if n.pod.UID != "" {
 		meta["uid"] = n.pod.UID
 	}

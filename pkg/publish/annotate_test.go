@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/kube"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // pods is an API server that accepts patches of pods, and answers with the code that
@@ -88,8 +89,8 @@ func TestAnnotationIsWrittenOnce(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &patch); err != nil || path != "/api/v1/namespaces/default/pods/pod-c1" || patch.Metadata.UID != uid {
 		t.Errorf("%v: %s", err, all[0])
 	}
-	var rails Rails
-	if err := json.Unmarshal([]byte(patch.Metadata.Annotations[RailsAnnotation]), &rails); err != nil || len(rails.Rails) != 2 {
+	var rails railinfo.Rails
+	if err := json.Unmarshal([]byte(patch.Metadata.Annotations[railinfo.RailsAnnotation]), &rails); err != nil || len(rails.Rails) != 2 {
 		t.Errorf("%v: %s", err, all[0])
 	}
 	pod.IP("addr", "add", "10.3.0.99/16", "dev", "net1")
@@ -143,7 +144,7 @@ func TestAnnotationThatChangesAllTheTime(t *testing.T) {
 	a.Client = &kube.Client{}
 	var gaps []time.Duration
 	for i := range 9 {
-		a.want(uid, &Rails{Pod: PodRef{UID: uid, Namespace: "default", Name: "web-0", Node: strings.Repeat("x", i)}})
+		a.want(uid, &railinfo.Rails{Pod: railinfo.PodRef{UID: uid, Namespace: "default", Name: "web-0", Node: strings.Repeat("x", i)}})
 		n := a.pods[uid]
 		gaps = append(gaps, time.Until(n.next).Round(time.Second))
 		a.begin(n)
@@ -156,7 +157,7 @@ func TestAnnotationThatChangesAllTheTime(t *testing.T) {
 		}
 	}
 	a.pods[uid].wrote = time.Now().Add(-2 * calm)
-	a.want(uid, &Rails{Pod: PodRef{UID: uid, Namespace: "default", Name: "web-0"}})
+	a.want(uid, &railinfo.Rails{Pod: railinfo.PodRef{UID: uid, Namespace: "default", Name: "web-0"}})
 	if gap := time.Until(a.pods[uid].next).Round(time.Second); gap != coalesce {
 		t.Errorf("after a while: %v", gap)
 	}

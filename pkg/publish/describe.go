@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/link/device"
 	"github.com/rail-cni/rail-cni/pkg/nic"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -28,7 +29,7 @@ func IsRail(r *ledger.Record) bool {
 // true becomes a rail. The rail has the properties of its NIC in list, and its present state in the
 // pod. Describe needs root, and the calling thread must be in the host netns. If something cannot
 // be read, Describe returns an error and the document without it.
-func Describe(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
+func Describe(list *inventory.NICList, records []*ledger.Record, pod railinfo.PodRef) (*railinfo.Rails, error) {
 	s := &stateReader{}
 	defer s.Close()
 	return s.describe(list, records, pod)
@@ -41,8 +42,8 @@ type stateReader struct {
 	see func(core *rdma.Core, d rdma.Device, port uint32, lent bool)
 }
 
-func (s *stateReader) describe(list *inventory.NICList, records []*ledger.Record, pod PodRef) (*Rails, error) {
-	r := &Rails{Schema: Schema, Pod: pod, Rails: []Rail{}}
+func (s *stateReader) describe(list *inventory.NICList, records []*ledger.Record, pod railinfo.PodRef) (*railinfo.Rails, error) {
+	r := &railinfo.Rails{Schema: railinfo.Schema, Pod: pod, Rails: []railinfo.Rail{}}
 	var errs []error
 	for _, record := range records {
 		if !IsRail(record) {
@@ -52,26 +53,26 @@ func (s *stateReader) describe(list *inventory.NICList, records []*ledger.Record
 		r.Rails = append(r.Rails, rails...)
 		errs = append(errs, err)
 	}
-	r.sort()
+	r.Sort()
 	return r, errors.Join(errs...)
 }
 
 // rails returns the rails of one attachment.
-func (s *stateReader) rails(list *inventory.NICList, r *ledger.Record) ([]Rail, error) {
+func (s *stateReader) rails(list *inventory.NICList, r *ledger.Record) ([]railinfo.Rail, error) {
 	base, now, err := s.netdev(r)
 	if r.RDMA == nil || len(r.RDMA.Devices) == 0 {
 		n := nicOf(list, r, nil)
-		base.fill(list, r, n, pciOf(r, nil, n))
-		return []Rail{base}, err
+		fill(&base, list, r, n, pciOf(r, nil, n))
+		return []railinfo.Rail{base}, err
 	}
 	errs := []error{err}
-	var rails []Rail
+	var rails []railinfo.Rail
 	for i := range r.RDMA.Devices {
 		recorded := &r.RDMA.Devices[i]
 		l := base
 		l.RDMA, l.Port = recorded.Name, recorded.Port
 		n := nicOf(list, r, recorded)
-		l.fill(list, r, n, pciOf(r, recorded, n))
+		fill(&l, list, r, n, pciOf(r, recorded, n))
 		if err := s.port(&l, r, recorded, now); err != nil {
 			errs = append(errs, fmt.Errorf("%s: RDMA device %s: %w", r.Holder(), recorded.Name, err))
 		}
@@ -82,8 +83,8 @@ func (s *stateReader) rails(list *inventory.NICList, r *ledger.Record) ([]Rail, 
 
 // netdev returns what the interface in the pod shows, and the interface, or nil if there is none.
 // Without an interface the rail has the values that the record had when ADD ended.
-func (s *stateReader) netdev(r *ledger.Record) (Rail, *link.Link, error) {
-	l := Rail{Rail: r.Rail, IfName: r.IfName, MAC: r.MAC, MTU: r.MTU, Addresses: slices.Clone(r.Addresses)}
+func (s *stateReader) netdev(r *ledger.Record) (railinfo.Rail, *link.Link, error) {
+	l := railinfo.Rail{Rail: r.Rail, IfName: r.IfName, MAC: r.MAC, MTU: r.MTU, Addresses: slices.Clone(r.Addresses)}
 	if r.Loan != nil && r.Loan.Driver != "" {
 		l.IfName = ""
 		return l, nil, nil
@@ -200,7 +201,7 @@ func pciOf(r *ledger.Record, d *ledger.RDMADevice, n *inventory.NIC) string {
 }
 
 // fill adds what is known about the NIC at the PCI address. n may be nil.
-func (l *Rail) fill(list *inventory.NICList, r *ledger.Record, n *inventory.NIC, pci string) {
+func fill(l *railinfo.Rail, list *inventory.NICList, r *ledger.Record, n *inventory.NIC, pci string) {
 	l.PCI = pci
 	if n != nil {
 		if l.Rail == nil {
@@ -218,46 +219,17 @@ func (l *Rail) fill(list *inventory.NICList, r *ledger.Record, n *inventory.NIC,
 	if l.SpeedMbps == 0 && r.Loan != nil && r.Loan.Hardware != nil {
 		l.SpeedMbps = r.Loan.Hardware.Mbps
 	}
-	device := list.Tree.ByAddress(pci)
-	if device == nil {
-		return
-	}
-	if device.NUMA >= 0 {
-		numa := device.NUMA
-		l.NUMA = &numa
-	}
-	if bridges := bridgesOf(device.Path); len(bridges) >= 3 { // root port, upstream, downstream port
-		l.PCIeSwitch = bridges[len(bridges)-2]
-	}
-	l.GPUs = gpusOf(list, n, pci)
-}
-
-// bridgesOf returns the bridges in a path, without the host bridge.
-func bridgesOf(path []string) []string {
-	for len(path) > 0 && strings.HasPrefix(path[0], "pci") {
-		path = path[1:]
-	}
-	return path
-}
-
-// gpusOf returns the GPUs of the node, with the nearest first.
-func gpusOf(list *inventory.NICList, n *inventory.NIC, pci string) []GPU {
 	uuids := map[string]string{}
 	for i := range list.NICs {
 		for _, g := range list.NICs[i].GPUs {
 			uuids[g.PCI] = g.UUID
 		}
 	}
-	var gpus []GPU
-	for _, g := range list.GPUs {
-		gpus = append(gpus, GPU{PCI: g.Address, UUID: uuids[g.Address], Level: list.Tree.Distance(pci, g.Address)})
-	}
-	slices.SortStableFunc(gpus, func(a, b GPU) int { return int(a.Level - b.Level) })
-	return gpus
+	l.SetPlace(list.Tree, list.GPUs, uuids)
 }
 
 // port adds what the RDMA core reports about the device now.
-func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevice, now *link.Link) error {
+func (s *stateReader) port(l *railinfo.Rail, r *ledger.Record, recorded *ledger.RDMADevice, now *link.Link) error {
 	in, d, err := s.DeviceOf(r, recorded, s.Pod)
 	if errors.Is(err, rdma.ErrNotFound) {
 		l.State = ""
@@ -289,7 +261,7 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 		return err
 	}
 	l.LinkLayer, l.State = p.LinkLayer, p.State.String()
-	if recorded.Lent && l.LinkLayer == ethernet {
+	if recorded.Lent && l.LinkLayer == railinfo.Ethernet {
 		l.CharDevices = all
 	}
 	l.ActiveMTU = ActiveMTU(l.LinkLayer, l.MTU)
@@ -300,22 +272,22 @@ func (s *stateReader) port(l *Rail, r *ledger.Record, recorded *ledger.RDMADevic
 	if err != nil {
 		return err
 	}
-	l.setGIDs(table, recorded.Lent, now)
-	if l.LinkLayer != infiniBand {
+	setGIDs(l, table, recorded.Lent, now)
+	if l.LinkLayer != railinfo.InfiniBand {
 		return nil
 	}
 	keys, err := in.Core.PKeys(d, l.Port)
 	if err != nil {
 		return err
 	}
-	l.setInfiniBand(p.LID, table, keys, now)
+	setInfiniBand(l, p.LID, table, keys, now)
 	return nil
 }
 
 // setInfiniBand sets the fields of an InfiniBand port and of its interface. now is nil if the port
 // has no interface. In that case the partition is the one at index 0, which programs use by
 // default.
-func (l *Rail) setInfiniBand(lid uint32, table rdma.GIDTable, keys []rdma.PKey, now *link.Link) {
+func setInfiniBand(l *railinfo.Rail, lid uint32, table rdma.GIDTable, keys []rdma.PKey, now *link.Link) {
 	l.LID = lid
 	if len(table.Entries) > 0 {
 		l.GUID = table.Entries[0].GID.Interface().String()
@@ -338,45 +310,29 @@ func (l *Rail) setInfiniBand(lid uint32, table rdma.GIDTable, keys []rdma.PKey, 
 	l.PKey = fmt.Sprintf("%#04x", key)
 }
 
-// infiniBand is the link layer of InfiniBand ports.
-const infiniBand = "InfiniBand"
-
-// ethernet is the link layer of RoCE ports.
-const ethernet = "Ethernet"
-
 // setGIDs adds the GIDs of the port. If only the pod has the port, setGIDs adds all of them. If the
 // port is shared, setGIDs adds only the GIDs of the interface's addresses, because the table also
 // has the GIDs of other pods.
-func (l *Rail) setGIDs(table rdma.GIDTable, lent bool, now *link.Link) {
-	l.SharedPort = !lent && l.LinkLayer != infiniBand && now != nil && now.LowerInOtherNetns
+func setGIDs(l *railinfo.Rail, table rdma.GIDTable, lent bool, now *link.Link) {
+	l.SharedPort = !lent && l.LinkLayer != railinfo.InfiniBand && now != nil && now.LowerInOtherNetns
 	for _, e := range table.Entries {
-		g := GID{Index: e.Index, Type: e.Type, GID: e.GID.String()}
-		if l.LinkLayer != infiniBand {
+		g := railinfo.GID{Index: e.Index, Type: e.Type, GID: e.GID.String()}
+		if l.LinkLayer != railinfo.InfiniBand {
 			g.IP = e.GID.Addr().String()
-			if !lent && (now == nil || e.Netdev != now.Name || !l.has(g.IP)) {
+			if !lent && (now == nil || e.Netdev != now.Name || !l.HasAddress(g.IP)) {
 				continue
 			}
 		}
 		l.GIDs = append(l.GIDs, g)
 	}
 	for _, address := range l.Addresses {
+		ip, _, _ := strings.Cut(address, "/")
 		for _, g := range l.GIDs {
-			if l.GIDIndexV2 == nil && g.Type == rdma.RoCEv2 && g.IP == plain(address) {
+			if l.GIDIndexV2 == nil && g.Type == rdma.RoCEv2 && g.IP == ip {
 				l.GIDIndexV2 = &g.Index
 			}
 		}
 	}
-}
-
-// has reports whether the interface has the address.
-func (l *Rail) has(ip string) bool {
-	return slices.ContainsFunc(l.Addresses, func(a string) bool { return plain(a) == ip })
-}
-
-// plain returns the address in a CIDR.
-func plain(cidr string) string {
-	address, _, _ := strings.Cut(cidr, "/")
-	return address
 }
 
 // mtus are the path MTUs of RDMA (enum ib_mtu).
@@ -393,7 +349,7 @@ const ipoibHeader = 4
 // interface. It returns 0 if it cannot derive the MTU, for example for IPoIB in connected mode.
 // Netlink and sysfs do not report the MTU.
 func ActiveMTU(linkLayer string, mtu int) int {
-	if linkLayer == infiniBand {
+	if linkLayer == railinfo.InfiniBand {
 		if slices.Contains(mtus, mtu+ipoibHeader) {
 			return mtu + ipoibHeader
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/safepath"
 )
 
@@ -79,7 +80,7 @@ func (f *files) dir(name string) string { return filepath.Join(f.path, name) }
 // write replaces those files of a pod that differ. It replaces each file by a rename in the
 // directory that containers have mounted. It replaces rails.json last: a reader that has seen the
 // generation in rails.json finds the other files at least as new.
-func (f *files) write(name string, r *Rails, s Settings, m Machine) error {
+func (f *files) write(name string, r *railinfo.Rails, s railinfo.Settings, m railinfo.Machine) error {
 	if err := f.root.Mkdir(name, openDir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -94,7 +95,7 @@ func (f *files) write(name string, r *Rails, s Settings, m Machine) error {
 	for _, file := range []struct {
 		name string
 		data []byte
-	}{{ncclFile, r.NCCLConf(s)}, {envFile, r.EnvSh(s)}, {topoFile, r.TopoXML(m)}, {railsFile, r.JSON()}} {
+	}{{railinfo.NCCLFile, r.NCCLConf(s)}, {railinfo.EnvFile, r.EnvSh(s)}, {railinfo.TopoFile, r.TopoXML(m)}, {railinfo.RailsFile, r.JSON()}} {
 		if err := replace(dir, file.name, file.data); err != nil {
 			return err
 		}
@@ -133,8 +134,8 @@ func replace(dir *os.Root, name string, data []byte) error {
 const maxFile = 1 << 20
 
 // read returns the document in the pod's directory, or nil if there is none that can be read.
-func (f *files) read(name string) *Rails {
-	path := filepath.Join(name, railsFile)
+func (f *files) read(name string) *railinfo.Rails {
+	path := filepath.Join(name, railinfo.RailsFile)
 	// A privileged pod may have replaced the file, for example by a FIFO.
 	if info, err := f.root.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() > maxFile {
 		return nil
@@ -143,8 +144,8 @@ func (f *files) read(name string) *Rails {
 	if err != nil {
 		return nil
 	}
-	r := &Rails{}
-	if json.Unmarshal(data, r) != nil || r.Schema != Schema {
+	r := &railinfo.Rails{}
+	if json.Unmarshal(data, r) != nil || r.Schema != railinfo.Schema {
 		return nil
 	}
 	return r
@@ -173,7 +174,7 @@ func (f *files) names() ([]string, error) {
 func (f *files) isOwn(name string) bool {
 	inside, err := fs.ReadDir(f.root.FS(), name)
 	return err == nil && len(inside) > 0 && !slices.ContainsFunc(inside, func(e fs.DirEntry) bool {
-		return !strings.HasPrefix(e.Name(), ".") && !slices.Contains([]string{ncclFile, envFile, topoFile, railsFile}, e.Name())
+		return !strings.HasPrefix(e.Name(), ".") && !slices.Contains([]string{railinfo.NCCLFile, railinfo.EnvFile, railinfo.TopoFile, railinfo.RailsFile}, e.Name())
 	})
 }
 

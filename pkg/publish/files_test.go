@@ -9,7 +9,31 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/pkg/pcie/pcietest"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
+
+// machineOf makes a machine with these functions.
+func machineOf(t testing.TB, functions ...pcietest.Function) railinfo.Machine {
+	t.Helper()
+	tree, root := pcietest.Machine(t, functions...)
+	return railinfo.Machine{Tree: tree, Root: root}
+}
+
+// rails returns the rails of a pod that has a NIC at 0000:00:05.0.
+func rails(m railinfo.Machine) *railinfo.Rails {
+	rail := 0
+	l := railinfo.Rail{
+		Rail: &rail, IfName: "net1", RDMA: "mlx5_0", Port: 1, LinkLayer: railinfo.Ethernet, State: "ACTIVE", PCI: "0000:00:05.0",
+		SpeedMbps: 400000, MTU: 9000, ActiveMTU: 4096, MAC: "02:00:00:00:00:00", SysImageGUID: "5054:00ff:fe12:3400",
+		CharDevices: []string{"/dev/infiniband/uverbs0"},
+	}
+	l.SetPlace(m.Tree, m.Tree.GPUs(), nil)
+	return &railinfo.Rails{
+		Schema: railinfo.Schema, Pod: railinfo.PodRef{UID: "0d6c", Namespace: "default", Name: "web-0", Node: "node-1"}, Rails: []railinfo.Rail{l},
+	}
+}
 
 func filesIn(t *testing.T) (*files, string) {
 	t.Helper()
@@ -31,9 +55,9 @@ func TestFilesAreReadableForAll(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	f, dir := filesIn(t)
-	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
-	r := railsAt(m, "Ethernet", "0000:00:05.0")
-	if err := f.write("a", r, SettingsOf(nil), m); err != nil {
+	m := machineOf(t, pcietest.Function{Path: "pci0000:00/0000:00:05.0", Class: pcietest.ClassRoCE})
+	r := rails(m)
+	if err := f.write("a", r, railinfo.SettingsOf(nil), m); err != nil {
 		t.Fatal(err)
 	}
 	var names []string
@@ -68,8 +92,8 @@ func TestFilesAreReadableForAll(t *testing.T) {
 // sees either the old file or the new one.
 func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 	f, dir := filesIn(t)
-	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
-	r := railsAt(m, "Ethernet", "0000:00:05.0")
+	m := machineOf(t, pcietest.Function{Path: "pci0000:00/0000:00:05.0", Class: pcietest.ClassRoCE})
+	r := rails(m)
 	inode := func(name string) uint64 {
 		t.Helper()
 		var st unix.Stat_t
@@ -78,7 +102,7 @@ func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 		}
 		return st.Ino
 	}
-	if err := f.write("a", r, Settings{}, m); err != nil {
+	if err := f.write("a", r, railinfo.Settings{}, m); err != nil {
 		t.Fatal(err)
 	}
 	directory, rails, env := inode(""), inode("rails.json"), inode("env.sh")
@@ -89,7 +113,7 @@ func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 	defer open.Close()
 	before := string(r.JSON())
 	r.Generation++
-	if err := f.write("a", r, Settings{}, m); err != nil {
+	if err := f.write("a", r, railinfo.Settings{}, m); err != nil {
 		t.Fatal(err)
 	}
 	if inode("") != directory || inode("rails.json") == rails || inode("env.sh") != env {
@@ -100,7 +124,7 @@ func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 		t.Errorf("the open file has %s", have[:n])
 	}
 	r.Rails[0].PCI = "" // no topology any more
-	if err := f.write("a", r, Settings{}, m); err != nil {
+	if err := f.write("a", r, railinfo.Settings{}, m); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(filepath.Join(dir, "a", "topo.xml")); !errors.Is(err, fs.ErrNotExist) {
@@ -113,16 +137,16 @@ func TestFilesAreReplacedInTheirDirectory(t *testing.T) {
 func TestOnlyPodsKeepTheirDirectories(t *testing.T) {
 	f, dir := filesIn(t)
 	m := machineOf(t)
-	r := railsAt(m, "Ethernet", "0000:00:05.0")
+	r := rails(m)
 	outside := filepath.Join(filepath.Dir(dir), "outside")
-	write(t, outside, "file", "x")
+	pcietest.Write(t, outside, "file", "x")
 	for _, name := range []string{"a", "b"} {
-		if err := f.write(name, r, Settings{}, m); err != nil {
+		if err := f.write(name, r, railinfo.Settings{}, m); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(t, dir, "a/.0123", "half")
-	write(t, dir, "attachments/c1@net1.json", "a record")
+	pcietest.Write(t, dir, "a/.0123", "half")
+	pcietest.Write(t, dir, "attachments/c1@net1.json", "a record")
 	if err := os.Mkdir(filepath.Join(dir, "nics"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +186,7 @@ func TestLinkInPlaceOfADirectoryIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := machineOf(t)
-	if err := f.write("a", railsAt(m, "Ethernet", "0000:00:05.0"), Settings{}, m); err == nil {
+	if err := f.write("a", rails(m), railinfo.Settings{}, m); err == nil {
 		t.Error("it was written")
 	}
 	if left, _ := os.ReadDir(outside); len(left) != 0 {

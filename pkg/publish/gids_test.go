@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -14,7 +15,7 @@ import (
 func table() rdma.GIDTable {
 	var t rdma.GIDTable
 	add := func(ip, netdev string) {
-		for _, kind := range both {
+		for _, kind := range []rdma.GIDType{rdma.RoCEv1, rdma.RoCEv2} {
 			t.Entries = append(t.Entries, rdma.GIDEntry{Index: len(t.Entries), GID: rdma.GIDOf(netip.MustParseAddr(ip)), Type: kind, Netdev: netdev})
 		}
 	}
@@ -45,8 +46,8 @@ func TestGIDsOfARail(t *testing.T) {
 		{"an address without a GID", "Ethernet", true, []string{"10.9.9.9/24"}, "ens5np0", []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13}, -1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			l := Rail{LinkLayer: c.layer, Addresses: c.addresses}
-			l.setGIDs(table(), c.lent, &link.Link{Name: c.netdev})
+			l := railinfo.Rail{LinkLayer: c.layer, Addresses: c.addresses}
+			setGIDs(&l, table(), c.lent, &link.Link{Name: c.netdev})
 			var got []int
 			for _, g := range l.GIDs {
 				got = append(got, g.Index)
@@ -62,8 +63,8 @@ func TestGIDsOfARail(t *testing.T) {
 }
 
 func TestGIDsOfInfiniBandStandForNoAddress(t *testing.T) {
-	l := Rail{LinkLayer: infiniBand, Addresses: []string{"10.0.0.1/24"}}
-	l.setGIDs(rdma.GIDTable{Entries: []rdma.GIDEntry{{GID: rdma.GID{0xfe, 0x80, 15: 7}, Type: rdma.RoCEv1}}}, true, nil)
+	l := railinfo.Rail{LinkLayer: railinfo.InfiniBand, Addresses: []string{"10.0.0.1/24"}}
+	setGIDs(&l, rdma.GIDTable{Entries: []rdma.GIDEntry{{GID: rdma.GID{0xfe, 0x80, 15: 7}, Type: rdma.RoCEv1}}}, true, nil)
 	if len(l.GIDs) != 1 || l.GIDs[0].IP != "" || l.GIDs[0].GID != "fe80:0000:0000:0000:0000:0000:0000:0007" || l.GIDIndexV2 != nil {
 		t.Errorf("got %+v", l)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -72,7 +73,7 @@ type Keeper struct {
 	generation atomic.Uint64 // generation of the node file from which the settings come, 0 for none
 
 	mu       sync.Mutex
-	settings Settings
+	settings railinfo.Settings
 	pods     map[string]*pod // by the names of their directories
 	scans    uint64          // number of the last scan of the ledgers that Run or a Lookup has begun
 	lastRead uint64          // number of the last scan that read has begun
@@ -103,7 +104,7 @@ type pod struct {
 	token   chan struct{} // has one element while its files are built or removed
 	scans   uint64        // the last scan that began before its records were read
 	records []*ledger.Record
-	rails   *Rails // the content of its files, nil until they are written
+	rails   *railinfo.Rails // the content of its files, nil until they are written
 
 	// changes counts changes of records, GIDs and settings. built is the value that changes had
 	// when the last build without errors began. due requests a build without a change.
@@ -117,9 +118,9 @@ type pod struct {
 // work is the state that a pod had when its build began.
 type work struct {
 	records  []*ledger.Record
-	settings Settings
+	settings railinfo.Settings
 	changes  uint64
-	before   *Rails
+	before   *railinfo.Rails
 }
 
 func newPod() *pod { return &pod{token: make(chan struct{}, 1)} }
@@ -135,7 +136,7 @@ func (p *pod) current() bool { return p.built == p.changes && p.rails != nil }
 
 // NewKeeper returns a Keeper that has done nothing yet. The caller must call Run once.
 func NewKeeper(o Options) *Keeper {
-	k := &Keeper{Options: o, reporter: component.NewReporter("publisher", o.Log, o.Notify), metrics: newMetrics(), started: time.Now(), settings: SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
+	k := &Keeper{Options: o, reporter: component.NewReporter("publisher", o.Log, o.Notify), metrics: newMetrics(), started: time.Now(), settings: railinfo.SettingsOf(nil), pods: map[string]*pod{}, watches: watches{}}
 	k.list = func() (*inventory.NICList, error) { return inventory.NICsBy(o.NodeFile, o.StateDirs...) }
 	k.annotator = newAnnotator(k)
 	return k
@@ -143,8 +144,8 @@ func NewKeeper(o Options) *Keeper {
 
 // Publication is the rail information of a pod, and where its files are.
 type Publication struct {
-	Rails    *Rails
-	Settings Settings // settings of the node, without the pod's annotation
+	Rails    *railinfo.Rails
+	Settings railinfo.Settings // settings of the node, without the pod's annotation
 	// Dir is the directory of the pod's files on the host.
 	Dir string
 }
@@ -266,7 +267,7 @@ func (k *Keeper) refreshSettings() {
 	k.generation.Store(generation)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.settings = SettingsOf(file)
+	k.settings = railinfo.SettingsOf(file)
 	for _, p := range k.pods {
 		p.changed()
 	}
@@ -675,7 +676,7 @@ func (k *Keeper) buildHeld(o *opened, name string, p *pod, w *work) error {
 // build writes the files of a pod, and returns the document that it has written. If some of it
 // cannot be read, build returns the rest and an error. If the NICs cannot be read, build returns
 // nil and leaves the files unchanged. The caller holds the pod's token.
-func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) {
+func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*railinfo.Rails, error) {
 	before := w.before
 	if before == nil {
 		o.files.clean(name)
@@ -693,11 +694,11 @@ func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) 
 	rails.Generation = 1
 	if before != nil {
 		rails.Generation = before.Generation
-		if !rails.same(before) {
+		if !rails.Same(before) {
 			rails.Generation++
 		}
 	}
-	written := o.files.write(name, rails, w.settings, Machine{Tree: list.Tree, Root: "/"})
+	written := o.files.write(name, rails, w.settings, railinfo.Machine{Tree: list.Tree, Root: "/"})
 	err = errors.Join(err, written)
 	k.report(name, written)
 	k.built(p, rails, w.changes, err)
@@ -720,7 +721,7 @@ func (k *Keeper) build(o *opened, name string, p *pod, w *work) (*Rails, error) 
 
 // built records the result of a build. changes is the number of changes when the build began. A
 // failed build counts as a change, so that another build follows.
-func (k *Keeper) built(p *pod, rails *Rails, changes uint64, err error) {
+func (k *Keeper) built(p *pod, rails *railinfo.Rails, changes uint64, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p.rails = rails
@@ -746,8 +747,8 @@ func firstOf(records []*ledger.Record) time.Time {
 }
 
 // readPod returns the document for the pod of the records.
-func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list *inventory.NICList) (*Rails, error) {
-	ref := PodRef{Node: k.Node}
+func (k *Keeper) readPod(o *opened, name string, records []*ledger.Record, list *inventory.NICList) (*railinfo.Rails, error) {
+	ref := railinfo.PodRef{Node: k.Node}
 	if who := records[0].Pod; who != nil {
 		ref.UID, ref.Namespace, ref.Name = who.UID, who.Namespace, who.Name
 	}

@@ -23,6 +23,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/notify"
+	"github.com/rail-cni/rail-cni/pkg/pcie/pcietest"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -69,7 +71,7 @@ func newLabIn(t testing.TB, dir string) *lab {
 		t.Fatal(err)
 	}
 	t.Cleanup(l.ledger.Close)
-	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE})
+	m := machineOf(t, pcietest.Function{Path: "pci0000:00/0000:00:05.0", Class: pcietest.ClassRoCE})
 	dirs := notify.NewDirs(slog.New(slog.DiscardHandler))
 	t.Cleanup(dirs.Close)
 	l.keeper = NewKeeper(Options{
@@ -133,7 +135,7 @@ func (l *lab) put(r *ledger.Record) {
 }
 
 // rails returns the file rails.json of a pod, or nil if there is none.
-func (l *lab) rails(name string) *Rails {
+func (l *lab) rails(name string) *railinfo.Rails {
 	l.t.Helper()
 	data, err := os.ReadFile(filepath.Join(l.dir, "pods", name, "rails.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -142,7 +144,7 @@ func (l *lab) rails(name string) *Rails {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	r := &Rails{}
+	r := &railinfo.Rails{}
 	if err := json.Unmarshal(data, r); err != nil {
 		l.t.Fatalf("%v\n%s", err, data)
 	}
@@ -168,7 +170,7 @@ func TestKeeperFollowsTheLedger(t *testing.T) {
 	l.put(r)
 	l.await("the files come", func() bool { return l.rails(uid) != nil })
 	got := l.rails(uid)
-	if got.Schema != Schema || got.Generation != 1 || got.Pod != (PodRef{uid, "default", "pod-c1", "node-1"}) || len(got.Rails) != 1 {
+	if got.Schema != railinfo.Schema || got.Generation != 1 || got.Pod != (railinfo.PodRef{UID: uid, Namespace: "default", Name: "pod-c1", Node: "node-1"}) || len(got.Rails) != 1 {
 		t.Fatalf("got %+v", got)
 	}
 	now, err := link.ByIndex(pod.Netns, r.Child.PodIndex)

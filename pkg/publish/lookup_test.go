@@ -12,6 +12,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // podOf makes a pod with n rails on a node, and puts their records into its ledger.
@@ -141,7 +142,7 @@ func TestBuildReturnsRailsOrAnError(t *testing.T) {
 	if err := k.read(); err != nil {
 		t.Fatal(err)
 	}
-	build := func() (*Rails, error) {
+	build := func() (*railinfo.Rails, error) {
 		t.Helper()
 		p, w := k.takeDue(uid)
 		if p == nil {

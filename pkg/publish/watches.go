@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -171,8 +172,8 @@ func (k *Keeper) ownersOf(w *watched, gid rdma.GID) []string {
 		if p == nil || p.rails == nil {
 			continue
 		}
-		if slices.ContainsFunc(p.rails.Rails, func(l Rail) bool {
-			return l.has(ip) || slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.GID == text })
+		if slices.ContainsFunc(p.rails.Rails, func(l railinfo.Rail) bool {
+			return l.HasAddress(ip) || slices.ContainsFunc(l.GIDs, func(g railinfo.GID) bool { return g.GID == text })
 		}) {
 			owners = append(owners, name)
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -358,7 +358,7 @@ func podIsToldItsPlace(t *testing.T, mode rdma.Mode) {
 	call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=trainer;K8S_POD_UID=u1"
 	result := n.MustRun(call)
 	out, errOut, code := n.railctl("pod", "default/trainer", "-o", "json")
-	var told publish.Rails
+	var told railinfo.Rails
 	if err := json.Unmarshal([]byte(out), &told); err != nil || code != 0 || len(told.Rails) != 1 {
 		t.Fatalf("%v, exit code %d, %s\n%s", err, code, errOut, out)
 	}

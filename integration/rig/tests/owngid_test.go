@@ -22,6 +22,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -90,11 +91,11 @@ func (n *node) share(name string) *sharer {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	rails, err := publish.Describe(&inventory.NICList{Tree: tree}, records, publish.PodRef{})
+	rails, err := publish.Describe(&inventory.NICList{Tree: tree}, records, railinfo.PodRef{})
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	settings := publish.SettingsOf(nil)
+	settings := railinfo.SettingsOf(nil)
 	for _, v := range rails.Env(settings) {
 		s.vars = append(s.vars, v.Name+"="+v.Value)
 	}

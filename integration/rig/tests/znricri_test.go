@@ -23,7 +23,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/rig/kmod"
 	"github.com/rail-cni/rail-cni/integration/rig/wire"
 	"github.com/rail-cni/rail-cni/integration/testnet"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // Paths in the machine of the files that nriFiles returns, and the image in one of them.
@@ -170,7 +170,7 @@ func (c *containerd) sandbox(t *testing.T, name, runtime string) *sandbox {
 	}
 	s := &sandbox{t: t, c: c, PodSandboxConfig: &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Namespace: "default", Uid: "uid-of-" + name}, Hostname: hostname,
-		Annotations:  map[string]string{publish.RequireAnnotation: "true"},
+		Annotations:  map[string]string{railinfo.RequireAnnotation: "true"},
 		LogDirectory: t.TempDir(), DnsConfig: &cri.DNSConfig{},
 		Linux: &cri.LinuxPodSandboxConfig{SecurityContext: &cri.LinuxSandboxSecurityContext{
 			NamespaceOptions: &cri.NamespaceOption{Network: network, Pid: cri.NamespaceMode_CONTAINER},

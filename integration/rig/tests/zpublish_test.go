@@ -15,19 +15,19 @@ import (
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/integration/timing"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
 // told returns what the agent tells the pod of a container, for which the runtime gave no
 // UID; nil if there is nothing.
-func (n *node) told(container string) *publish.Rails {
+func (n *node) told(container string) *railinfo.Rails {
 	n.t.Helper()
 	data, err := os.ReadFile(filepath.Join(n.state, "pods", container, "rails.json"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	r := &publish.Rails{}
+	r := &railinfo.Rails{}
 	if err == nil {
 		err = json.Unmarshal(data, r)
 	}
@@ -38,7 +38,7 @@ func (n *node) told(container string) *publish.Rails {
 }
 
 // tells waits until what the agent tells the pod is so, and returns the time that it took.
-func (n *node) tells(container, what string, is func(r *publish.Rails) bool) time.Duration {
+func (n *node) tells(container, what string, is func(r *railinfo.Rails) bool) time.Duration {
 	n.t.Helper()
 	began := time.Now()
 	if !testnet.Within(30*time.Second, func() bool { return is(n.told(container)) }) {
@@ -48,7 +48,7 @@ func (n *node) tells(container, what string, is func(r *publish.Rails) bool) tim
 }
 
 // sameAsKernel compares a rail with what the kernel says of its port.
-func (n *node) sameAsKernel(core *rdma.Core, l *publish.Rail, rail int) {
+func (n *node) sameAsKernel(core *rdma.Core, l *railinfo.Rail, rail int) {
 	n.t.Helper()
 	devices, err := core.Devices()
 	if err != nil {
@@ -125,7 +125,7 @@ func TestPodIsToldOfItsRails(t *testing.T) {
 			before := n.State()
 			p := n.pod("trainer")
 			n.attachRails(p, 2)
-			n.tells(p.container, "two rails", func(r *publish.Rails) bool {
+			n.tells(p.container, "two rails", func(r *railinfo.Rails) bool {
 				return r != nil && len(r.Rails) == 2 && r.Rails[0].GIDIndexV2 != nil && r.Rails[1].GIDIndexV2 != nil
 			})
 			core := n.core(n.Netns.Netns)
@@ -141,7 +141,7 @@ func TestPodIsToldOfItsRails(t *testing.T) {
 				n.sameAsKernel(core, l, rail)
 			}
 			vars := map[string]string{}
-			for _, v := range told.Env(publish.SettingsOf(nil)) {
+			for _, v := range told.Env(railinfo.SettingsOf(nil)) {
 				vars[v.Name] = v.Value
 			}
 			if want := "=" + n.hca(told, 0) + "," + n.hca(told, 1); vars["NCCL_IB_HCA"] != want {
@@ -151,8 +151,8 @@ func TestPodIsToldOfItsRails(t *testing.T) {
 
 			generation := told.Generation
 			p.IP("addr", "add", "172.31.1.99/24", "dev", "net1")
-			took := n.tells(p.container, "the new GID", func(r *publish.Rails) bool {
-				return slices.ContainsFunc(r.Rails[0].GIDs, func(g publish.GID) bool { return g.IP == "172.31.1.99" && g.Type == rdma.RoCEv2 })
+			took := n.tells(p.container, "the new GID", func(r *railinfo.Rails) bool {
+				return slices.ContainsFunc(r.Rails[0].GIDs, func(g railinfo.GID) bool { return g.IP == "172.31.1.99" && g.Type == rdma.RoCEv2 })
 			})
 			timing.Check(t, "a new GID in rails.json after its address", took, 2*time.Second)
 			if n.told(p.container).Generation <= generation {
@@ -160,18 +160,18 @@ func TestPodIsToldOfItsRails(t *testing.T) {
 			}
 			n.sameAsRailctl(p.container)
 			p.IP("addr", "del", "172.31.1.99/24", "dev", "net1")
-			n.tells(p.container, "the GID goes", func(r *publish.Rails) bool {
-				return !slices.ContainsFunc(r.Rails[0].GIDs, func(g publish.GID) bool { return g.IP == "172.31.1.99" })
+			n.tells(p.container, "the GID goes", func(r *railinfo.Rails) bool {
+				return !slices.ContainsFunc(r.Rails[0].GIDs, func(g railinfo.GID) bool { return g.IP == "172.31.1.99" })
 			})
 			n.endRails(p, 2)
-			n.tells(p.container, "nothing is told any more", func(r *publish.Rails) bool { return r == nil })
+			n.tells(p.container, "nothing is told any more", func(r *railinfo.Rails) bool { return r == nil })
 			n.untouched(before)
 		})
 	}
 }
 
 // hca returns the RDMA device and port of a rail.
-func (n *node) hca(r *publish.Rails, rail int) string {
+func (n *node) hca(r *railinfo.Rails, rail int) string {
 	n.t.Helper()
 	return fmt.Sprintf("%s:%d", r.Rails[rail].RDMA, r.Rails[rail].Port)
 }

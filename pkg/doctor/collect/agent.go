@@ -18,7 +18,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
-	"github.com/rail-cni/rail-cni/pkg/publish"
+	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 )
 
 // kubeletDir is a directory that exists only on a node of Kubernetes.
@@ -99,7 +99,7 @@ func (c *collector) ofAgent(ctx context.Context, to *fact.Agent) {
 			return false, err
 		}
 		file, err := nodefile.Read(nodefile.Path())
-		return err == nil && publish.SettingsOf(file).Memlock, err
+		return err == nil && railinfo.SettingsOf(file).Memlock, err
 	})
 }
 

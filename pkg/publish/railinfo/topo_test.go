@@ -1,4 +1,4 @@
-package publish
+package railinfo
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/pcie/pcietest"
 )
 
 // The limits of NCCL's parser (src/graph/xml.h).
@@ -228,12 +230,12 @@ func TestTopologyHasTheStructureOfPublishedOnes(t *testing.T) {
 		class        uint32
 		layer, wants string // what is below each switch
 	}{
-		{"ND H100 v5", 4, 1, 1, 1, classIB, infiniBand, gpu + " " + net},
-		{"HGX H100", 2, 2, 2, 1, classRoCE, "Ethernet", repeat(2, gpu) + " " + repeat(2, net)},
-		{"BM.GPU.H100.8", 4, 1, 1, 2, classRoCE, "Ethernet", gpu + " " + repeat(2, net)},
+		{"ND H100 v5", 4, 1, 1, 1, pcietest.ClassIB, InfiniBand, gpu + " " + net},
+		{"HGX H100", 2, 2, 2, 1, pcietest.ClassRoCE, "Ethernet", repeat(2, gpu) + " " + repeat(2, net)},
+		{"BM.GPU.H100.8", 4, 1, 1, 2, pcietest.ClassRoCE, "Ethernet", gpu + " " + repeat(2, net)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var functions []function
+			var functions []pcietest.Function
 			var nics []string
 			bus := 0
 			next := func() int { bus++; return bus }
@@ -244,13 +246,13 @@ func TestTopologyHasTheStructureOfPublishedOnes(t *testing.T) {
 					up := fmt.Sprintf("%s/%04x:01:00.0", port, domain)
 					down := func() string { d := next(); return fmt.Sprintf("%s/%04x:02:%02x.0", up, domain, d%32) }
 					for range c.gpus {
-						functions = append(functions, function{path: fmt.Sprintf("%s/%04x:%02x:00.0", down(), domain, bus), class: classGPU, numa: numa})
+						functions = append(functions, pcietest.Function{Path: fmt.Sprintf("%s/%04x:%02x:00.0", down(), domain, bus), Class: pcietest.ClassGPU, NUMA: numa})
 					}
 					for range c.cards {
 						at := down()
 						for f := range c.functions {
 							address := fmt.Sprintf("%04x:%02x:00.%d", domain, bus, f)
-							functions = append(functions, function{path: at + "/" + address, class: c.class, numa: numa})
+							functions = append(functions, pcietest.Function{Path: at + "/" + address, Class: c.class, NUMA: numa})
 							nics = append(nics, address)
 						}
 					}
@@ -271,8 +273,8 @@ func TestTopologyHasTheStructureOfPublishedOnes(t *testing.T) {
 }
 
 func TestTopologyOfANICWithoutGPU(t *testing.T) {
-	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE, numa: -1, files: map[string]string{"max_link_speed": "Unknown", "max_link_width": "255"}})
-	write(t, m.Root, "sys/module/nvidia_peermem/version", "1\n")
+	m := machineOf(t, pcietest.Function{Path: "pci0000:00/0000:00:05.0", Class: pcietest.ClassRoCE, NUMA: -1, Files: map[string]string{"max_link_speed": "Unknown", "max_link_width": "255"}})
+	pcietest.Write(t, m.Root, "sys/module/nvidia_peermem/version", "1\n")
 	r := railsAt(m, "Ethernet", "0000:00:05.0")
 	r.Rails[0].SpeedMbps = 0
 	r.Rails = append(r.Rails, r.Rails[0]) // another macvlan on it
@@ -305,7 +307,7 @@ func TestNoTopologyWithoutAPCIFunction(t *testing.T) {
 
 // A function without RDMA is useless to NCCL, but NCCL would not remove it.
 func TestTopologyHasOnlyRailsWithRDMA(t *testing.T) {
-	m := machineOf(t, function{path: "pci0000:00/0000:00:05.0", class: classRoCE}, function{path: "pci0000:00/0000:00:06.0", class: classRoCE})
+	m := machineOf(t, pcietest.Function{Path: "pci0000:00/0000:00:05.0", Class: pcietest.ClassRoCE}, pcietest.Function{Path: "pci0000:00/0000:00:06.0", Class: pcietest.ClassRoCE})
 	r := railsAt(m, "Ethernet", "0000:00:05.0", "0000:00:06.0")
 	r.Rails[1].RDMA = ""
 	if text := string(r.TopoXML(m)); strings.Contains(text, "00:06.0") {

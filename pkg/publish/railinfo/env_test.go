@@ -1,14 +1,13 @@
-package publish
+package railinfo
 
 import (
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
+	"github.com/rail-cni/rail-cni/pkg/pcie/pcietest"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 )
 
@@ -27,7 +26,7 @@ func withAddress(l *Rail, ip string, index int, types ...rdma.GIDType) {
 	l.Addresses = append(l.Addresses, ip+"/24")
 	l.GIDs = append(l.GIDs, entries(index, ip, types...)...)
 	for _, g := range l.GIDs {
-		if g.Type == rdma.RoCEv2 && l.has(g.IP) && l.GIDIndexV2 == nil {
+		if g.Type == rdma.RoCEv2 && l.HasAddress(g.IP) && l.GIDIndexV2 == nil {
 			l.GIDIndexV2 = &g.Index
 		}
 	}
@@ -74,7 +73,7 @@ func TestEnvironment(t *testing.T) {
 		}, nil},
 		{"fixed index without addresses", "Ethernet", func(_ *Rails, s *Settings) { s.FixedGIDIndex = true }, nil},
 		{"isolated fabric", "Ethernet", func(_ *Rails, s *Settings) { s.Isolated = true }, []string{"NCCL_CROSS_NIC=0"}},
-		{"InfiniBand has no variables of RoCE", infiniBand, func(r *Rails, s *Settings) {
+		{"InfiniBand has no variables of RoCE", InfiniBand, func(r *Rails, s *Settings) {
 			s.FixedGIDIndex = true
 			withAddress(&r.Rails[0], "fd00::1", 0, rdma.RoCEv1)
 			withAddress(&r.Rails[1], "fd00:1::1", 0, rdma.RoCEv1)
@@ -211,12 +210,12 @@ func TestEnvironmentNamesAPortOnce(t *testing.T) {
 
 // Each GPU gets the nearest NIC. GPUs at the same distance share the NICs evenly.
 func TestEachGPUGetsANearNIC(t *testing.T) {
-	var functions []function
+	var functions []pcietest.Function
 	for numa, bus := range []string{"10", "20"} {
 		for i := range 2 {
 			functions = append(functions,
-				function{path: strings.ReplaceAll("pci0000:BB/0000:BB:01.0/0000:BB:02.0/0000:BB:03.", "BB", bus) + string(rune('0'+i)) + "/0000:" + bus + ":1" + string(rune('0'+i)) + ".0", class: classGPU, numa: numa},
-				function{path: strings.ReplaceAll("pci0000:BB/0000:BB:01.0/0000:BB:02.0/0000:BB:04.", "BB", bus) + string(rune('0'+i)) + "/0000:" + bus + ":18." + string(rune('0'+i)), class: classRoCE, numa: numa})
+				pcietest.Function{Path: strings.ReplaceAll("pci0000:BB/0000:BB:01.0/0000:BB:02.0/0000:BB:03.", "BB", bus) + string(rune('0'+i)) + "/0000:" + bus + ":1" + string(rune('0'+i)) + ".0", Class: pcietest.ClassGPU, NUMA: numa},
+				pcietest.Function{Path: strings.ReplaceAll("pci0000:BB/0000:BB:01.0/0000:BB:02.0/0000:BB:04.", "BB", bus) + string(rune('0'+i)) + "/0000:" + bus + ":18." + string(rune('0'+i)), Class: pcietest.ClassRoCE, NUMA: numa})
 		}
 	}
 	m := machineOf(t, functions...)
@@ -279,15 +278,15 @@ func TestEnvironmentNamesThePartition(t *testing.T) {
 		rails [2]at
 		want  []string
 	}{
-		"the default":                   {infiniBand, [2]at{{"0xffff", 0}, {"0xffff", 0}}, nil},
-		"one at index 0":                {infiniBand, [2]at{{"0x8001", 0}, {"0x8001", 0}}, nil},
-		"limited at index 0":            {infiniBand, [2]at{{"0x7fff", 0}, {"0x7fff", 0}}, []string{"UCX_IB_PKEY=0x7fff"}},
-		"one at the same index":         {infiniBand, [2]at{{"0x8001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
-		"one, a member of it limited":   {infiniBand, [2]at{{"0x0001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
-		"one at different indexes":      {infiniBand, [2]at{{"0x8001", 2}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
-		"one at index 0 and another":    {infiniBand, [2]at{{"0x8001", 0}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
-		"two at the same index":         {infiniBand, [2]at{{"0x8001", 1}, {"0x8002", 1}}, []string{"NCCL_IB_PKEY=1"}},
-		"a rail outside its partition":  {infiniBand, [2]at{{"0x8001", 1}, {"0x8001", -1}}, nil},
+		"the default":                   {InfiniBand, [2]at{{"0xffff", 0}, {"0xffff", 0}}, nil},
+		"one at index 0":                {InfiniBand, [2]at{{"0x8001", 0}, {"0x8001", 0}}, nil},
+		"limited at index 0":            {InfiniBand, [2]at{{"0x7fff", 0}, {"0x7fff", 0}}, []string{"UCX_IB_PKEY=0x7fff"}},
+		"one at the same index":         {InfiniBand, [2]at{{"0x8001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
+		"one, a member of it limited":   {InfiniBand, [2]at{{"0x0001", 2}, {"0x8001", 2}}, []string{"NCCL_IB_PKEY=2", "UCX_IB_PKEY=0x0001"}},
+		"one at different indexes":      {InfiniBand, [2]at{{"0x8001", 2}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
+		"one at index 0 and another":    {InfiniBand, [2]at{{"0x8001", 0}, {"0x8001", 1}}, []string{"UCX_IB_PKEY=0x0001"}},
+		"two at the same index":         {InfiniBand, [2]at{{"0x8001", 1}, {"0x8002", 1}}, []string{"NCCL_IB_PKEY=1"}},
+		"a rail outside its partition":  {InfiniBand, [2]at{{"0x8001", 1}, {"0x8001", -1}}, nil},
 		"beside a rail of RoCE":         {"", [2]at{{"0x8001", 1}, {"", -1}}, nil},
 		"Ethernet, whatever is in them": {"Ethernet", [2]at{{"0x8001", 1}, {"0x8001", 1}}, nil},
 	} {
@@ -295,7 +294,7 @@ func TestEnvironmentNamesThePartition(t *testing.T) {
 			r := railsAt(m, c.layer, "0000:0c:00.0", "0000:1c:00.0")
 			for i, a := range c.rails {
 				if c.layer == "" { // one of each
-					r.Rails[i].LinkLayer = []string{infiniBand, "Ethernet"}[i]
+					r.Rails[i].LinkLayer = []string{InfiniBand, "Ethernet"}[i]
 				}
 				r.Rails[i].PKey = a.key
 				if a.index >= 0 {
@@ -310,33 +309,6 @@ func TestEnvironmentNamesThePartition(t *testing.T) {
 			}
 			if !slices.Equal(have, c.want) {
 				t.Errorf("%q, not %q", have, c.want)
-			}
-		})
-	}
-}
-
-func TestInfiniBandOfARail(t *testing.T) {
-	table := rdma.GIDTable{Size: 1, Entries: []rdma.GIDEntry{{GID: rdma.GID{0: 0xfe, 1: 0x80, 8: 0xb8, 9: 0xce, 10: 0xf6, 15: 0x58}}}}
-	keys := []rdma.PKey{{Index: 0, Key: 0x7fff}, {Index: 1, Key: 0x0001}, {Index: 4, Key: 0x8001}}
-	for name, c := range map[string]struct {
-		now  *link.Link
-		want string
-	}{
-		"datagram":                 {&link.Link{IPoIB: &link.IPoIB{PKey: 0x8001}}, "0x8001 4 datagram"},
-		"connected, by default":    {&link.Link{IPoIB: &link.IPoIB{PKey: 0xffff, Mode: 1}}, "0x7fff 0 connected"},
-		"outside of its partition": {&link.Link{IPoIB: &link.IPoIB{PKey: 0x8009}}, "0x8009 none datagram"},
-		"without an interface":     {nil, "0x7fff 0 "},
-		"an interface of Ethernet": {&link.Link{}, " none "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			l := Rail{LinkLayer: infiniBand}
-			l.setInfiniBand(7, table, keys, c.now)
-			index := "none"
-			if l.PKeyIndex != nil {
-				index = strconv.Itoa(*l.PKeyIndex)
-			}
-			if have := l.PKey + " " + index + " " + l.Mode; have != c.want || l.LID != 7 || l.GUID != "b8ce:f600:0000:0058" {
-				t.Errorf("%q, not %q; LID %d, GUID %s", have, c.want, l.LID, l.GUID)
 			}
 		})
 	}

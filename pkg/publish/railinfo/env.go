@@ -1,4 +1,4 @@
-package publish
+package railinfo
 
 import (
 	"fmt"
@@ -22,10 +22,10 @@ const ucxDevices = "UCX_NET_DEVICES"
 
 // The files of a pod.
 const (
-	railsFile = "rails.json"
-	ncclFile  = "nccl.conf"
-	envFile   = "env.sh"
-	topoFile  = "topo.xml"
+	RailsFile = "rails.json"
+	NCCLFile  = "nccl.conf"
+	EnvFile   = "env.sh"
+	TopoFile  = "topo.xml"
 )
 
 // Env returns the variables of the families in the settings. [ListVar] is the last one. Env returns
@@ -102,7 +102,7 @@ func (r *Rails) ucxPorts() []string {
 func (r *Rails) roce() []Rail {
 	var list []Rail
 	for _, l := range r.Rails {
-		if l.RDMA != "" && l.LinkLayer != "" && l.LinkLayer != infiniBand {
+		if l.RDMA != "" && l.LinkLayer != "" && l.LinkLayer != InfiniBand {
 			list = append(list, l)
 		}
 	}
@@ -121,7 +121,7 @@ func (r *Rails) nccl(s Settings) []Var {
 		vars = append(vars, Var{"NCCL_CROSS_NIC", "0"})
 	}
 	if s.Mount && slices.ContainsFunc(r.Rails, func(l Rail) bool { return l.RDMA != "" && l.PCI != "" }) {
-		vars = append(vars, Var{"NCCL_TOPO_FILE", MountPoint + "/" + topoFile})
+		vars = append(vars, Var{"NCCL_TOPO_FILE", MountPoint + "/" + TopoFile})
 	}
 	return vars
 }
@@ -175,7 +175,7 @@ func (r *Rails) partition() (index int, key uint16) {
 	var indexes []int
 	full := true
 	for _, l := range r.Rails {
-		if l.LinkLayer != infiniBand {
+		if l.LinkLayer != InfiniBand {
 			continue
 		}
 		key, err := strconv.ParseUint(l.PKey, 0, 16)
@@ -224,7 +224,7 @@ func (l *Rail) ownAddress() (own netip.Addr) {
 
 // hasGID reports whether an address of the rail has a GID. ipv6 selects the family of the address.
 func (l *Rail) hasGID(ipv6 bool) bool {
-	return slices.ContainsFunc(l.GIDs, func(g GID) bool { return strings.Contains(g.IP, ":") == ipv6 && l.has(g.IP) })
+	return slices.ContainsFunc(l.GIDs, func(g GID) bool { return strings.Contains(g.IP, ":") == ipv6 && l.HasAddress(g.IP) })
 }
 
 func (l *Rail) hasType(t rdma.GIDType) bool {

@@ -1,4 +1,4 @@
-package publish
+package railinfo
 
 import (
 	"encoding/json"
@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/pkg/pcie/pcietest"
 )
 
 func TestRailsAreInOrder(t *testing.T) {
 	n := func(i int) *int { return &i }
 	r := &Rails{Rails: []Rail{{IfName: "net9"}, {Rail: n(1), IfName: "net2"}, {IfName: "net0"}, {Rail: n(0), IfName: "net8"}, {Rail: n(1), IfName: "net1"}}}
-	r.sort()
+	r.Sort()
 	var got []string
 	for _, l := range r.Rails {
 		got = append(got, l.IfName)
@@ -23,14 +25,14 @@ func TestRailsAreInOrder(t *testing.T) {
 
 // sixteen returns a pod with 16 rails, each with two addresses, and 8 GPUs with UUIDs.
 func sixteen(t *testing.T) *Rails {
-	var functions []function
+	var functions []pcietest.Function
 	var nics []string
 	for i := range 16 {
 		up := fmt.Sprintf("pci%04x:00/%04x:00:01.0/%04x:01:00.0", i, i, i)
-		functions = append(functions, function{path: fmt.Sprintf("%s/%04x:02:00.0/%04x:03:00.0", up, i, i), class: classRoCE, numa: i / 8})
+		functions = append(functions, pcietest.Function{Path: fmt.Sprintf("%s/%04x:02:00.0/%04x:03:00.0", up, i, i), Class: pcietest.ClassRoCE, NUMA: i / 8})
 		nics = append(nics, fmt.Sprintf("%04x:03:00.0", i))
 		if i%2 == 0 {
-			functions = append(functions, function{path: fmt.Sprintf("%s/%04x:02:01.0/%04x:04:00.0", up, i, i), class: classGPU, numa: i / 8})
+			functions = append(functions, pcietest.Function{Path: fmt.Sprintf("%s/%04x:02:01.0/%04x:04:00.0", up, i, i), Class: pcietest.ClassGPU, NUMA: i / 8})
 		}
 	}
 	r := railsAt(machineOf(t, functions...), "Ethernet", nics...)
@@ -101,42 +103,5 @@ func TestCharDevicesOfAPod(t *testing.T) {
 	r := &Rails{Rails: []Rail{{CharDevices: []string{"/dev/infiniband/umad1", "/dev/infiniband/uverbs1"}}, {CharDevices: []string{"/dev/infiniband/uverbs0"}}, {CharDevices: []string{"/dev/infiniband/uverbs1"}}}}
 	if got, want := strings.Join(r.CharDevices(), " "), "/dev/infiniband/umad1 /dev/infiniband/uverbs0 /dev/infiniband/uverbs1"; got != want {
 		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-func TestActiveMTU(t *testing.T) {
-	for _, c := range []struct {
-		layer     string
-		mtu, want int
-	}{
-		{"Ethernet", 1500, 1024},
-		{"Ethernet", 9000, 4096},
-		{"Ethernet", 4200, 4096},
-		{"Ethernet", 4100, 2048},
-		{"Ethernet", 68, 0},
-		{infiniBand, 2044, 2048},
-		{infiniBand, 4092, 4096},
-		{infiniBand, 65520, 0},
-	} {
-		if got := ActiveMTU(c.layer, c.mtu); got != c.want {
-			t.Errorf("%s, MTU %d: got %d, want %d", c.layer, c.mtu, got, c.want)
-		}
-	}
-}
-
-func TestGatewayIsThatOfTheFirstAddress(t *testing.T) {
-	for _, c := range []struct {
-		addresses, gateways []string
-		want                string
-	}{
-		{[]string{"10.0.0.2/24"}, []string{"10.1.0.1", "10.0.0.1"}, "10.0.0.1"},
-		{[]string{"10.0.0.2/32"}, []string{"fd00::1", "10.9.9.9"}, "10.9.9.9"},
-		{[]string{"fd00::2/64", "10.0.0.2/24"}, []string{"10.0.0.1", "fd00::1"}, "fd00::1"},
-		{[]string{"10.0.0.2/24"}, []string{"fd00::1"}, ""},
-		{nil, []string{"10.0.0.1"}, ""},
-	} {
-		if got := gatewayOf(c.addresses, c.gateways); got != c.want {
-			t.Errorf("%v by %v: got %q, want %q", c.addresses, c.gateways, got, c.want)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package publish
+package railinfo
 
 import (
 	"reflect"
@@ -68,7 +68,7 @@ func TestGuideHasEveryVariable(t *testing.T) {
 	}, func() {
 		l.SharedPort, s.FixedGIDIndex = true, false
 	}, func() {
-		l.LinkLayer, l.PKey, l.PKeyIndex = infiniBand, "0x8001", &[]int{1}[0]
+		l.LinkLayer, l.PKey, l.PKeyIndex = InfiniBand, "0x8001", &[]int{1}[0]
 	}} {
 		change()
 		for _, v := range r.Env(s) {

@@ -1,10 +1,11 @@
-package publish
+package railinfo
 
 import (
 	"bytes"
 	"cmp"
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
@@ -19,7 +20,7 @@ type Rails struct {
 	Schema string `json:"schema"`
 	Pod    PodRef `json:"pod"`
 	// Generation counts the changes of the file. Of two documents of the same pod, the document
-	// with the greater generation is later. [Describe] returns 0.
+	// with the greater generation is later. publish.Describe returns 0.
 	Generation uint64 `json:"generation"`
 	// Rails are sorted by the number of the rail, and then by interface. Rails without a number
 	// come last.
@@ -34,6 +35,12 @@ type PodRef struct {
 	Node      string `json:"node,omitempty"`
 }
 
+// The link layers of RDMA ports.
+const (
+	InfiniBand = "InfiniBand"
+	Ethernet   = "Ethernet" // RoCE
+)
+
 // Rail is one attachment of the pod, with at most one RDMA device. An attachment with two devices,
 // such as a macvlan on a bond, appears twice.
 type Rail struct {
@@ -41,7 +48,7 @@ type Rail struct {
 	IfName string `json:"ifName,omitempty"` // name in the pod, empty if no interface was lent
 	RDMA   string `json:"rdma,omitempty"`   // the RDMA device, by the name that the pod sees
 	Port   uint32 `json:"port,omitempty"`
-	// LinkLayer is "Ethernet" or "InfiniBand".
+	// LinkLayer is [Ethernet] or [InfiniBand].
 	LinkLayer string `json:"linkLayer,omitempty"`
 	// State is the state of the RDMA port, for example "ACTIVE". Without RDMA it is "up" or "down".
 	State     string `json:"state,omitempty"`
@@ -92,8 +99,8 @@ type GPU struct {
 	Level pcie.Distance `json:"level"`
 }
 
-// sort sorts the rails.
-func (r *Rails) sort() {
+// Sort sorts the rails.
+func (r *Rails) Sort() {
 	slices.SortStableFunc(r.Rails, func(a, b Rail) int {
 		switch {
 		case a.Rail == nil && b.Rail != nil:
@@ -132,8 +139,8 @@ func (r *Rails) JSON() []byte {
 	return append(data, '\n')
 }
 
-// same reports whether both documents have the same content, apart from their generations.
-func (r *Rails) same(other *Rails) bool {
+// Same reports whether both documents have the same content, apart from their generations.
+func (r *Rails) Same(other *Rails) bool {
 	if r == nil || other == nil {
 		return r == other
 	}
@@ -184,7 +191,7 @@ func (r *Rails) line() []byte {
 func (l *Rail) compact() {
 	var gids []GID
 	for _, g := range l.GIDs {
-		if g.Type == rdma.RoCEv2 && l.has(g.IP) {
+		if g.Type == rdma.RoCEv2 && l.HasAddress(g.IP) {
 			gids = append(gids, GID{Index: g.Index, Type: g.Type, IP: g.IP})
 		}
 	}
@@ -196,4 +203,15 @@ func (l *Rail) compact() {
 	}
 	l.GIDs, l.GPUs, l.CharDevices, l.SysImageGUID, l.State = gids, gpus, nil, "", ""
 	l.LID, l.GUID, l.PKeyIndex, l.Mode = 0, "", nil, ""
+}
+
+// HasAddress reports whether the interface has the address.
+func (l *Rail) HasAddress(ip string) bool {
+	return slices.ContainsFunc(l.Addresses, func(a string) bool { return plain(a) == ip })
+}
+
+// plain returns the address in a CIDR.
+func plain(cidr string) string {
+	address, _, _ := strings.Cut(cidr, "/")
+	return address
 }
