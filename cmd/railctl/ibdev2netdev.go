@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/netdevs"
 )
 
 // ibdev2netdev is one run of "railctl ibdev2netdev".
@@ -68,7 +69,7 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 		return err
 	}
 	defer ns.Close()
-	pairs, err := rdma.Pairs(ns)
+	pairs, err := netdevs.Pairs(ns)
 	if errors.Is(err, rdma.ErrNoRDMA) {
 		err = fmt.Errorf("%w; load the driver of the NICs (mlx5_ib, bnxt_re, irdma, …)", err)
 	}
@@ -122,7 +123,7 @@ func (c *ibdev2netdev) where() (*netns.Netns, error) {
 }
 
 // pairLine returns a line in the format of NVIDIA's script.
-func pairLine(p rdma.Pair) string {
+func pairLine(p netdevs.Pair) string {
 	state := "Down"
 	if p.HasSignal {
 		state = "Up"

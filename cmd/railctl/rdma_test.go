@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"
+	"github.com/rail-cni/rail-cni/pkg/rdma/netdevs"
 )
 
 const noRDMA = "no RDMA here: the kernel's RDMA core (module ib_core) is not loaded"
@@ -142,8 +143,8 @@ func TestIbdev2netdevOfWhatIsNotThere(t *testing.T) {
 }
 
 func TestTheLineIsTheOneOfNVIDIAsScript(t *testing.T) {
-	equal(t, "up", pairLine(rdma.Pair{Device: "mlx5_0", Port: 1, Netdev: "net1", HasSignal: true}), "mlx5_0 port 1 ==> net1 (Up)")
-	equal(t, "down", pairLine(rdma.Pair{Device: "mlx5_10", Port: 2, Netdev: "ib0"}), "mlx5_10 port 2 ==> ib0 (Down)")
+	equal(t, "up", pairLine(netdevs.Pair{Device: "mlx5_0", Port: 1, Netdev: "net1", HasSignal: true}), "mlx5_0 port 1 ==> net1 (Up)")
+	equal(t, "down", pairLine(netdevs.Pair{Device: "mlx5_10", Port: 2, Netdev: "ib0"}), "mlx5_10 port 2 ==> ib0 (Down)")
 }
 
 // modeIn runs "railctl rdma mode" with the root file system at root.

@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/nic"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/netdevs"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -30,7 +30,7 @@ func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
 	if err != nil {
 		return err
 	}
-	pairs, err := host.Core.Pairs(devices, links)
+	pairs, err := netdevs.PairsOf(host.Core, devices, links)
 	for _, p := range pairs {
 		if p.Child || list.hasLent(p) { // a child is not a NIC
 			continue
@@ -43,7 +43,7 @@ func (m *machine) ports(list *NICList, held *held, links []*link.Link) error {
 }
 
 // hasLent reports whether, by its record, a lent NIC has the port.
-func (list *NICList) hasLent(p rdma.Pair) bool {
+func (list *NICList) hasLent(p netdevs.Pair) bool {
 	return list.first(func(n *NIC) bool {
 		return n.Lent != nil && slices.ContainsFunc(n.Ports, func(has Port) bool { return has.Device == p.Device && (has.Port == p.Port || has.Port == 0) })
 	}) != nil
@@ -54,7 +54,7 @@ func (list *NICList) hasLent(p rdma.Pair) bool {
 // For a port of a bond's member it reports the bond. For an Ethernet port whose interface is in
 // another netns it reports no interface, and another interface of the same function does not belong
 // to that port.
-func (list *NICList) ofPort(p rdma.Pair) *NIC {
+func (list *NICList) ofPort(p netdevs.Pair) *NIC {
 	if p.Netdev != "" {
 		if n := list.find(p.Netdev, ""); n != nil {
 			return n

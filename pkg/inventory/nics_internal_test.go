@@ -11,7 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/netdevs"
 )
 
 // files writes the files below dir; a text that begins with "->" is a symbolic link.
@@ -159,14 +159,14 @@ func TestPortBelongsToItsOwnInterfaceOfAFunction(t *testing.T) {
 		"a lent one whose record lacks the RDMA": {lentOne, "", "Ethernet", "away1 " + lentOne},
 	} {
 		have := ""
-		if n := list.ofPort(rdma.Pair{Parent: c.parent, Netdev: c.netdev, LinkLayer: c.layer}); n != nil {
+		if n := list.ofPort(netdevs.Pair{Parent: c.parent, Netdev: c.netdev, LinkLayer: c.layer}); n != nil {
 			have = n.Name + " " + n.PCI
 		}
 		if have != c.want {
 			t.Errorf("%s: %q, not %q", name, have, c.want)
 		}
 	}
-	if !list.hasLent(rdma.Pair{Device: "mlx5_6", Port: 1}) || list.hasLent(rdma.Pair{Device: "mlx5_6", Port: 2}) || list.hasLent(rdma.Pair{Device: "mlx5_7", Port: 1}) {
+	if !list.hasLent(netdevs.Pair{Device: "mlx5_6", Port: 1}) || list.hasLent(netdevs.Pair{Device: "mlx5_6", Port: 2}) || list.hasLent(netdevs.Pair{Device: "mlx5_7", Port: 1}) {
 		t.Error("the port that a lent NIC has by its record is not known")
 	}
 }

@@ -27,7 +27,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
 
@@ -75,7 +75,7 @@ func full() *Record {
 			},
 		},
 		RDMA: &RDMA{Mode: "shared", Devices: []RDMADevice{{
-			Name: "mlx5_0", NodeGUID: rdma.GUID(0x1122334455667788), ParentDev: "0000:3b:00.0", Port: 1, Uverbs: "uverbs0",
+			Name: "mlx5_0", NodeGUID: ibaddr.GUID(0x1122334455667788), ParentDev: "0000:3b:00.0", Port: 1, Uverbs: "uverbs0",
 		}}},
 		MAC: "02:00:00:00:00:17", MTU: 9000, Addresses: []string{"172.31.1.2/24"},
 		IPAM: &IPAM{Type: "whereabouts", Path: "/opt/cni/bin", Args: "K8S_POD_NAME=trainer-0", Config: json.RawMessage(`{"name":"roce-net1"}`)},

@@ -13,7 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/device"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // Version is the version of the record format that this code writes. This code refuses records of a
@@ -197,13 +197,13 @@ type RDMA struct {
 
 // RDMADevice is the state of an RDMA device on the host.
 type RDMADevice struct {
-	Name      string    `json:"name"`
-	NodeGUID  rdma.GUID `json:"nodeGUID"`
-	ParentDev string    `json:"parentDev"`
-	Port      uint32    `json:"port,omitempty"`   // the port of the interface, 0 if unknown
-	Netdev    string    `json:"netdev,omitempty"` // the port's netdev, if it is a link below the NIC or master, such as a bond's member
-	Uverbs    string    `json:"uverbs,omitempty"` // "uverbs3"
-	Lent      bool      `json:"lent,omitempty"`   // the device moves with the NIC (exclusive mode)
+	Name      string      `json:"name"`
+	NodeGUID  ibaddr.GUID `json:"nodeGUID"`
+	ParentDev string      `json:"parentDev"`
+	Port      uint32      `json:"port,omitempty"`   // the port of the interface, 0 if unknown
+	Netdev    string      `json:"netdev,omitempty"` // the port's netdev, if it is a link below the NIC or master, such as a bond's member
+	Uverbs    string      `json:"uverbs,omitempty"` // "uverbs3"
+	Lent      bool        `json:"lent,omitempty"`   // the device moves with the NIC (exclusive mode)
 	// Settings is the result of rdma.Core.Settings for a device that moves.
 	Settings map[string]string `json:"settings,omitempty"`
 }

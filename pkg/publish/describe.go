@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -287,7 +288,7 @@ func (s *stateReader) port(l *railinfo.Rail, r *ledger.Record, recorded *ledger.
 // setInfiniBand sets the fields of an InfiniBand port and of its interface. now is nil if the port
 // has no interface. In that case the partition is the one at index 0, which programs use by
 // default.
-func setInfiniBand(l *railinfo.Rail, lid uint32, table rdma.GIDTable, keys []rdma.PKey, now *link.Link) {
+func setInfiniBand(l *railinfo.Rail, lid uint32, table ibaddr.GIDTable, keys []ibaddr.PKey, now *link.Link) {
 	l.LID = lid
 	if len(table.Entries) > 0 {
 		l.GUID = table.Entries[0].GID.Interface().String()
@@ -304,7 +305,7 @@ func setInfiniBand(l *railinfo.Rail, lid uint32, table rdma.GIDTable, keys []rdm
 	default:
 		return
 	}
-	if found, ok := rdma.FindPKey(keys, key); ok {
+	if found, ok := ibaddr.FindPKey(keys, key); ok {
 		key, l.PKeyIndex = found.Key, &found.Index
 	}
 	l.PKey = fmt.Sprintf("%#04x", key)
@@ -313,7 +314,7 @@ func setInfiniBand(l *railinfo.Rail, lid uint32, table rdma.GIDTable, keys []rdm
 // setGIDs adds the GIDs of the port. If only the pod has the port, setGIDs adds all of them. If the
 // port is shared, setGIDs adds only the GIDs of the interface's addresses, because the table also
 // has the GIDs of other pods.
-func setGIDs(l *railinfo.Rail, table rdma.GIDTable, lent bool, now *link.Link) {
+func setGIDs(l *railinfo.Rail, table ibaddr.GIDTable, lent bool, now *link.Link) {
 	l.SharedPort = !lent && l.LinkLayer != railinfo.InfiniBand && now != nil && now.LowerInOtherNetns
 	for _, e := range table.Entries {
 		g := railinfo.GID{Index: e.Index, Type: e.Type, GID: e.GID.String()}
@@ -328,7 +329,7 @@ func setGIDs(l *railinfo.Rail, table rdma.GIDTable, lent bool, now *link.Link) {
 	for _, address := range l.Addresses {
 		ip, _, _ := strings.Cut(address, "/")
 		for _, g := range l.GIDs {
-			if l.GIDIndexV2 == nil && g.Type == rdma.RoCEv2 && g.IP == ip {
+			if l.GIDIndexV2 == nil && g.Type == ibaddr.RoCEv2 && g.IP == ip {
 				l.GIDIndexV2 = &g.Index
 			}
 		}

@@ -6,12 +6,12 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 func TestInfiniBandOfARail(t *testing.T) {
-	table := rdma.GIDTable{Size: 1, Entries: []rdma.GIDEntry{{GID: rdma.GID{0: 0xfe, 1: 0x80, 8: 0xb8, 9: 0xce, 10: 0xf6, 15: 0x58}}}}
-	keys := []rdma.PKey{{Index: 0, Key: 0x7fff}, {Index: 1, Key: 0x0001}, {Index: 4, Key: 0x8001}}
+	table := ibaddr.GIDTable{Size: 1, Entries: []ibaddr.GIDEntry{{GID: ibaddr.GID{0: 0xfe, 1: 0x80, 8: 0xb8, 9: 0xce, 10: 0xf6, 15: 0x58}}}}
+	keys := []ibaddr.PKey{{Index: 0, Key: 0x7fff}, {Index: 1, Key: 0x0001}, {Index: 4, Key: 0x8001}}
 	for name, c := range map[string]struct {
 		now  *link.Link
 		want string

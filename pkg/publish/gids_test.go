@@ -7,16 +7,16 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // table is the GID table of a RoCE port. Two pods have a macvlan "net1" on the port. The table also
 // has the NIC's own entries.
-func table() rdma.GIDTable {
-	var t rdma.GIDTable
+func table() ibaddr.GIDTable {
+	var t ibaddr.GIDTable
 	add := func(ip, netdev string) {
-		for _, kind := range []rdma.GIDType{rdma.RoCEv1, rdma.RoCEv2} {
-			t.Entries = append(t.Entries, rdma.GIDEntry{Index: len(t.Entries), GID: rdma.GIDOf(netip.MustParseAddr(ip)), Type: kind, Netdev: netdev})
+		for _, kind := range []ibaddr.GIDType{ibaddr.RoCEv1, ibaddr.RoCEv2} {
+			t.Entries = append(t.Entries, ibaddr.GIDEntry{Index: len(t.Entries), GID: ibaddr.GIDOf(netip.MustParseAddr(ip)), Type: kind, Netdev: netdev})
 		}
 	}
 	add("fe80::1", "ens5np0")
@@ -64,7 +64,7 @@ func TestGIDsOfARail(t *testing.T) {
 
 func TestGIDsOfInfiniBandStandForNoAddress(t *testing.T) {
 	l := railinfo.Rail{LinkLayer: railinfo.InfiniBand, Addresses: []string{"10.0.0.1/24"}}
-	setGIDs(&l, rdma.GIDTable{Entries: []rdma.GIDEntry{{GID: rdma.GID{0xfe, 0x80, 15: 7}, Type: rdma.RoCEv1}}}, true, nil)
+	setGIDs(&l, ibaddr.GIDTable{Entries: []ibaddr.GIDEntry{{GID: ibaddr.GID{0xfe, 0x80, 15: 7}, Type: ibaddr.RoCEv1}}}, true, nil)
 	if len(l.GIDs) != 1 || l.GIDs[0].IP != "" || l.GIDs[0].GID != "fe80:0000:0000:0000:0000:0000:0000:0007" || l.GIDIndexV2 != nil {
 		t.Errorf("got %+v", l)
 	}

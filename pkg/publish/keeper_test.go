@@ -25,7 +25,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/pcie/pcietest"
 	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -464,7 +464,7 @@ func TestKeeperLooksAtGIDsWhileTheLedgerChanges(t *testing.T) {
 	l.put(r)
 	l.await("the files come", func() bool { return l.rails(uid) != nil })
 	l.keeper.mu.Lock()
-	l.keeper.watches["gone"] = &watched{watch: &rdma.GIDWatch{}, lent: true, pods: map[string]bool{uid: true}}
+	l.keeper.watches["gone"] = &watched{watch: &ibaddr.GIDWatch{}, lent: true, pods: map[string]bool{uid: true}}
 	l.keeper.mu.Unlock()
 	other := filepath.Join(l.dir, "attachments", "other")
 	for began := time.Now(); time.Since(began) < 5*time.Second; time.Sleep(20 * time.Millisecond) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // watches are the watches of the GID tables of the pods' ports, by port. A shared port, whose table
@@ -14,13 +15,13 @@ import (
 type watches map[string]*watched
 
 type watched struct {
-	watch *rdma.GIDWatch
+	watch *ibaddr.GIDWatch
 	lent  bool            // only one pod has the port
 	pods  map[string]bool // the names of the pods' directories
 	// unowned are changed GIDs of a shared port that no pod had at the last poll. Usually they
 	// belong to an ADD that has not ended. Otherwise they belong to a new address of one of the
 	// pods.
-	unowned []rdma.GID
+	unowned []ibaddr.GID
 }
 
 // watch watches a port for a pod, and adds the watch's key to seen.
@@ -106,7 +107,7 @@ func (k *Keeper) poll() {
 }
 
 // polled records the result of a poll of one GID table.
-func (k *Keeper) polled(key string, w *watched, changed []rdma.GID, err error) {
+func (k *Keeper) polled(key string, w *watched, changed []ibaddr.GID, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var pods []string
@@ -140,9 +141,9 @@ func (w *watched) all() []string {
 // withGIDs returns the pods on a shared port that have one of the changed GIDs, or the GID's
 // address. If a GID has belonged to no pod for two polls, withGIDs returns all pods. The table does
 // not tell the pods apart, because each pod calls its interface net1.
-func (k *Keeper) withGIDs(w *watched, changed []rdma.GID) []string {
+func (k *Keeper) withGIDs(w *watched, changed []ibaddr.GID) []string {
 	var found []string
-	var strange []rdma.GID
+	var strange []ibaddr.GID
 	late := false
 	for _, gid := range append(changed, w.unowned...) {
 		owners := k.ownersOf(w, gid)
@@ -164,7 +165,7 @@ func (k *Keeper) withGIDs(w *watched, changed []rdma.GID) []string {
 }
 
 // ownersOf returns the pods on a shared port that have the GID, or the GID's address.
-func (k *Keeper) ownersOf(w *watched, gid rdma.GID) []string {
+func (k *Keeper) ownersOf(w *watched, gid ibaddr.GID) []string {
 	text, ip := gid.String(), gid.Addr().String()
 	var owners []string
 	for name := range w.pods {

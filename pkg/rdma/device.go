@@ -7,49 +7,14 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
-
-// GUID is the 64-bit identifier of a node or of a system image. Its text has the form in sysfs:
-// "5054:00ff:fe12:3456".
-type GUID uint64
-
-func (g GUID) String() string {
-	return fmt.Sprintf("%04x:%04x:%04x:%04x", uint16(g>>48), uint16(g>>32), uint16(g>>16), uint16(g))
-}
-
-// parseGUID reads the text that String writes.
-func parseGUID(s string) (GUID, error) {
-	parts := strings.Split(s, ":")
-	if len(parts) != 4 {
-		return 0, fmt.Errorf("GUID %q: not four groups of hexadecimal digits", s)
-	}
-	var g GUID
-	for _, p := range parts {
-		n, err := strconv.ParseUint(p, 16, 16)
-		if err != nil || len(p) != 4 {
-			return 0, fmt.Errorf("GUID %q: %q is not four hexadecimal digits", s, p)
-		}
-		g = g<<16 | GUID(n)
-	}
-	return g, nil
-}
-
-// MarshalText returns the text of String, so that a GUID in a record is readable.
-func (g GUID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
-
-// UnmarshalText is the inverse of MarshalText.
-func (g *GUID) UnmarshalText(text []byte) (err error) {
-	*g, err = parseGUID(string(text))
-	return err
-}
 
 // NodeType is the kind of a device's node (enum rdma_node_type).
 type NodeType uint8
@@ -74,8 +39,8 @@ func (t NodeType) String() string {
 type Device struct {
 	Index        uint32
 	Name         string
-	NodeGUID     GUID
-	SysImageGUID GUID
+	NodeGUID     ibaddr.GUID
+	SysImageGUID ibaddr.GUID
 	NodeType     NodeType
 	Protocol     string // "roce", "ib", "iw", "opa"; empty if the kernel does not report it
 	FWVersion    string
@@ -99,8 +64,8 @@ func parseDevice(a nlattr.Attrs) (Device, error) {
 	d := Device{
 		Index:        uint32(number(a, nl.RDMA_NLDEV_ATTR_DEV_INDEX)),
 		Name:         a.Text(nl.RDMA_NLDEV_ATTR_DEV_NAME),
-		NodeGUID:     GUID(number(a, nl.RDMA_NLDEV_ATTR_NODE_GUID)),
-		SysImageGUID: GUID(number(a, nl.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
+		NodeGUID:     ibaddr.GUID(number(a, nl.RDMA_NLDEV_ATTR_NODE_GUID)),
+		SysImageGUID: ibaddr.GUID(number(a, nl.RDMA_NLDEV_ATTR_SYS_IMAGE_GUID)),
 		NodeType:     NodeType(number(a, nl.RDMA_NLDEV_ATTR_DEV_NODE_TYPE)),
 		Protocol:     a.Text(attrProtocol),
 		FWVersion:    a.Text(nl.RDMA_NLDEV_ATTR_FW_VERSION),
@@ -298,7 +263,7 @@ func (c *Core) below(parent string) (found []Device, known bool, err error) {
 // ByIdentity returns the device with this GUID below this parent, whatever its name and index are.
 // The error wraps [ErrNotFound] if there is none. ByIdentity does not read the parents of other
 // devices from sysfs. Only if a list lacks the device, it lists again like [Core.Devices].
-func (c *Core) ByIdentity(guid GUID, parent string) (Device, error) {
+func (c *Core) ByIdentity(guid ibaddr.GUID, parent string) (Device, error) {
 	is := func(d Device) bool { return d.NodeGUID == guid && d.ParentDev == parent }
 	var found *Device
 	err := c.inNetns(func() error {

@@ -14,7 +14,8 @@
 // time, their uverbs numbers may be exchanged ([UverbsChanged]). The caller must prevent that with
 // one lock for the whole node around each [Core.Move].
 //
-// The package does not know CNI, and never moves or changes a netdev.
+// The package does not know CNI, and never moves or changes a netdev. Package ibaddr below it has GUIDs, GIDs and P_Keys, and
+// package netdevs above it finds the interfaces of ports.
 //
 // To move a device to a pod, under the node's lock:
 //

@@ -3,7 +3,6 @@ package rdma_test
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -37,16 +36,6 @@ func ExampleCore_Devices() {
 	for _, d := range devices {
 		fmt.Println(d.Name, d.ParentDev, d.NodeGUID)
 	}
-}
-
-// The GID of an IPv4 address, as sysfs shows it.
-func ExampleGIDOf() {
-	gid := rdma.GIDOf(netip.MustParseAddr("10.0.0.1"))
-	fmt.Println(gid)
-	fmt.Println(gid.Addr())
-	// Output:
-	// 0000:0000:0000:0000:0000:ffff:0a00:0001
-	// 10.0.0.1
 }
 
 // The RDMA mode in which a node boots, from its files of modprobe(8).

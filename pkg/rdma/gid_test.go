@@ -10,40 +10,14 @@ import (
 	"time"
 
 	"github.com/rail-cni/rail-cni/pkg/failure"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
-func TestGIDsOfAddresses(t *testing.T) {
-	for ip, want := range map[string]string{
-		"10.0.0.1":          "0000:0000:0000:0000:0000:ffff:0a00:0001",
-		"::ffff:10.0.0.1":   "0000:0000:0000:0000:0000:ffff:0a00:0001",
-		"fd00:10::1":        "fd00:0010:0000:0000:0000:0000:0000:0001",
-		"fe80::1":           "fe80:0000:0000:0000:0000:0000:0000:0001",
-		"255.255.255.255":   "0000:0000:0000:0000:0000:ffff:ffff:ffff",
-		"fe80::aa%net1":     "fe80:0000:0000:0000:0000:0000:0000:00aa",
-		"0.0.0.0":           "0000:0000:0000:0000:0000:ffff:0000:0000",
-		"2001:db8:a:b::c:d": "2001:0db8:000a:000b:0000:0000:000c:000d",
-	} {
-		g := GIDOf(netip.MustParseAddr(ip))
-		if g.String() != want {
-			t.Errorf("%s is %s, want %s", ip, g, want)
-		}
-		back, err := parseGID(want)
-		if err != nil || back != g || back.Addr() != netip.MustParseAddr(ip).WithZone("").Unmap() {
-			t.Errorf("%s is read as %s (%s), %v", want, back, back.Addr(), err)
-		}
-	}
-	for _, bad := range []string{"", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "fe80", "zz"} {
-		if g, err := parseGID(bad); err == nil {
-			t.Errorf("%q is %s", bad, g)
-		}
-	}
-}
-
-func gidTree(size int, entries ...GIDEntry) map[string]string {
+func gidTree(size int, entries ...ibaddr.GIDEntry) map[string]string {
 	const at = "class/infiniband/mlx5_0/ports/1/"
 	tree := map[string]string{}
 	for i := range size {
-		tree[fmt.Sprintf("%sgids/%d", at, i)] = GID{}.String()
+		tree[fmt.Sprintf("%sgids/%d", at, i)] = ibaddr.GID{}.String()
 	}
 	for _, e := range entries {
 		tree[fmt.Sprintf("%sgids/%d", at, e.Index)] = e.GID.String()
@@ -59,14 +33,17 @@ func gidTree(size int, entries ...GIDEntry) map[string]string {
 
 var device0 = Device{Name: "mlx5_0", Ports: 1}
 
-func gidOf(ip string) GID { return GIDOf(netip.MustParseAddr(ip)) }
+func gidOf(ip string) ibaddr.GID { return ibaddr.GIDOf(netip.MustParseAddr(ip)) }
 
 func TestGIDTable(t *testing.T) {
 	c := offline(t, nil, sysfs(t, gidTree(
 		16,
-		GIDEntry{0, gidOf("fe80::3"), RoCEv1, "enp0s1"}, GIDEntry{1, gidOf("fe80::3"), RoCEv2, "enp0s1"},
-		GIDEntry{10, gidOf("10.0.0.2"), RoCEv2, "net1"}, GIDEntry{9, gidOf("10.0.0.1"), RoCEv2, "net1"},
-		GIDEntry{2, gidOf("10.0.0.1"), RoCEv1, "net1"}, GIDEntry{3, gidOf("10.0.0.7"), "", ""},
+		ibaddr.GIDEntry{Index: 0, GID: gidOf("fe80::3"), Type: ibaddr.RoCEv1, Netdev: "enp0s1"},
+		ibaddr.GIDEntry{Index: 1, GID: gidOf("fe80::3"), Type: ibaddr.RoCEv2, Netdev: "enp0s1"},
+		ibaddr.GIDEntry{Index: 10, GID: gidOf("10.0.0.2"), Type: ibaddr.RoCEv2, Netdev: "net1"},
+		ibaddr.GIDEntry{Index: 9, GID: gidOf("10.0.0.1"), Type: ibaddr.RoCEv2, Netdev: "net1"},
+		ibaddr.GIDEntry{Index: 2, GID: gidOf("10.0.0.1"), Type: ibaddr.RoCEv1, Netdev: "net1"},
+		ibaddr.GIDEntry{Index: 3, GID: gidOf("10.0.0.7"), Type: "", Netdev: ""},
 	)))
 	table, err := c.GIDs(device0, 1)
 	if err != nil || table.Size != 16 || len(table.Entries) != 5 || table.Free() != 11 {
@@ -78,7 +55,7 @@ func TestGIDTable(t *testing.T) {
 		}
 	}
 	e, err := c.FindGID(device0, 1, netip.MustParseAddr("10.0.0.1"), "net1")
-	if want := (GIDEntry{9, gidOf("10.0.0.1"), RoCEv2, "net1"}); err != nil || e != want {
+	if want := (ibaddr.GIDEntry{Index: 9, GID: gidOf("10.0.0.1"), Type: ibaddr.RoCEv2, Netdev: "net1"}); err != nil || e != want {
 		t.Errorf("%+v, %v", e, err)
 	}
 	if _, err := c.GIDs(device0, 2); !errors.Is(err, ErrNotFound) {
@@ -91,16 +68,17 @@ func TestGIDTable(t *testing.T) {
 
 func TestGIDsAreFoundByInterface(t *testing.T) {
 	ip := netip.MustParseAddr("10.0.0.1")
-	table := func(netdevs ...string) GIDTable {
-		tab := GIDTable{Size: 8}
+	table := func(netdevs ...string) ibaddr.GIDTable {
+		tab := ibaddr.GIDTable{Size: 8}
 		for i, n := range netdevs {
-			tab.Entries = append(tab.Entries, GIDEntry{2 * i, gidOf("10.0.0.1"), RoCEv1, n}, GIDEntry{2*i + 1, gidOf("10.0.0.1"), RoCEv2, n})
+			tab.Entries = append(tab.Entries, ibaddr.GIDEntry{Index: 2 * i, GID: gidOf("10.0.0.1"), Type: ibaddr.RoCEv1, Netdev: n},
+				ibaddr.GIDEntry{Index: 2*i + 1, GID: gidOf("10.0.0.1"), Type: ibaddr.RoCEv2, Netdev: n})
 		}
 		return tab
 	}
 	for _, c := range []struct {
 		name  string
-		table GIDTable
+		table ibaddr.GIDTable
 		index int
 		text  string
 	}{
@@ -124,9 +102,9 @@ func TestGIDsAreFoundByInterface(t *testing.T) {
 }
 
 func TestWaitingForAGIDEndsAndSaysWhy(t *testing.T) {
-	full := []GIDEntry{}
+	full := []ibaddr.GIDEntry{}
 	for i := range 8 {
-		full = append(full, GIDEntry{i, GID{15: byte(i + 1)}, RoCEv2, "net9"})
+		full = append(full, ibaddr.GIDEntry{Index: i, GID: ibaddr.GID{15: byte(i + 1)}, Type: ibaddr.RoCEv2, Netdev: "net9"})
 	}
 	for want, tree := range map[string]map[string]string{
 		"the table is full (8 of 8 entries)": gidTree(8, full...),

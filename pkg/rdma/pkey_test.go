@@ -4,23 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-)
 
-func TestPartitionIsFoundByItsNumber(t *testing.T) {
-	table := []PKey{{0, 0x7fff}, {1, 0x0010}, {3, 0x8010}, {10, 0x8030}}
-	for key, want := range map[uint16]PKey{
-		0xffff: {0, 0x7fff}, 0x7fff: {0, 0x7fff}, // limited is better than none
-		0x8010: {3, 0x8010}, 0x0010: {3, 0x8010}, // the full entry, which follows the limited one
-		0x8030: {10, 0x8030},
-	} {
-		if got, ok := FindPKey(table, key); !ok || got != want {
-			t.Errorf("%#x: %v %v, want %v", key, got, ok, want)
-		}
-	}
-	if got, ok := FindPKey(table, 0x8040); ok {
-		t.Errorf("a partition that the port is not in: %v", got)
-	}
-}
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
+)
 
 // The kernel lists the files of a table without sorting the numbers, and lists empty entries as
 // well.
@@ -34,7 +20,7 @@ func TestTableOfPartitionsIsReadByIndex(t *testing.T) {
 	}
 	c := offline(t, nil, sysfs(t, tree))
 	keys, err := c.PKeys(device0, 1)
-	if want := []PKey{{0, 0x7fff}, {2, 0x8010}, {10, 0x8030}}; err != nil || !slices.Equal(keys, want) {
+	if want := []ibaddr.PKey{{Index: 0, Key: 0x7fff}, {Index: 2, Key: 0x8010}, {Index: 10, Key: 0x8030}}; err != nil || !slices.Equal(keys, want) {
 		t.Errorf("%v %v, want %v", keys, err, want)
 	}
 }
@@ -47,7 +33,7 @@ func TestTableIsReadAsFarAsTheFullMember(t *testing.T) {
 		tree[fmt.Sprintf("class/infiniband/mlx5_0/ports/1/pkeys/%d", i)] = key + "\n"
 	}
 	c := offline(t, nil, sysfs(t, tree))
-	if found, ok, _, err := c.Member(device0, 1, 0x0010); err != nil || !ok || found != (PKey{2, 0x8010}) {
+	if found, ok, _, err := c.Member(device0, 1, 0x0010); err != nil || !ok || found != (ibaddr.PKey{Index: 2, Key: 0x8010}) {
 		t.Errorf("%v %v %v", found, ok, err)
 	}
 	if found, ok, _, err := c.Member(device0, 1, 0xffff); err == nil {
@@ -61,7 +47,7 @@ func TestMemberReturnsTheKeysOfAPortThatIsNone(t *testing.T) {
 		tree[fmt.Sprintf("class/infiniband/mlx5_0/ports/1/pkeys/%d", i)] = key + "\n"
 	}
 	found, ok, keys, err := offline(t, nil, sysfs(t, tree)).Member(device0, 1, 0x8020)
-	if want := []PKey{{0, 0xffff}, {2, 0x8010}}; err != nil || ok || !slices.Equal(keys, want) {
+	if want := []ibaddr.PKey{{Index: 0, Key: 0xffff}, {Index: 2, Key: 0x8010}}; err != nil || ok || !slices.Equal(keys, want) {
 		t.Errorf("%v %v %v %v, want %v", found, ok, keys, err, want)
 	}
 }

@@ -152,10 +152,15 @@ func (c *Core) unreadPort(err error, d Device, number uint32) error {
 	return failure.Wrap(err, failure.Kernel, "read port %d of RDMA device %s in netns %s", number, d.Name, c.ns.Path)
 }
 
+// portDir returns the directory of a port below the sysfs root.
+func portDir(d Device, number uint32) string {
+	return filepath.Join("class/infiniband", d.Name, "ports", strconv.FormatUint(uint64(number), 10))
+}
+
 // linkLayer reads the link layer from sysfs, because netlink does not report it. The protocol of
 // the device implies the link layer as well, but not if the ports of the device differ.
 func (c *Core) linkLayer(d Device, number uint32) (string, error) {
-	layer, err := c.readSys(filepath.Join("class/infiniband", d.Name, "ports", strconv.Itoa(int(number)), "link_layer"))
+	layer, err := c.readSys(filepath.Join(portDir(d, number), "link_layer"))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return layer, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 func TestRigGIDsOfAPodsNICInSharedMode(t *testing.T) {
@@ -33,7 +34,7 @@ func TestRigGIDsOfAPodsNICInSharedMode(t *testing.T) {
 		e, err := r.host.AwaitGID(r.soon(), d, 1, ip, "net1")
 		must(t, err)
 		took = append(took, time.Since(began))
-		if got := gidsOf(t, d, GIDOf(ip)); !slices.Equal(got, []int{e.Index}) {
+		if got := gidsOf(t, d, ibaddr.GIDOf(ip)); !slices.Equal(got, []int{e.Index}) {
 			t.Errorf("%s: %+v, sysfs has it at %v", a, e, got)
 		}
 		inPod, err := pod.FindGID(d, 1, ip, "net1")
@@ -133,7 +134,7 @@ func TestRigGIDsOfAPodsNICInExclusiveMode(t *testing.T) {
 	must(t, link.SetUp(ns, in.Index))
 	e, err := pod.AwaitGID(r.soon(), d, 1, netip.MustParseAddr("10.2.0.1"), "net1")
 	must(t, err)
-	if e.Type != RoCEv2 || e.GID.String() != "0000:0000:0000:0000:0000:ffff:0a02:0001" {
+	if e.Type != ibaddr.RoCEv2 || e.GID.String() != "0000:0000:0000:0000:0000:ffff:0a02:0001" {
 		t.Errorf("%+v", e)
 	}
 	if table, err := r.host.GIDs(d, 1); !errors.Is(err, ErrNotFound) {

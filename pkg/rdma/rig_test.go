@@ -20,6 +20,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // The tests named TestRig… need a kernel with an RDMA core to themselves, and
@@ -542,7 +543,7 @@ func TestRigNetnsDeathBringsDevicesHome(t *testing.T) {
 }
 
 // gidsOf returns the indexes of entries in the port's table, from the files.
-func gidsOf(t *testing.T, d Device, g GID) (indexes []int) {
+func gidsOf(t *testing.T, d Device, g ibaddr.GID) (indexes []int) {
 	t.Helper()
 	at := filepath.Join("/sys/class/infiniband", d.Name, "ports/1")
 	for i := range 255 {
@@ -550,7 +551,7 @@ func gidsOf(t *testing.T, d Device, g GID) (indexes []int) {
 		if err != nil || text != g.String() {
 			continue
 		}
-		if kind, err := readLine(filepath.Join(at, "gid_attrs/types", strconv.Itoa(i))); err == nil && kind == string(RoCEv2) {
+		if kind, err := readLine(filepath.Join(at, "gid_attrs/types", strconv.Itoa(i))); err == nil && kind == string(ibaddr.RoCEv2) {
 			indexes = append(indexes, i)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // tooSlow reports whether facts, or results, are without a fact because it was not read in time.
@@ -59,7 +60,7 @@ func (n *node) facts() *fact.Facts {
 // hasGID reports whether the port has a RoCE v2 GID of an IPv4 address.
 func hasGID(p fact.Port, netdev string) bool {
 	return p.GIDs.OK() && slices.ContainsFunc(p.GIDs.Value, func(g fact.GID) bool {
-		return g.Type == string(rdma.RoCEv2) && g.Netdev == netdev && strings.HasPrefix(g.Value, "0000:0000:0000:0000:0000:ffff:ac1f:")
+		return g.Type == string(ibaddr.RoCEv2) && g.Netdev == netdev && strings.HasPrefix(g.Value, "0000:0000:0000:0000:0000:ffff:ac1f:")
 	})
 }
 

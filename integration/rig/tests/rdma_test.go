@@ -25,6 +25,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // newRDMANode returns a node in an RDMA mode, with NICs as the kernel finds them.
@@ -195,7 +196,7 @@ func (n *node) gidsRight(r *ledger.Record, count int) {
 	for _, g := range r.RDMA.GIDs {
 		dir := fmt.Sprintf("/sys/class/infiniband/%s/ports/%d", g.Device, g.Port)
 		value, kind := readText(n.t, fmt.Sprintf("%s/gids/%d", dir, g.Index)), readText(n.t, fmt.Sprintf("%s/gid_attrs/types/%d", dir, g.Index))
-		if value != g.Value || kind != "RoCE v2" || value != rdma.GIDOf(netip.MustParseAddr(g.Address)).String() {
+		if value != g.Value || kind != "RoCE v2" || value != ibaddr.GIDOf(netip.MustParseAddr(g.Address)).String() {
 			n.t.Errorf("%s: GID %d of %s is %s (%s), recorded %s for %s", r.Key, g.Index, g.Device, value, kind, g.Value, g.Address)
 		}
 	}
@@ -235,7 +236,7 @@ func TestMacvlanPodsOfOneNICHaveTheirGIDs(t *testing.T) {
 	n.untouched(before)
 }
 
-// TestEachMacvlanTakesItsEntriesOfTheGIDTable holds rdma.EntriesOf to the kernel: in both modes,
+// TestEachMacvlanTakesItsEntriesOfTheGIDTable holds ibaddr.EntriesOf to the kernel: in both modes,
 // and also where the pod has no RDMA.
 func TestEachMacvlanTakesItsEntriesOfTheGIDTable(t *testing.T) {
 	for _, c := range []struct {
@@ -270,7 +271,7 @@ func TestEachMacvlanTakesItsEntriesOfTheGIDTable(t *testing.T) {
 				}))
 				call.Plugin = "macvlan"
 				n.MustRun(call)
-				want += rdma.EntriesOf(len(ranges))
+				want += ibaddr.EntriesOf(len(ranges))
 				if !testnet.Within(30*time.Second, func() bool { return used() == want }) {
 					t.Fatalf("with %d pods %d entries are used, not %d", i+1, used(), want)
 				}
@@ -286,7 +287,7 @@ func TestEntriesOfEveryLinkAboveTheNICAreCounted(t *testing.T) {
 	n.up(1)
 	core := n.core(n.Netns.Netns)
 	name, _ := n.RDMADevice(nicName(0))
-	table := func() rdma.GIDTable {
+	table := func() ibaddr.GIDTable {
 		d, err := core.ByName(name)
 		if err != nil {
 			t.Fatal(err)
@@ -322,7 +323,7 @@ func TestEntriesOfEveryLinkAboveTheNICAreCounted(t *testing.T) {
 		{"a bridge", "10.7.4.1", []string{"link del iv0", "link add br0 type bridge", "link set br0 up", "link set NIC master br0", "addr add 10.7.4.1/24 dev br0"}},
 	} {
 		if above.name == "ADD" {
-			for i := 2; table().Free() >= rdma.EntriesOf(1); i++ {
+			for i := 2; table().Free() >= ibaddr.EntriesOf(1); i++ {
 				free := table().Free()
 				n.Batch(nil, fmt.Sprintf("addr add 10.7.2.%d/24 dev vrf0", i))
 				awaited("no entries of another address", func() bool { return table().Free() < free })
@@ -335,7 +336,7 @@ func TestEntriesOfEveryLinkAboveTheNICAreCounted(t *testing.T) {
 		}
 		n.Batch(nil, above.commands...)
 		awaited("no GID of "+above.name, func() bool {
-			return slices.ContainsFunc(table().Entries, func(e rdma.GIDEntry) bool { return e.GID == rdma.GIDOf(netip.MustParseAddr(above.ip)) })
+			return slices.ContainsFunc(table().Entries, func(e ibaddr.GIDEntry) bool { return e.GID == ibaddr.GIDOf(netip.MustParseAddr(above.ip)) })
 		})
 	}
 	n.Batch(nil, "link del br0")

@@ -17,6 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/integration/timing"
 	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // told returns what the agent tells the pod of a container, for which the runtime gave no
@@ -72,14 +73,14 @@ func (n *node) sameAsKernel(core *rdma.Core, l *railinfo.Rail, rail int) {
 		n.t.Fatal(err)
 	}
 	for _, g := range l.GIDs {
-		if !slices.ContainsFunc(table.Entries, func(e rdma.GIDEntry) bool {
+		if !slices.ContainsFunc(table.Entries, func(e ibaddr.GIDEntry) bool {
 			return e.Index == g.Index && e.Type == g.Type && e.GID.String() == g.GID && e.GID.Addr().String() == g.IP
 		}) {
 			n.t.Errorf("rail %d has the GID %+v, the kernel %+v", rail, g, table.Entries)
 		}
 	}
 	address := fmt.Sprintf("172.31.%d.2", rail+1)
-	v2 := slices.IndexFunc(table.Entries, func(e rdma.GIDEntry) bool { return e.Type == rdma.RoCEv2 && e.GID.Addr().String() == address })
+	v2 := slices.IndexFunc(table.Entries, func(e ibaddr.GIDEntry) bool { return e.Type == ibaddr.RoCEv2 && e.GID.Addr().String() == address })
 	if v2 < 0 || l.GIDIndexV2 == nil || *l.GIDIndexV2 != table.Entries[v2].Index {
 		n.t.Errorf("rail %d: the index of RoCE v2 is %v, the kernel has %+v", rail, l.GIDIndexV2, table.Entries)
 	}
@@ -152,7 +153,7 @@ func TestPodIsToldOfItsRails(t *testing.T) {
 			generation := told.Generation
 			p.IP("addr", "add", "172.31.1.99/24", "dev", "net1")
 			took := n.tells(p.container, "the new GID", func(r *railinfo.Rails) bool {
-				return slices.ContainsFunc(r.Rails[0].GIDs, func(g railinfo.GID) bool { return g.IP == "172.31.1.99" && g.Type == rdma.RoCEv2 })
+				return slices.ContainsFunc(r.Rails[0].GIDs, func(g railinfo.GID) bool { return g.IP == "172.31.1.99" && g.Type == ibaddr.RoCEv2 })
 			})
 			timing.Check(t, "a new GID in rails.json after its address", took, 2*time.Second)
 			if n.told(p.container).Generation <= generation {

@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/device"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // port describes a port, its interface, and the pod that has the interface.
@@ -44,7 +45,7 @@ func (c *Collector) Component() component.Component {
 // collect sends the counters of all ports of the node's RDMA devices, in any namespace. If a device
 // is just being moved, its counters are missing this time.
 func (c *Collector) collect(out component.Metrics) {
-	s := &scrape{node: c.NodeName, out: out, owners: map[owned]*ledger.Record{}, roots: map[rdma.GUID]string{}}
+	s := &scrape{node: c.NodeName, out: out, owners: map[owned]*ledger.Record{}, roots: map[ibaddr.GUID]string{}}
 	for _, dir := range c.StateDirs {
 		l, err := ledger.Open(dir)
 		if err != nil {
@@ -66,7 +67,7 @@ func (c *Collector) collect(out component.Metrics) {
 
 // owned identifies a port of a device. Each port may have its own NIC. Port 0 means any port.
 type owned struct {
-	guid   rdma.GUID
+	guid   ibaddr.GUID
 	parent string
 	port   uint32
 }
@@ -78,7 +79,7 @@ type scrape struct {
 	owners map[owned]*ledger.Record // records of the NICs of the ports
 	lent   []*ledger.Record         // records of lent NICs with a netdev
 	pods   []*ledger.Record         // one for each netns with lent NICs
-	roots  map[rdma.GUID]string     // interfaces of functions that are not virtual functions
+	roots  map[ibaddr.GUID]string   // interfaces of functions that are not virtual functions
 }
 
 // note records a lent NIC.

@@ -10,13 +10,14 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/component/componenttest"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // The other metrics are compared by package docs.
 func TestMetricsPageHasTheLabelsOfRDMACounters(t *testing.T) {
 	const page = "docs/reference/metrics.md"
 	var metrics componenttest.Metrics
-	c := &scrape{node: "node1", out: &metrics, roots: map[rdma.GUID]string{1: "ens12np0"}}
+	c := &scrape{node: "node1", out: &metrics, roots: map[ibaddr.GUID]string{1: "ens12np0"}}
 	c.add("np_cnp_sent", 1, port{
 		device: rdma.Device{Name: "mlx5_0", NodeGUID: 2, SysImageGUID: 1}, name: "mlx5_0", netdev: "net1",
 		pod: ledger.Pod{Namespace: "default", Name: "trainer-0"},
@@ -44,7 +45,7 @@ func TestMetricsNameADeviceAsTheHostDoes(t *testing.T) {
 	d := rdma.Device{Name: "of-the-pods-choice", NodeGUID: 2, SysImageGUID: 1, ParentDev: "0000:3b:00.0"}
 	r := &ledger.Record{RDMA: &ledger.RDMA{Devices: []ledger.RDMADevice{{Name: "mlx5_0", NodeGUID: 2, ParentDev: "0000:3b:00.0"}}}}
 	var metrics componenttest.Metrics
-	c := &scrape{out: &metrics, roots: map[rdma.GUID]string{}}
+	c := &scrape{out: &metrics, roots: map[ibaddr.GUID]string{}}
 	told := c.describe(d, rdma.Port{Number: 1}, r)
 	c.add("np_cnp_sent", 1, told)
 	c.addState(told)

@@ -16,6 +16,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/part/parent"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
+	"github.com/rail-cni/rail-cni/pkg/rdma/netdevs"
 )
 
 // Part is a child of an InfiniBand interface that stays on the host. It must be claimed before the
@@ -86,19 +88,19 @@ func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
 // network names no partition, it returns the entry for the partition of the master. If the port is
 // not a member of the partition, the error has kind TryAgain, because a fabric manager may be about
 // to add the port.
-func (p Part) partition(n *attachment.Node, l *link.Link) (rdma.PKey, error) {
+func (p Part) partition(n *attachment.Node, l *link.Link) (ibaddr.PKey, error) {
 	want := uint16(p.Conf.PKey)
 	if want == 0 {
 		want = l.IPoIB.PKey
 	}
 	core, err := rdma.Open(n.Netns)
 	if err != nil {
-		return rdma.PKey{}, err
+		return ibaddr.PKey{}, err
 	}
 	defer core.Close()
 	device, port, err := portOf(core, l)
 	if err != nil {
-		return rdma.PKey{}, err
+		return ibaddr.PKey{}, err
 	}
 	key, ok, keys, err := core.Member(device, port, want)
 	if ok || err != nil {
@@ -108,8 +110,9 @@ func (p Part) partition(n *attachment.Node, l *link.Link) (rdma.PKey, error) {
 	for i, k := range keys {
 		has[i] = fmt.Sprintf("%#04x", k.Key)
 	}
-	return rdma.PKey{}, failure.New(failure.TryAgain, "port %d of the RDMA device %s (%s) is not a member of partition %#04x; its partition keys are %s",
-		port, device.Name, l.Name, (rdma.PKey{Key: want}).Partition(), strings.Join(has, ", ")).
+	return ibaddr.PKey{}, failure.New(failure.TryAgain,
+		"port %d of the RDMA device %s (%s) is not a member of partition %#04x; its partition keys are %s",
+		port, device.Name, l.Name, (ibaddr.PKey{Key: want}).Partition(), strings.Join(has, ", ")).
 		Cure("make the port a member in the subnet manager's partitions, or correct \"pkey\"")
 }
 
@@ -119,7 +122,7 @@ func portOf(core *rdma.Core, l *link.Link) (rdma.Device, uint32, error) {
 	if err != nil {
 		return rdma.Device{}, 0, err
 	}
-	pairs, err := core.Pairs(devices, []*link.Link{l})
+	pairs, err := netdevs.PairsOf(core, devices, []*link.Link{l})
 	for _, pair := range pairs {
 		for _, d := range devices {
 			if pair.Netdev == l.Name && d.Name == pair.Device {

@@ -12,6 +12,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netconf"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // GIDs is the part that waits for the GIDs of the interface's addresses, and records them with the
@@ -158,7 +159,7 @@ func awaitGID(ctx context.Context, core *rdma.Core, ports []port, ip netip.Addr,
 }
 
 type firstGID struct {
-	rdma.GIDEntry
+	ibaddr.GIDEntry
 	port int // index of its port
 }
 

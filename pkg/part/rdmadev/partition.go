@@ -9,6 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/attachment"
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
 
@@ -67,7 +68,7 @@ var errNoMember = errors.New("not a member")
 
 // member waits until the port is a member of the partition.
 func (p Partition) member(ctx context.Context, core *rdma.Core, d rdma.Device, port uint32) error {
-	var keys []rdma.PKey
+	var keys []ibaddr.PKey
 	err := wait.Until(ctx, 50*time.Millisecond, func() (member bool, err error) {
 		_, member, keys, err = core.Member(d, port, p.Key)
 		return member, err
@@ -75,6 +76,6 @@ func (p Partition) member(ctx context.Context, core *rdma.Core, d rdma.Device, p
 	if !wait.Ended(ctx, err) {
 		return err
 	}
-	return failure.From(fmt.Errorf("%w of partition %#04x: its keys are %v", errNoMember, (rdma.PKey{Key: p.Key}).Partition(), keys), failure.TryAgain, "port %d of the RDMA device %s", port, d.Name).
+	return failure.From(fmt.Errorf("%w of partition %#04x: its keys are %v", errNoMember, (ibaddr.PKey{Key: p.Key}).Partition(), keys), failure.TryAgain, "port %d of the RDMA device %s", port, d.Name).
 		Cure(`make its GUID a member in the fabric manager (ib-kubernetes does so through UFM), or remove "pkey"`)
 }

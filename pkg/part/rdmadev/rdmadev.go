@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // devices has the methods that all parts with RDMA devices share.
@@ -232,7 +233,7 @@ func fullTable(tx *attachment.Tx) (full, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if need := rdma.EntriesOf(len(tx.Layer3.Addresses())); table.Free() < need {
+		if need := ibaddr.EntriesOf(len(tx.Layer3.Addresses())); table.Free() < need {
 			return failure.New(failure.TryAgain, "the GID table of %s port %d has %d of %d entries free, but %d are needed",
 				d.Name, d.Port, table.Free(), table.Size, need).
 				Cure(`end other pods on this NIC, or spread them over more NICs; "rdma": "off" saves no entries`), nil

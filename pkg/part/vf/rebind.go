@@ -17,6 +17,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nic"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -331,7 +332,7 @@ func noteDevice(r *ledger.Record, node uint64) {
 	}
 	for i := range r.RDMA.Devices {
 		if d := &r.RDMA.Devices[i]; d.ParentDev == r.Loan.PCI {
-			d.NodeGUID, d.Name = rdma.GUID(node), r.VF.RDMA
+			d.NodeGUID, d.Name = ibaddr.GUID(node), r.VF.RDMA
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/pcie"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // Var is a variable of the environment.
@@ -140,7 +140,7 @@ func (r *Rails) ncclGID(s Settings) []Var {
 	if all(func(l *Rail) bool { return l.hasGID(true) && !l.hasGID(false) }) {
 		vars = append(vars, Var{"NCCL_IB_ADDR_FAMILY", "AF_INET6"})
 	}
-	if all(func(l *Rail) bool { return l.hasType(rdma.RoCEv1) && !l.hasType(rdma.RoCEv2) }) {
+	if all(func(l *Rail) bool { return l.hasType(ibaddr.RoCEv1) && !l.hasType(ibaddr.RoCEv2) }) {
 		vars = append(vars, Var{"NCCL_IB_ROCE_VERSION_NUM", "1"})
 	}
 	return append(vars, r.ownGID(s, rails)...)
@@ -182,7 +182,7 @@ func (r *Rails) partition() (index int, key uint16) {
 		if l.PKeyIndex == nil || err != nil {
 			return 0, 0
 		}
-		k := rdma.PKey{Key: uint16(key)}
+		k := ibaddr.PKey{Key: uint16(key)}
 		keys, indexes, full = append(keys, k.Partition()), append(indexes, *l.PKeyIndex), full && k.IsFull()
 	}
 	if len(keys) == 0 || len(r.roce()) > 0 || slices.Max(indexes) == 0 && full {
@@ -214,7 +214,7 @@ func equalIndex(rails []Rail) (index int, equal bool) {
 func (l *Rail) ownAddress() (own netip.Addr) {
 	for _, text := range l.Addresses {
 		ip, err := netip.ParseAddr(plain(text))
-		has := slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.Type == rdma.RoCEv2 && g.IP == plain(text) })
+		has := slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.Type == ibaddr.RoCEv2 && g.IP == plain(text) })
 		if err == nil && has && (!own.IsValid() || ip.Is4() && !own.Is4()) {
 			own = ip
 		}
@@ -227,7 +227,7 @@ func (l *Rail) hasGID(ipv6 bool) bool {
 	return slices.ContainsFunc(l.GIDs, func(g GID) bool { return strings.Contains(g.IP, ":") == ipv6 && l.HasAddress(g.IP) })
 }
 
-func (l *Rail) hasType(t rdma.GIDType) bool {
+func (l *Rail) hasType(t ibaddr.GIDType) bool {
 	return slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.Type == t })
 }
 

@@ -8,12 +8,12 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/pcie/pcietest"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // entries returns the GID entries for an address as a RoCE port has them. The first one has the
 // index index.
-func entries(index int, ip string, types ...rdma.GIDType) []GID {
+func entries(index int, ip string, types ...ibaddr.GIDType) []GID {
 	var gids []GID
 	for i, t := range types {
 		gids = append(gids, GID{Index: index + i, Type: t, GID: "0000", IP: ip})
@@ -22,17 +22,17 @@ func entries(index int, ip string, types ...rdma.GIDType) []GID {
 }
 
 // withAddress adds an address to a rail, and the GIDs for it.
-func withAddress(l *Rail, ip string, index int, types ...rdma.GIDType) {
+func withAddress(l *Rail, ip string, index int, types ...ibaddr.GIDType) {
 	l.Addresses = append(l.Addresses, ip+"/24")
 	l.GIDs = append(l.GIDs, entries(index, ip, types...)...)
 	for _, g := range l.GIDs {
-		if g.Type == rdma.RoCEv2 && l.HasAddress(g.IP) && l.GIDIndexV2 == nil {
+		if g.Type == ibaddr.RoCEv2 && l.HasAddress(g.IP) && l.GIDIndexV2 == nil {
 			l.GIDIndexV2 = &g.Index
 		}
 	}
 }
 
-var both = []rdma.GIDType{rdma.RoCEv1, rdma.RoCEv2}
+var both = []ibaddr.GIDType{ibaddr.RoCEv1, ibaddr.RoCEv2}
 
 func TestEnvironment(t *testing.T) {
 	m := machineOf(t)
@@ -58,8 +58,8 @@ func TestEnvironment(t *testing.T) {
 			withAddress(&r.Rails[1], "10.1.0.1", 2, both...)
 		}, nil},
 		{"no RoCE v2", "Ethernet", func(r *Rails, _ *Settings) {
-			withAddress(&r.Rails[0], "10.0.0.1", 2, rdma.RoCEv1)
-			withAddress(&r.Rails[1], "10.1.0.1", 2, rdma.RoCEv1)
+			withAddress(&r.Rails[0], "10.0.0.1", 2, ibaddr.RoCEv1)
+			withAddress(&r.Rails[1], "10.1.0.1", 2, ibaddr.RoCEv1)
 		}, []string{"NCCL_IB_ROCE_VERSION_NUM=1"}},
 		{"fixed index", "Ethernet", func(r *Rails, s *Settings) {
 			s.FixedGIDIndex = true
@@ -75,8 +75,8 @@ func TestEnvironment(t *testing.T) {
 		{"isolated fabric", "Ethernet", func(_ *Rails, s *Settings) { s.Isolated = true }, []string{"NCCL_CROSS_NIC=0"}},
 		{"InfiniBand has no variables of RoCE", InfiniBand, func(r *Rails, s *Settings) {
 			s.FixedGIDIndex = true
-			withAddress(&r.Rails[0], "fd00::1", 0, rdma.RoCEv1)
-			withAddress(&r.Rails[1], "fd00:1::1", 0, rdma.RoCEv1)
+			withAddress(&r.Rails[0], "fd00::1", 0, ibaddr.RoCEv1)
+			withAddress(&r.Rails[1], "fd00:1::1", 0, ibaddr.RoCEv1)
 		}, nil},
 		{"mounted", "Ethernet", func(_ *Rails, s *Settings) { s.Mount = true }, []string{"NCCL_TOPO_FILE=/run/rail-cni/pod/topo.xml"}},
 	} {

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/pcie"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // Schema is the version of the document [Rails]. Later releases with the same Schema only add keys.
@@ -86,10 +86,10 @@ type Rail struct {
 
 // GID is an entry of the port's GID table.
 type GID struct {
-	Index int          `json:"index"`
-	Type  rdma.GIDType `json:"type"`          // as the kernel names it
-	GID   string       `json:"gid,omitempty"` // eight groups of four digits
-	IP    string       `json:"ip,omitempty"`  // the address of the GID, empty on InfiniBand
+	Index int            `json:"index"`
+	Type  ibaddr.GIDType `json:"type"`          // as the kernel names it
+	GID   string         `json:"gid,omitempty"` // eight groups of four digits
+	IP    string         `json:"ip,omitempty"`  // the address of the GID, empty on InfiniBand
 }
 
 // GPU is a GPU of the node and its distance from the NIC.
@@ -191,7 +191,7 @@ func (r *Rails) line() []byte {
 func (l *Rail) compact() {
 	var gids []GID
 	for _, g := range l.GIDs {
-		if g.Type == rdma.RoCEv2 && l.HasAddress(g.IP) {
+		if g.Type == ibaddr.RoCEv2 && l.HasAddress(g.IP) {
 			gids = append(gids, GID{Index: g.Index, Type: g.Type, IP: g.IP})
 		}
 	}

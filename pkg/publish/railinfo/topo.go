@@ -14,7 +14,7 @@ import (
 	"strings"
 
 	"github.com/rail-cni/rail-cni/pkg/pcie"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // Machine has the PCI tree, and the paths of the files about the PCI devices and the CPUs.
@@ -247,7 +247,7 @@ func (t *topology) net(pci *node, l *Rail) {
 // ncclGUID returns the GUID as NCCL writes it: libibverbs has the number in network byte order, and
 // NCCL reads it in the byte order of the machine. If there is no GUID, ncclGUID returns "".
 func ncclGUID(text string) string {
-	var g rdma.GUID
+	var g ibaddr.GUID
 	if g.UnmarshalText([]byte(text)) != nil || g == 0 {
 		return ""
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/netdevs"
 	"github.com/rail-cni/rail-cni/pkg/verify"
 )
 
@@ -162,7 +163,7 @@ func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPor
 	if err != nil {
 		return by, err
 	}
-	pairs, err := core.Pairs(devices, links)
+	pairs, err := netdevs.PairsOf(core, devices, links)
 	for _, pair := range pairs {
 		if pair.Netdev != name {
 			continue

@@ -9,7 +9,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/fact"
 	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 	"github.com/rail-cni/rail-cni/pkg/doctor/subject"
-	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -149,7 +149,7 @@ func checkHCAMax(f *fact.Facts, r *rule.Report) {
 						free.own++
 					}
 				}
-				free.pods = (free.size - free.own) / rdma.EntriesOf(1)
+				free.pods = (free.size - free.own) / ibaddr.EntriesOf(1)
 				rooms[n.Name], rooms[n.PCI] = free, free
 			}
 		}

@@ -1,4 +1,4 @@
-package rdma
+package ibaddr
 
 import (
 	"os"
@@ -7,8 +7,6 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
 // GIDWatch notices changes of a port's GID table by reading sysfs, because the kernel reports
@@ -19,25 +17,15 @@ type GIDWatch struct {
 	seen []GID // by index, up to the last one in use
 }
 
-// WatchGIDs returns a GIDWatch that has seen the table as it is now. The caller must close the
-// GIDWatch. The error wraps [ErrNotFound] if the namespace has no such device or port.
-func (c *Core) WatchGIDs(d Device, port uint32) (*GIDWatch, error) {
-	t, err := c.GIDs(d, port)
+// WatchGIDs returns a GIDWatch that has seen table, the GID table of the port whose directory in
+// sysfs is port. The caller must close the GIDWatch.
+func WatchGIDs(port string, table GIDTable) (*GIDWatch, error) {
+	dir, err := os.Open(filepath.Join(port, "gids"))
 	if err != nil {
 		return nil, err
 	}
-	w := &GIDWatch{}
-	err = c.inNetns(func() error {
-		root, err := c.sys()
-		if err == nil {
-			w.dir, err = os.Open(filepath.Join(root, "class/infiniband", d.Name, "ports", strconv.Itoa(int(port)), "gids"))
-		}
-		return c.ifGone(err, d)
-	})
-	if err != nil {
-		return nil, failure.Wrap(err, failure.IO, "open the GIDs of port %d of RDMA device %s in netns %s", port, d.Name, c.ns.Path)
-	}
-	for _, e := range t.Entries {
+	w := &GIDWatch{dir: dir}
+	for _, e := range table.Entries {
 		w.seen = append(w.seen, make([]GID, e.Index-len(w.seen)+1)...)
 		w.seen[e.Index] = e.GID
 	}

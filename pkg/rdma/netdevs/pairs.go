@@ -1,4 +1,4 @@
-package rdma
+package netdevs
 
 import (
 	"cmp"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netns"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 // Pair is a port of an RDMA device, and the interface of that port.
@@ -17,7 +19,7 @@ type Pair struct {
 	Device    string
 	Parent    string // the device's parent device, "" if it has none
 	Port      uint32
-	State     PortState
+	State     rdma.PortState
 	LinkLayer string // "Ethernet" or "InfiniBand"
 	Netdev    string // "" if the port has no interface in the namespace
 	HasSignal bool   // the interface is up and has a carrier
@@ -26,7 +28,7 @@ type Pair struct {
 
 // Pairs returns the ports in a namespace that have an interface there, sorted by device and port.
 func Pairs(ns *netns.Netns) ([]Pair, error) {
-	core, err := Open(ns)
+	core, err := rdma.Open(ns)
 	if err != nil {
 		return nil, err
 	}
@@ -39,26 +41,26 @@ func Pairs(ns *netns.Netns) ([]Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := core.Pairs(devices, links)
+	all, err := PairsOf(core, devices, links)
 	if err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(p Pair) bool { return p.Netdev == "" }), nil
 }
 
-// Pairs returns the ports of these devices of the namespace, sorted by device and port. Each port
-// has its interface from links, or no interface. Pairs returns the ports that can be read, and an
+// PairsOf returns the ports of these devices of the namespace, sorted by device and port. Each port
+// has its interface from links, or no interface. PairsOf returns the ports that can be read, and an
 // error for the others. A device that has left the namespace is not an error.
-func (c *Core) Pairs(devices []Device, links []*link.Link) ([]Pair, error) {
+func PairsOf(c *rdma.Core, devices []rdma.Device, links []*link.Link) ([]Pair, error) {
 	var found []Pair
 	var errs []error
 	for _, d := range devices {
 		ports, err := c.Ports(d)
-		if errors.Is(err, ErrNotFound) {
+		if errors.Is(err, rdma.ErrNotFound) {
 			continue // the device was moved meanwhile
 		}
 		errs = append(errs, err)
-		found = append(found, pairsOf(d, ports, c.guids(d, ports), links)...)
+		found = append(found, ofDevice(d, ports, guidsOf(c, d, ports), links)...)
 	}
 	slices.SortFunc(found, func(a, b Pair) int {
 		return cmp.Or(byNumber(a.Device, b.Device), cmp.Compare(a.Port, b.Port), byNumber(a.Netdev, b.Netdev))
@@ -66,25 +68,25 @@ func (c *Core) Pairs(devices []Device, links []*link.Link) ([]Pair, error) {
 	return found, errors.Join(errs...)
 }
 
-// guids returns the GUIDs of the InfiniBand ports that have one, by the number of the port. GUIDs
+// guidsOf returns the GUIDs of the InfiniBand ports that have one, by the number of the port. GUIDs
 // that cannot be read are missing, because sysfs is not mounted everywhere.
-func (c *Core) guids(d Device, ports []Port) map[uint32]GUID {
-	found := map[uint32]GUID{}
+func guidsOf(c *rdma.Core, d rdma.Device, ports []rdma.Port) map[uint32]ibaddr.GUID {
+	found := map[uint32]ibaddr.GUID{}
 	for _, p := range ports {
 		if p.LinkLayer != "InfiniBand" {
 			continue
 		}
-		if guid, err := c.portGUID(d, p.Number); err == nil && guid != 0 && guid != ^GUID(0) {
+		if guid, err := c.PortGUID(d, p.Number); err == nil && guid != 0 && guid != ^ibaddr.GUID(0) {
 			found[p.Number] = guid
 		}
 	}
 	return found
 }
 
-// pairsOf returns the ports of a device with their interfaces. The kernel names the interface of an
+// ofDevice returns the ports of a device with their interfaces. The kernel names the interface of an
 // Ethernet port, but not the interfaces of an InfiniBand port (IPoIB). The address of such an
 // interface has the port's GUID. If the device has only one port, the same parent device is enough.
-func pairsOf(d Device, ports []Port, guids map[uint32]GUID, links []*link.Link) []Pair {
+func ofDevice(d rdma.Device, ports []rdma.Port, guids map[uint32]ibaddr.GUID, links []*link.Link) []Pair {
 	var found []Pair
 	for _, p := range ports {
 		pair := Pair{Device: d.Name, Parent: d.ParentDev, Port: p.Number, State: p.State, LinkLayer: p.LinkLayer}
@@ -109,10 +111,10 @@ func pairsOf(d Device, ports []Port, guids map[uint32]GUID, links []*link.Link) 
 
 // guidOf returns the GUID of the port of an InfiniBand interface. The permanent address still has
 // that GUID after somebody has set another address.
-func guidOf(l *link.Link) GUID {
+func guidOf(l *link.Link) ibaddr.GUID {
 	for _, mac := range [][]byte{l.PermMAC, l.MAC} {
 		if len(mac) == 20 {
-			return GUID(binary.BigEndian.Uint64(mac[12:]))
+			return ibaddr.GUID(binary.BigEndian.Uint64(mac[12:]))
 		}
 	}
 	return 0

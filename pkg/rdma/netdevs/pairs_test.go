@@ -1,4 +1,4 @@
-package rdma
+package netdevs
 
 import (
 	"encoding/binary"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/pkg/link"
+	"github.com/rail-cni/rail-cni/pkg/rdma"
+	"github.com/rail-cni/rail-cni/pkg/rdma/ibaddr"
 )
 
 func TestPairsOfADevice(t *testing.T) {
@@ -22,10 +24,10 @@ func TestPairsOfADevice(t *testing.T) {
 		{Index: 10, Name: "ib3", Encap: "infiniband", ParentDev: "0000:0f:00.0", PermMAC: ipoibAddress(0x5a)},
 		{Index: 9, Name: "net9", Encap: "infiniband", PermMAC: ipoibAddress(0x59), MAC: ipoibAddress(0x58)},
 	}
-	roce := Device{Name: "mlx5_0", ParentDev: "0000:0c:00.0"}
-	ib := Device{Name: "mlx5_1", ParentDev: "0000:0d:00.0"}
-	two := Device{Name: "mlx5_2", ParentDev: "0000:0e:00.0"}
-	twoPorts := []Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}
+	roce := rdma.Device{Name: "mlx5_0", ParentDev: "0000:0c:00.0"}
+	ib := rdma.Device{Name: "mlx5_1", ParentDev: "0000:0d:00.0"}
+	two := rdma.Device{Name: "mlx5_2", ParentDev: "0000:0e:00.0"}
+	twoPorts := []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}
 	pair := Pair{Device: "mlx5_2", Parent: "0000:0e:00.0", LinkLayer: "InfiniBand"}
 	at := func(port uint32, name string, signal, child bool) Pair {
 		p := pair
@@ -33,32 +35,32 @@ func TestPairsOfADevice(t *testing.T) {
 		return p
 	}
 	for _, c := range []struct {
-		device Device
-		ports  []Port
-		guids  map[uint32]GUID
+		device rdma.Device
+		ports  []rdma.Port
+		guids  map[uint32]ibaddr.GUID
 		want   []Pair
 	}{
-		{two, twoPorts, map[uint32]GUID{1: 0x58, 2: 0x59}, []Pair{at(1, "ib1", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
-		{two, twoPorts, map[uint32]GUID{2: 0x59}, []Pair{at(1, "", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
-		{two, twoPorts[:1], map[uint32]GUID{1: 0x77}, []Pair{at(1, "ib1", false, false), at(1, "ib2", true, false)}}, // its GUID is new
-		{two, twoPorts, map[uint32]GUID{1: 0x5a}, []Pair{at(1, "", false, false), at(2, "", false, false)}},          // another device's port
+		{two, twoPorts, map[uint32]ibaddr.GUID{1: 0x58, 2: 0x59}, []Pair{at(1, "ib1", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
+		{two, twoPorts, map[uint32]ibaddr.GUID{2: 0x59}, []Pair{at(1, "", false, false), at(2, "ib2", true, false), at(2, "net9", false, true)}},
+		{two, twoPorts[:1], map[uint32]ibaddr.GUID{1: 0x77}, []Pair{at(1, "ib1", false, false), at(1, "ib2", true, false)}}, // its GUID is new
+		{two, twoPorts, map[uint32]ibaddr.GUID{1: 0x5a}, []Pair{at(1, "", false, false), at(2, "", false, false)}},          // another device's port
 		{
 			roce,
-			[]Port{{Number: 1, State: PortActive, Netdev: 2, LinkLayer: "Ethernet"}},
+			[]rdma.Port{{Number: 1, State: rdma.PortActive, Netdev: 2, LinkLayer: "Ethernet"}},
 			nil,
-			[]Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, State: PortActive, LinkLayer: "Ethernet", Netdev: "net1", HasSignal: true}},
+			[]Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, State: rdma.PortActive, LinkLayer: "Ethernet", Netdev: "net1", HasSignal: true}},
 		},
-		{roce, []Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, nil, []Pair{
+		{roce, []rdma.Port{{Number: 1, Netdev: 2}, {Number: 2, Netdev: 3}}, nil, []Pair{
 			{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, Netdev: "net1", HasSignal: true}, {Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 2, Netdev: "rep0"},
 		}},
-		{roce, []Port{{Number: 1, LinkLayer: "Ethernet"}}, nil, []Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, LinkLayer: "Ethernet"}}},
-		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil, []Pair{{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand", Netdev: "ib0"}}},
-		{ib, []Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, nil, []Pair{
+		{roce, []rdma.Port{{Number: 1, LinkLayer: "Ethernet"}}, nil, []Pair{{Device: "mlx5_0", Parent: "0000:0c:00.0", Port: 1, LinkLayer: "Ethernet"}}},
+		{ib, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil, []Pair{{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand", Netdev: "ib0"}}},
+		{ib, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}, {Number: 2, LinkLayer: "InfiniBand"}}, nil, []Pair{
 			{Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 1, LinkLayer: "InfiniBand"}, {Device: "mlx5_1", Parent: "0000:0d:00.0", Port: 2, LinkLayer: "InfiniBand"},
 		}},
-		{Device{Name: "virtual"}, []Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil, []Pair{{Device: "virtual", Port: 1, LinkLayer: "InfiniBand"}}},
+		{rdma.Device{Name: "virtual"}, []rdma.Port{{Number: 1, LinkLayer: "InfiniBand"}}, nil, []Pair{{Device: "virtual", Port: 1, LinkLayer: "InfiniBand"}}},
 	} {
-		if have := pairsOf(c.device, c.ports, c.guids, links); !slices.Equal(have, c.want) {
+		if have := ofDevice(c.device, c.ports, c.guids, links); !slices.Equal(have, c.want) {
 			t.Errorf("%s %+v: %v, not %v", c.device.Name, c.ports, have, c.want)
 		}
 	}
