@@ -13,6 +13,7 @@ import (
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -116,7 +117,7 @@ func (p *Plugin) writeCDI(pools []resource.Pool) error {
 }
 
 func (p *Plugin) hasCDIFile() bool {
-	return p.CDIDir != "" && inodeOf(filepath.Join(p.CDIDir, cdiFile)) != inode{}
+	return p.CDIDir != "" && kubeletdir.InodeOf(filepath.Join(p.CDIDir, cdiFile)) != kubeletdir.Inode{}
 }
 
 // lentNow reports whether the NIC with the PCI address was lent at the last scan.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 )
 
 // deviceInfo is a device information file of a device plugin (Network Plumbing Working Group,
@@ -106,13 +108,13 @@ func (p *Plugin) cleanDeviceInfo(ctx context.Context, inventory *Inventory) {
 	if len(files) == 0 {
 		return
 	}
-	containers, err := p.containers(ctx)
+	containers, err := p.containers.Containers(ctx)
 	if err != nil {
 		return
 	}
 	for path, d := range files {
 		n := inventory.find(d.id)
-		held := slices.ContainsFunc(containers, func(c container) bool { return slices.Contains(c.devices[d.resource], d.id) })
+		held := slices.ContainsFunc(containers, func(c kubeletdir.Container) bool { return slices.Contains(c.Devices[d.resource], d.id) })
 		if held || n != nil && n.Lent != nil {
 			continue
 		}

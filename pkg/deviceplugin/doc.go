@@ -6,6 +6,8 @@
 // another device plugin serves is not registered. A NIC that is lent stays in its pool. It is
 // unhealthy only while the pod that has it did not get it from the kubelet.
 //
+// Package kubeletdir has the kubelet's side: its sockets, and what it has given to containers.
+//
 // The package reads the inventory by a function, and changes no NIC. It writes only sockets in the
 // kubelet's directories, device information files and one CDI specification. If the process is
 // killed at any instant, the next process removes everything that was left behind.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -112,7 +113,7 @@ const portActive = "ACTIVE"
 // judgeLoan reports whether the NIC is lent to a pod that did not get this device from the kubelet.
 // next is when that may change without a notice. containers is nil if the containers are not known.
 // registered is when the kubelet last began to watch.
-func (h *health) judgeLoan(d device, n *NIC, containers []container, registered, now time.Time) (outsider bool, next time.Time) {
+func (h *health) judgeLoan(d device, n *NIC, containers []kubeletdir.Container, registered, now time.Time) (outsider bool, next time.Time) {
 	if n.Lent == nil {
 		delete(h.outside, d)
 		return false, time.Time{}
@@ -141,14 +142,14 @@ func (h *health) judgeLoan(d device, n *NIC, containers []container, registered,
 
 // holder reports whether the pod is in containers, and whether a container of the pod has the
 // device.
-func holder(containers []container, pod *Lent, d device) (listed, holds bool) {
+func holder(containers []kubeletdir.Container, pod *Lent, d device) (listed, holds bool) {
 	for i := range containers {
 		c := &containers[i]
-		if c.namespace != pod.Namespace || c.pod != pod.Pod {
+		if c.Namespace != pod.Namespace || c.Pod != pod.Pod {
 			continue
 		}
 		listed = true
-		for _, id := range c.devices[d.resource] {
+		for _, id := range c.Devices[d.resource] {
 			holds = holds || id == d.id
 		}
 	}

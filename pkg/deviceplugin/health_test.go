@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -66,7 +67,7 @@ func TestEachPodOutsideHasItsOwnTime(t *testing.T) {
 		{2 * time.Minute, nil, false, 0},
 		{3 * time.Minute, &Lent{ContainerID: "c2", Namespace: "ns", Pod: "p2"}, false, 3*time.Minute + settleTime}, // again
 	} {
-		outsider, next := h.judgeLoan(d, &NIC{Lent: c.lent}, []container{}, time.Time{}, begin.Add(c.after))
+		outsider, next := h.judgeLoan(d, &NIC{Lent: c.lent}, []kubeletdir.Container{}, time.Time{}, begin.Add(c.after))
 		want := time.Time{}
 		if c.next != 0 {
 			want = begin.Add(c.next)

@@ -18,6 +18,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/rail-cni/rail-cni/integration/scratch"
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 )
 
 // peer is the kubelet's side of the device plugin API, over its real sockets: it registers
@@ -50,7 +51,7 @@ type plugged struct {
 func newPeer(t *testing.T) *peer {
 	t.Helper()
 	k := &peer{t: t, dir: scratch.Dir(t), plugins: map[string]*plugged{}}
-	for _, d := range []string{pluginsDir, "pod-resources"} {
+	for _, d := range []string{kubeletdir.PluginsDir, "pod-resources"} {
 		if err := os.MkdirAll(filepath.Join(k.dir, d), 0o750); err != nil {
 			t.Fatal(err)
 		}
@@ -62,23 +63,23 @@ func newPeer(t *testing.T) *peer {
 // start removes all sockets of device plugins, and serves, as the kubelet does.
 func (k *peer) start() {
 	k.t.Helper()
-	sockets, _ := filepath.Glob(filepath.Join(k.dir, pluginsDir, "*.sock"))
+	sockets, _ := filepath.Glob(filepath.Join(k.dir, kubeletdir.PluginsDir, "*.sock"))
 	for _, s := range sockets {
 		_ = os.Remove(s)
 	}
-	k.serve(kubeletSocket, func(g *grpc.Server) { api.RegisterRegistrationServer(g, k) })
+	k.serve(kubeletdir.Socket, func(g *grpc.Server) { api.RegisterRegistrationServer(g, k) })
 	k.serveResources()
 }
 
 // serveResources serves PodResources.
 func (k *peer) serveResources() {
 	k.t.Helper()
-	k.serve(resourcesSocket, func(g *grpc.Server) { podresources.RegisterPodResourcesListerServer(g, k) })
+	k.serve(kubeletdir.ResourcesSocket, func(g *grpc.Server) { podresources.RegisterPodResourcesListerServer(g, k) })
 }
 
 func (k *peer) serve(name string, register func(*grpc.Server)) {
 	k.t.Helper()
-	l, err := listen(filepath.Join(k.dir, name))
+	l, err := kubeletdir.Listen(filepath.Join(k.dir, name))
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -108,12 +109,12 @@ func (k *peer) Register(ctx context.Context, r *api.RegisterRequest) (*api.Empty
 	k.mu.Lock()
 	k.registers++
 	k.mu.Unlock()
-	return &api.Empty{}, k.watch(ctx, r.GetResourceName(), filepath.Join(k.dir, pluginsDir, r.GetEndpoint()))
+	return &api.Empty{}, k.watch(ctx, r.GetResourceName(), filepath.Join(k.dir, kubeletdir.PluginsDir, r.GetEndpoint()))
 }
 
 // watch connects to a device plugin, and watches it.
 func (k *peer) watch(ctx context.Context, resource, socket string) error {
-	conn, err := connect(socket)
+	conn, err := kubeletdir.Connect(socket)
 	if err != nil {
 		return err
 	}
@@ -191,7 +192,7 @@ func (k *peer) save(pods map[string]map[string][]string, registered map[string][
 	}
 	text, err := json.Marshal(map[string]any{"Data": map[string]any{"PodDeviceEntries": entries, "RegisteredDevices": registered}, "Checksum": 1})
 	if err == nil {
-		err = os.WriteFile(filepath.Join(k.dir, checkpointFile), text, 0o600)
+		err = os.WriteFile(filepath.Join(k.dir, kubeletdir.CheckpointFile), text, 0o600)
 	}
 	if err != nil {
 		k.t.Fatal(err)
@@ -278,7 +279,7 @@ func (k *peer) serveOther(socket, resource string, ids ...string) (end func()) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		k.t.Fatal(err)
 	}
-	l, err := listen(path)
+	l, err := kubeletdir.Listen(path)
 	if err != nil {
 		k.t.Fatal(err)
 	}

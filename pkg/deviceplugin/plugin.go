@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -25,8 +26,6 @@ const (
 	minScanPause = 50 * time.Millisecond
 	// maxRest bounds the rest after a scan. A scan may take long because it waits for the kubelet.
 	maxRest = 2 * time.Second
-	// listTime bounds a call of PodResources.
-	listTime = 2 * time.Second
 	// The pause after a panic doubles from firstRest to lastRest. After the time goodRun without a
 	// panic it is firstRest again.
 	firstRest = 100 * time.Millisecond
@@ -66,10 +65,9 @@ type Plugin struct {
 	reasons     map[[2]string]int // problems by resource and reason
 	allocations map[[2]string]uint64
 	cancel      context.CancelFunc // ends the current run
-	others      map[socketFile]*other
 
-	kubeletMu sync.Mutex
-	conn      *grpc.ClientConn // connection to PodResources
+	others     *kubeletdir.Others
+	containers *kubeletdir.PodResources
 }
 
 // running is a server that runs.
@@ -97,7 +95,8 @@ func New(o Options) *Plugin {
 		health: health{nics: map[string]*nicHealth{}, outside: map[device]*outside{}},
 		seen:   map[string]NIC{}, servers: map[string]*running{}, problems: map[resource.Problem]bool{},
 		ill: map[device]string{}, states: map[[2]string]int{}, reasons: map[[2]string]int{},
-		allocations: map[[2]string]uint64{}, others: map[socketFile]*other{},
+		allocations: map[[2]string]uint64{},
+		others:      kubeletdir.NewOthers(o.KubeletDir), containers: kubeletdir.NewPodResources(o.KubeletDir),
 	}
 }
 
@@ -118,7 +117,7 @@ func (p *Plugin) once(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
-	defer p.disconnect()
+	defer p.containers.Disconnect()
 	defer p.stopServers(func(string) bool { return true })
 	defer cancel()
 	p.mu.Lock()
@@ -129,8 +128,8 @@ func (p *Plugin) once(ctx context.Context) {
 		sockets := p.Dirs.Subscribe(func() { p.contained(p.kubeletChanged) })
 		defer sockets.Close()
 		loop := component.Loop{Reporter: p.reporter, Trigger: p.wake, Settle: minScanPause, MaxRest: maxRest, Do: func(ctx context.Context) time.Time {
-			sockets.Watch(filepath.Join(p.KubeletDir, pluginsDir))
-			sockets.Watch(filepath.Join(p.KubeletDir, registryDir))
+			sockets.Watch(filepath.Join(p.KubeletDir, kubeletdir.PluginsDir))
+			sockets.Watch(filepath.Join(p.KubeletDir, kubeletdir.RegistryDir))
 			now := p.Now()
 			next := p.scan(ctx) // after a panic the servers continue with what they have
 			return time.Now().Add(max(minScanPause, min(p.Interval, next.Sub(now))))
@@ -172,54 +171,14 @@ func (p *Plugin) containStream(s any, stream grpc.ServerStream, _ *grpc.StreamSe
 	return statusOf(p.reporter.Contain(func() error { return handle(s, stream) }))
 }
 
-// containers returns what the kubelet has given to containers.
-func (p *Plugin) containers(ctx context.Context) ([]container, error) {
-	conn, err := p.podResources()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, listTime)
-	defer cancel()
-	list, err := podContainers(ctx, conn)
-	if err != nil {
-		p.disconnect() // a connection that failed is tried again only after a pause
-	}
-	return list, err
-}
-
-// podResources returns the connection to PodResources. If it is not connected, it begins to
-// connect, because the kubelet waits for calls that need the connection.
-func (p *Plugin) podResources() (*grpc.ClientConn, error) {
-	p.kubeletMu.Lock()
-	defer p.kubeletMu.Unlock()
-	if p.conn == nil {
-		var err error
-		if p.conn, err = connect(filepath.Join(p.KubeletDir, resourcesSocket), grpc.WithDefaultServiceConfig(retryLists), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxList))); err != nil {
-			return nil, err
-		}
-	}
-	p.conn.Connect()
-	return p.conn, nil
-}
-
-// disconnect ends the connection to PodResources. The next call of podResources connects again.
-func (p *Plugin) disconnect() {
-	p.kubeletMu.Lock()
-	defer p.kubeletMu.Unlock()
-	if p.conn != nil {
-		_ = p.conn.Close()
-		p.conn = nil
-	}
-}
-
 // removeStale removes sockets that a killed instance left. A socket that answers belongs to another
 // agent, which will end soon: a rolling update may start the new agent first.
 func (p *Plugin) removeStale() {
-	for _, dir := range []string{pluginsDir, registryDir} {
+	for _, dir := range []string{kubeletdir.PluginsDir, kubeletdir.RegistryDir} {
 		entries, _ := os.ReadDir(filepath.Join(p.KubeletDir, dir)) // without the directory there are none
 		for _, e := range entries {
 			path := filepath.Join(p.KubeletDir, dir, e.Name())
-			if e.Type()&os.ModeSocket == 0 || !resource.IsOwnSocket(e.Name()) || strings.Contains(e.Name(), p.instance) || answers(path) {
+			if e.Type()&os.ModeSocket == 0 || !resource.IsOwnSocket(e.Name()) || strings.Contains(e.Name(), p.instance) || kubeletdir.Answers(path) {
 				continue
 			}
 			if err := removeFile(path); err != nil {

@@ -19,6 +19,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/notify"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
@@ -199,7 +200,7 @@ func (n *node) awaitHealthy(resource string, want int) {
 // sockets returns the device plugin's sockets.
 func (n *node) sockets() []string {
 	var found []string
-	for _, dir := range []string{pluginsDir, registryDir} {
+	for _, dir := range []string{kubeletdir.PluginsDir, kubeletdir.RegistryDir} {
 		entries, _ := os.ReadDir(filepath.Join(n.dir, dir))
 		for _, e := range entries {
 			if resource.IsOwnSocket(e.Name()) {
@@ -280,20 +281,20 @@ func TestResourceIsRegisteredAgainAfterTheKubeletsRestart(t *testing.T) {
 		t.Run(fmt.Sprint("registry=", registry), func(t *testing.T) {
 			n := newNode(t, sharedPool)
 			if registry {
-				if err := errors.Join(os.RemoveAll(filepath.Join(n.dir, pluginsDir)), os.Mkdir(filepath.Join(n.dir, registryDir), 0o750)); err != nil {
+				if err := errors.Join(os.RemoveAll(filepath.Join(n.dir, kubeletdir.PluginsDir)), os.Mkdir(filepath.Join(n.dir, kubeletdir.RegistryDir), 0o750)); err != nil {
 					t.Fatal(err)
 				}
 				n.run()
 				for range 3 {
-					socket := filepath.Join(n.dir, registryDir, "rail-cni.io-rdma-hca_gpu-reg.sock")
-					await(t, "a socket", func() bool { return answers(socket) })
+					socket := filepath.Join(n.dir, kubeletdir.RegistryDir, "rail-cni.io-rdma-hca_gpu-reg.sock")
+					await(t, "a socket", func() bool { return kubeletdir.Answers(socket) })
 					made := modified(socket) // the number of an inode may be used again
 					if err := n.watch(t.Context(), "rdma/hca_gpu", socket); err != nil {
 						t.Fatal(err)
 					}
 					n.awaitHealthy("rdma/hca_gpu", 8)
 					n.peer.stop()
-					await(t, "another socket", func() bool { return answers(socket) && modified(socket) != made })
+					await(t, "another socket", func() bool { return kubeletdir.Answers(socket) && modified(socket) != made })
 				}
 				return
 			}
@@ -330,15 +331,15 @@ func TestKilledInstancesSocketsAreRemovedAndThoseOfALivingOneAreNot(t *testing.T
 	n.start()
 	_, end := n.run()
 	n.awaitHealthy("rdma/hca_gpu", 8)
-	stale := filepath.Join(n.dir, pluginsDir, resource.OwnSocket+"rdma-hca_gpu-00000000.sock")
-	l, err := listen(stale)
+	stale := filepath.Join(n.dir, kubeletdir.PluginsDir, resource.OwnSocket+"rdma-hca_gpu-00000000.sock")
+	l, err := kubeletdir.Listen(stale)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = l.Close() // the file must stay
 	living := n.sockets()
 	n.run()
-	await(t, "the stale socket's end", func() bool { return inodeOf(stale) == inode{} })
+	await(t, "the stale socket's end", func() bool { return kubeletdir.InodeOf(stale) == kubeletdir.Inode{} })
 	await(t, "two sockets", func() bool { return len(n.sockets()) == 2 })
 	if !slices.Contains(n.sockets(), living[len(living)-1]) {
 		t.Errorf("of %v are left %v", living, n.sockets())
@@ -761,7 +762,7 @@ func TestCDIDevicesReplaceCharDevices(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	n.configure(sharedPool)
-	await(t, "the specification's end", func() bool { return inodeOf(file) == inode{} })
+	await(t, "the specification's end", func() bool { return kubeletdir.InodeOf(file) == kubeletdir.Inode{} })
 }
 
 // A container that starts again needs the CDI devices that it got.
@@ -812,7 +813,7 @@ func TestCDIDevicesStayWhileTheirNICsAreLent(t *testing.T) {
 	n.run()
 	n.configure(exclusivePool)
 	n.bringBack(3)
-	await(t, "the end of the file", func() bool { return inodeOf(file) == inode{} })
+	await(t, "the end of the file", func() bool { return kubeletdir.InodeOf(file) == kubeletdir.Inode{} })
 }
 
 func TestNICsAreChosenNearTheGPUsOfTheSameContainer(t *testing.T) {
@@ -916,7 +917,7 @@ func TestPreferenceNeverFails(t *testing.T) {
 	if got := n.prefer(hca, []string{pciOf(0), pciOf(1)}, 1); !slices.Equal(got, []string{pciOf(1)}) {
 		t.Errorf("a NIC that is not yet returned is preferred: %v", got)
 	}
-	if err := os.WriteFile(filepath.Join(n.dir, checkpointFile), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(n.dir, kubeletdir.CheckpointFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	n.give("new", map[string][]string{"nvidia.com/gpu": {"GPU-7"}})
@@ -937,16 +938,16 @@ func TestPreferenceNeverFails(t *testing.T) {
 
 func TestResourceOfAnotherDevicePluginIsNotRegistered(t *testing.T) {
 	for name, c := range map[string]struct{ socket, resource string }{
-		"by the registry":                {registryDir + "/x.sock", "rdma/hca_gpu"},
-		"named after the resource":       {pluginsDir + "/hca_gpu.sock", ""},
-		"named after it with its prefix": {pluginsDir + "/rdma_hca_gpu.sock", ""},
+		"by the registry":                {kubeletdir.RegistryDir + "/x.sock", "rdma/hca_gpu"},
+		"named after the resource":       {kubeletdir.PluginsDir + "/hca_gpu.sock", ""},
+		"named after it with its prefix": {kubeletdir.PluginsDir + "/rdma_hca_gpu.sock", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, sharedPool)
 			n.start()
 			end := n.serveOther(c.socket, c.resource)
-			n.serveOther(registryDir+"/gpu.sock", "nvidia.com/gpu")
-			n.serveOther(pluginsDir+"/fpga.sock", "")
+			n.serveOther(kubeletdir.RegistryDir+"/gpu.sock", "nvidia.com/gpu")
+			n.serveOther(kubeletdir.PluginsDir+"/fpga.sock", "")
 			p, _ := n.run()
 			await(t, "the notice", func() bool {
 				return n.saw("ResourceTaken", filepath.Base(c.socket)) && n.saw("ResourceTaken", "railctl migrate devices")
@@ -967,10 +968,10 @@ func TestResourceOfAnotherDevicePluginIsNotRegistered(t *testing.T) {
 func TestOtherDevicePluginsAloneAreNoObstacle(t *testing.T) {
 	n := newNode(t, sharedPool)
 	n.start()
-	n.serveOther(registryDir+"/gpu.sock", "nvidia.com/gpu")
-	n.serveOther(pluginsDir+"/hca_gpu2.sock", "")
-	stale := filepath.Join(n.dir, pluginsDir, "hca_gpu.sock")
-	l, err := listen(stale)
+	n.serveOther(kubeletdir.RegistryDir+"/gpu.sock", "nvidia.com/gpu")
+	n.serveOther(kubeletdir.PluginsDir+"/hca_gpu2.sock", "")
+	stale := filepath.Join(n.dir, kubeletdir.PluginsDir, "hca_gpu.sock")
+	l, err := kubeletdir.Listen(stale)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -994,9 +995,9 @@ func TestDevicePluginThatRegistersLaterIsFound(t *testing.T) {
 			n.start()
 			n.run()
 			n.awaitHealthy("rdma/hca_gpu", 8)
-			n.serveOther(pluginsDir+"/unrelated.sock", "", "0", "1")
+			n.serveOther(kubeletdir.PluginsDir+"/unrelated.sock", "", "0", "1")
 			n.save(nil, map[string][]string{"rdma/hca_gpu": {"0", "17"}})
-			end := n.serveOther(pluginsDir+c.socket, "", "0", "17", "18") // wakes it
+			end := n.serveOther(kubeletdir.PluginsDir+c.socket, "", "0", "17", "18") // wakes it
 			await(t, "the notice", func() bool {
 				if c.wait > 0 {
 					n.later(c.wait)
@@ -1012,7 +1013,7 @@ func TestDevicePluginThatRegistersLaterIsFound(t *testing.T) {
 			before := n.registers
 			n.peer.mu.Unlock()
 			end()
-			if err := os.Remove(filepath.Join(n.dir, pluginsDir, c.socket)); err != nil { // wakes it
+			if err := os.Remove(filepath.Join(n.dir, kubeletdir.PluginsDir, c.socket)); err != nil { // wakes it
 				t.Fatal(err)
 			}
 			await(t, "the registration", func() bool { n.peer.mu.Lock(); defer n.peer.mu.Unlock(); return n.registers > before })

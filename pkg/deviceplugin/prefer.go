@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
@@ -32,7 +33,7 @@ func (p *Plugin) admission(ctx context.Context, resource string, inventory *Inve
 	}
 	ctx, cancel := context.WithTimeout(ctx, preferTime)
 	defer cancel()
-	containers, err := p.containers(ctx)
+	containers, err := p.containers.Containers(ctx)
 	if err != nil {
 		p.Log.Debug("cannot find the container's GPUs", "resource", resource, "err", err)
 		return admission{}
@@ -43,7 +44,7 @@ func (p *Plugin) admission(ctx context.Context, resource string, inventory *Inve
 			taken[gpu] = true
 		}
 	}
-	saved, err := readCheckpoint(p.KubeletDir)
+	saved, err := kubeletdir.ReadCheckpoint(p.KubeletDir)
 	if err != nil {
 		p.Log.Debug("cannot find the container's GPUs", "resource", resource, "err", err)
 		return admission{taken: taken}
@@ -57,14 +58,14 @@ func (p *Plugin) admission(ctx context.Context, resource string, inventory *Inve
 // writes the checkpoint when the container has all of them (pkg/kubelet/cm/devicemanager,
 // allocateContainerResources). admitted returns nil if there is no such container, or more than
 // one.
-func admitted(containers []container, saved *checkpoint, resource string, gpus []GPU) []string {
+func admitted(containers []kubeletdir.Container, saved *kubeletdir.Checkpoint, resource string, gpus []GPU) []string {
 	var found []string
 	for i := range containers {
 		c := &containers[i]
-		complete := slices.ContainsFunc(saved.containers, func(s container) bool {
-			return s.name == c.name && maps.EqualFunc(s.devices, c.devices, slices.Equal)
+		complete := slices.ContainsFunc(saved.Containers, func(s kubeletdir.Container) bool {
+			return s.Name == c.Name && maps.EqualFunc(s.Devices, c.Devices, slices.Equal)
 		})
-		if complete || len(c.devices[resource]) > 0 {
+		if complete || len(c.Devices[resource]) > 0 {
 			continue
 		}
 		if has := gpusOf(c, gpus); len(has) > 0 {
@@ -79,9 +80,9 @@ func admitted(containers []container, saved *checkpoint, resource string, gpus [
 
 // gpusOf returns the PCI addresses of the container's GPUs, sorted. Device plugins of GPUs use
 // UUIDs or PCI addresses as IDs. If a GPU is shared, "::" and a number follow.
-func gpusOf(c *container, gpus []GPU) []string {
+func gpusOf(c *kubeletdir.Container, gpus []GPU) []string {
 	var found []string
-	for _, ids := range c.devices {
+	for _, ids := range c.Devices {
 		for _, id := range ids {
 			id, _, _ = strings.Cut(id, "::")
 			for _, g := range gpus {

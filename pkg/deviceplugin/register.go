@@ -3,12 +3,14 @@ package deviceplugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"time"
 
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -43,12 +45,12 @@ const (
 func (s *server) way() (way, string) {
 	dir := s.plugin.KubeletDir
 	switch {
-	case inodeOf(filepath.Join(dir, pluginsDir)) != inode{}:
+	case kubeletdir.InodeOf(filepath.Join(dir, kubeletdir.PluginsDir)) != kubeletdir.Inode{}:
 		return waySelf, s.socket
-	case inodeOf(filepath.Join(dir, registryDir)) != inode{}:
+	case kubeletdir.InodeOf(filepath.Join(dir, kubeletdir.RegistryDir)) != kubeletdir.Inode{}:
 		// The name is always the same: when a socket of a resource is removed, the kubelet ends the
 		// registration of that resource, whichever socket it used.
-		return wayRegistry, filepath.Join(dir, registryDir, resource.OwnRegistrySocket+resource.FileName(s.resource)+"-reg.sock")
+		return wayRegistry, filepath.Join(dir, kubeletdir.RegistryDir, resource.OwnRegistrySocket+resource.FileName(s.resource)+"-reg.sock")
 	}
 	return wayNone, ""
 }
@@ -60,11 +62,11 @@ var (
 
 // keepRegistered registers the server whenever the kubelet does not watch it. It returns when the
 // socket is gone.
-func (s *server) keepRegistered(ctx context.Context, way way, path string, made inode) error {
+func (s *server) keepRegistered(ctx context.Context, way way, path string, made kubeletdir.Inode) error {
 	pause := component.Backoff{First: firstTry, Last: lastTry}
 	registered, fresh := s.plugin.Now(), true
 	for ctx.Err() == nil {
-		if inodeOf(path) != made {
+		if kubeletdir.InodeOf(path) != made {
 			return errSocketGone
 		}
 		now, was := s.plugin.Now(), s.isTaken()
@@ -110,7 +112,7 @@ func (s *server) idle(registered, now time.Time) (idle, ended bool) {
 
 // register calls the kubelet.
 func (s *server) register(ctx context.Context) error {
-	conn, err := connect(filepath.Join(s.plugin.KubeletDir, kubeletSocket))
+	conn, err := kubeletdir.Connect(filepath.Join(s.plugin.KubeletDir, kubeletdir.Socket))
 	if err != nil {
 		return err
 	}
@@ -126,7 +128,7 @@ func (s *server) register(ctx context.Context) error {
 // findOthers returns the socket of another device plugin that serves the resource, or "" if there
 // is none. It reports a change.
 func (s *server) findOthers(ctx context.Context) string {
-	who := s.plugin.foreign(ctx, s.resource)
+	who := s.plugin.others.Serving(ctx, s.resource)
 	if who == "" {
 		who = s.findHidden(ctx)
 	}
@@ -163,16 +165,16 @@ func (s *server) findHidden(ctx context.Context) string {
 	// The kubelet writes our list a moment after we have sent it.
 	due := now.Sub(s.searched) >= foreignCheck && now.Sub(s.watched) > watchTime
 	s.mu.Unlock()
-	if hidden != "" && answers(filepath.Join(p.KubeletDir, hidden)) {
+	if hidden != "" && kubeletdir.Answers(filepath.Join(p.KubeletDir, hidden)) {
 		return hidden
 	}
 	hidden = ""
 	if due {
-		if saved, err := readCheckpoint(p.KubeletDir); err == nil {
+		if saved, err := kubeletdir.ReadCheckpoint(p.KubeletDir); err == nil {
 			s.mu.Lock()
-			ids := replaced(saved, s.resource, s.sent)
+			ids := saved.Replaced(s.resource, s.sent)
 			s.mu.Unlock()
-			hidden = p.lister(ctx, ids)
+			hidden = p.others.Lister(ctx, ids)
 		}
 	}
 	s.mu.Lock()
@@ -182,4 +184,10 @@ func (s *server) findHidden(ctx context.Context) string {
 		s.searched = now
 	}
 	return hidden
+}
+
+// takenMessage returns a message for a person: who serves the resource, and what to do.
+func takenMessage(resource, who string) string {
+	return fmt.Sprintf(`%s is served by another device plugin, %s, so rail-agent does not register the resource. "railctl migrate devices" prints how to move to rail-agent: `+
+		"apply what it prints and remove the other device plugin. Then rail-agent registers the resource within a minute", resource, who)
 }

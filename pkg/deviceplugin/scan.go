@@ -11,6 +11,7 @@ import (
 	kubelet "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 
 	"github.com/rail-cni/rail-cni/pkg/component"
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 )
 
@@ -77,7 +78,7 @@ func (p *Plugin) scan(ctx context.Context) (next time.Time) {
 	p.conclude(j, pools, config != nil && config.CDI && len(pools) > 0)
 	p.serve(ctx, pools, devices)
 	if configured {
-		_, _ = p.podResources() // only connects; a failure is returned again when the connection is used
+		_ = p.containers.Connect() // only connects; a failure is returned again when the connection is used
 	}
 	p.cleanDeviceInfo(ctx, inventory)
 	return j.next
@@ -116,12 +117,12 @@ func (p *Plugin) keepHeld(ctx context.Context, config *resource.Config, facts []
 // device. If the kubelet does not answer, the function reports whether the NIC was in a pool in the
 // last scan.
 func (p *Plugin) holders(ctx context.Context) func(device) bool {
-	containers, err := p.containers(ctx)
+	containers, err := p.containers.Containers(ctx)
 	if err != nil {
 		return func(d device) bool { _, was := p.seen[d.id]; return was }
 	}
 	return func(d device) bool {
-		return slices.ContainsFunc(containers, func(c container) bool { return slices.Contains(c.devices[d.resource], d.id) })
+		return slices.ContainsFunc(containers, func(c kubeletdir.Container) bool { return slices.Contains(c.Devices[d.resource], d.id) })
 	}
 }
 
@@ -183,7 +184,7 @@ func (p *Plugin) reportProblems(problems []resource.Problem) {
 
 // loans returns what containers have, if a NIC of an exclusive pool is lent. It returns nil if the
 // kubelet does not answer.
-func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *Inventory) []container {
+func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *Inventory) []kubeletdir.Container {
 	lent := slices.ContainsFunc(pools, func(pool resource.Pool) bool {
 		return pool.Mode != resource.Shared && slices.ContainsFunc(pool.NICs, func(n resource.NIC) bool {
 			found := inventory.find(n.PCI)
@@ -193,13 +194,13 @@ func (p *Plugin) loans(ctx context.Context, pools []resource.Pool, inventory *In
 	if !lent {
 		return nil
 	}
-	containers, err := p.containers(ctx)
+	containers, err := p.containers.Containers(ctx)
 	if err != nil {
 		p.Log.Debug("cannot read the pods' devices from the kubelet", "err", err)
 		return nil
 	}
 	if containers == nil {
-		containers = []container{}
+		containers = []kubeletdir.Container{}
 	}
 	return containers
 }
@@ -209,7 +210,7 @@ type judgment struct {
 	plugin     *Plugin
 	inventory  *Inventory
 	limits     resource.Health
-	containers []container
+	containers []kubeletdir.Container
 	now, next  time.Time
 	ill        map[device]string
 	states     map[[2]string]int

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/component"
 	"github.com/rail-cni/rail-cni/pkg/contain"
+	"github.com/rail-cni/rail-cni/pkg/deviceplugin/kubeletdir"
 	"github.com/rail-cni/rail-cni/pkg/resource"
 	"github.com/rail-cni/rail-cni/pkg/wait"
 )
@@ -50,7 +51,7 @@ type server struct {
 func newServer(p *Plugin, pool resource.Pool, devices []*kubelet.Device) *server {
 	return &server{
 		plugin: p, resource: pool.Resource, pool: pool, devices: devices,
-		socket:  filepath.Join(p.KubeletDir, pluginsDir, resource.OwnSocket+resource.FileName(pool.Resource)+"-"+p.instance+".sock"),
+		socket:  filepath.Join(p.KubeletDir, kubeletdir.PluginsDir, resource.OwnSocket+resource.FileName(pool.Resource)+"-"+p.instance+".sock"),
 		wake:    component.NewTrigger(),
 		changed: make(chan struct{}), sent: map[string]bool{},
 	}
@@ -98,13 +99,13 @@ func (s *server) serve(ctx context.Context) error {
 		s.pause(ctx, foreignCheck)
 		return nil
 	}
-	listener, err := listen(path)
+	listener, err := kubeletdir.Listen(path)
 	if err != nil {
 		s.plugin.Log.Warn("cannot make the socket for the kubelet", "resource", s.resource, "socket", path, "err", err)
 		s.pause(ctx, lastTry)
 		return err
 	}
-	made, ending := inodeOf(path), make(chan struct{})
+	made, ending := kubeletdir.InodeOf(path), make(chan struct{})
 	s.mu.Lock()
 	s.ending = ending
 	s.mu.Unlock()
@@ -115,7 +116,7 @@ func (s *server) serve(ctx context.Context) error {
 	s.plugin.contain(&serving, func() { _ = g.Serve(listener) })
 	defer serving.Wait()
 	defer func() {
-		if inodeOf(path) == made {
+		if kubeletdir.InodeOf(path) == made {
 			_ = removeFile(path)
 		}
 		close(ending)

@@ -76,6 +76,7 @@ func (p Partition) member(ctx context.Context, core *rdma.Core, d rdma.Device, p
 	if !wait.Ended(ctx, err) {
 		return err
 	}
-	return failure.From(fmt.Errorf("%w of partition %#04x: its keys are %v", errNoMember, (ibaddr.PKey{Key: p.Key}).Partition(), keys), failure.TryAgain, "port %d of the RDMA device %s", port, d.Name).
+	err = fmt.Errorf("%w of partition %#04x: its keys are %v", errNoMember, (ibaddr.PKey{Key: p.Key}).Partition(), keys)
+	return failure.From(err, failure.TryAgain, "port %d of the RDMA device %s", port, d.Name).
 		Cure(`make its GUID a member in the fabric manager (ib-kubernetes does so through UFM), or remove "pkey"`)
 }

@@ -1,14 +1,14 @@
-package deviceplugin
+package kubeletdir
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +27,7 @@ const askTime = time.Second
 // socketFile identifies a socket. A new socket at the same path has another socketFile.
 type socketFile struct {
 	path   string
-	inode  inode
+	inode  Inode
 	change int64 // the time when it was made, in nanoseconds
 }
 
@@ -37,25 +37,37 @@ type other struct {
 	devices  bool   // it is a device plugin
 }
 
-// foreign returns the socket, below the kubelet's directory, of another device plugin that serves
+// Others finds other device plugins by their sockets. Its methods may be called concurrently.
+type Others struct {
+	dir   string
+	mu    sync.Mutex
+	known map[socketFile]*other
+}
+
+// NewOthers returns an Others of the kubelet with this root directory.
+func NewOthers(kubeletDir string) *Others {
+	return &Others{dir: kubeletDir, known: map[socketFile]*other{}}
+}
+
+// Serving returns the socket, below the kubelet's directory, of another device plugin that serves
 // the resource. It returns "" if there is none. The kubelet would replace one plugin with the other
 // without a message (pkg/kubelet/cm/devicemanager, PluginConnected).
 //
 // A plugin that uses the kubelet's registry names the resource that it serves. A plugin that
 // registers itself does not. Such a plugin counts if its socket is named after the resource, like
 // the sockets of k8s-rdma-shared-dev-plugin and sriov-network-device-plugin.
-func (p *Plugin) foreign(ctx context.Context, name string) string {
-	for _, dir := range []string{registryDir, pluginsDir} {
-		entries, err := os.ReadDir(filepath.Join(p.KubeletDir, dir))
+func (a *Others) Serving(ctx context.Context, name string) string {
+	for _, dir := range []string{RegistryDir, PluginsDir} {
+		entries, err := os.ReadDir(filepath.Join(a.dir, dir))
 		if err != nil {
 			continue
 		}
 		for _, e := range entries {
-			if e.Type()&os.ModeSocket == 0 || resource.IsOwnSocket(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
+			if e.Type()&os.ModeSocket == 0 || resource.IsOwnSocket(e.Name()) || e.Name() == filepath.Base(Socket) {
 				continue
 			}
-			socket := filepath.Join(p.KubeletDir, dir, e.Name())
-			switch o := p.ask(ctx, socket); {
+			socket := filepath.Join(a.dir, dir, e.Name())
+			switch o := a.ask(ctx, socket); {
 			case o == nil: // nobody listens at the socket, or the process is too busy to answer
 				if !namedAfter(e.Name(), name) {
 					continue
@@ -63,7 +75,7 @@ func (p *Plugin) foreign(ctx context.Context, name string) string {
 			case !o.devices || o.resource != name && (o.resource != "" || !namedAfter(e.Name(), name)):
 				continue
 			}
-			if answers(socket) {
+			if Answers(socket) {
 				return path.Join(dir, e.Name())
 			}
 		}
@@ -73,19 +85,19 @@ func (p *Plugin) foreign(ctx context.Context, name string) string {
 
 // ask returns what the process at the socket is. It asks each process only once. It returns nil if
 // nobody answers.
-func (p *Plugin) ask(ctx context.Context, socket string) *other {
+func (a *Others) ask(ctx context.Context, socket string) *other {
 	var st unix.Stat_t
 	if unix.Lstat(socket, &st) != nil {
 		return nil
 	}
-	key := socketFile{socket, inode{st.Dev, st.Ino}, st.Ctim.Nano()}
-	p.mu.Lock()
-	known := p.others[key]
-	p.mu.Unlock()
-	if known != nil || !answers(socket) {
+	key := socketFile{socket, Inode{st.Dev, st.Ino}, st.Ctim.Nano()}
+	a.mu.Lock()
+	known := a.known[key]
+	a.mu.Unlock()
+	if known != nil || !Answers(socket) {
 		return known
 	}
-	conn, err := connect(socket)
+	conn, err := Connect(socket)
 	if err != nil {
 		return nil
 	}
@@ -101,10 +113,10 @@ func (p *Plugin) ask(ctx context.Context, socket string) *other {
 	if ctx.Err() != nil {
 		return nil // the process did not answer in time
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	maps.DeleteFunc(p.others, func(k socketFile, _ *other) bool { return k.path == socket })
-	p.others[key] = o
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.known, func(k socketFile, _ *other) bool { return k.path == socket })
+	a.known[key] = o
 	return o
 }
 
@@ -121,34 +133,24 @@ func namedAfter(socket, resource string) bool {
 	return name == path.Base(resource) || name == strings.ReplaceAll(resource, "/", "_") || name == strings.ReplaceAll(resource, "/", "-")
 }
 
-// replaced returns IDs that another device plugin has listed for this resource since the resource
-// was registered: the IDs that are in the checkpoint, but in none of the lists that this process
-// has sent.
-func replaced(saved *checkpoint, resource string, sent map[string]bool) []string {
-	if len(sent) == 0 {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(saved.registered[resource]), func(id string) bool { return sent[id] })
-}
-
-// lister returns the socket, below the kubelet's directory, of a device plugin that does not name
+// Lister returns the socket, below the kubelet's directory, of a device plugin that does not name
 // the resource that it serves but lists all these IDs. It returns "" if there is none.
-func (p *Plugin) lister(ctx context.Context, ids []string) string {
+func (a *Others) Lister(ctx context.Context, ids []string) string {
 	if len(ids) == 0 {
 		return ""
 	}
-	entries, _ := os.ReadDir(filepath.Join(p.KubeletDir, pluginsDir)) // without the directory there are none
+	entries, _ := os.ReadDir(filepath.Join(a.dir, PluginsDir)) // without the directory there are none
 	for _, e := range entries {
-		if e.Type()&os.ModeSocket == 0 || resource.IsOwnSocket(e.Name()) || e.Name() == filepath.Base(kubeletSocket) {
+		if e.Type()&os.ModeSocket == 0 || resource.IsOwnSocket(e.Name()) || e.Name() == filepath.Base(Socket) {
 			continue
 		}
-		socket := filepath.Join(p.KubeletDir, pluginsDir, e.Name())
-		if o := p.ask(ctx, socket); o == nil || !o.devices || o.resource != "" {
+		socket := filepath.Join(a.dir, PluginsDir, e.Name())
+		if o := a.ask(ctx, socket); o == nil || !o.devices || o.resource != "" {
 			continue
 		}
 		listed, err := listOf(ctx, socket)
 		if err == nil && !slices.ContainsFunc(ids, func(id string) bool { return !listed[id] }) {
-			return path.Join(pluginsDir, e.Name())
+			return path.Join(PluginsDir, e.Name())
 		}
 	}
 	return ""
@@ -156,7 +158,7 @@ func (p *Plugin) lister(ctx context.Context, ids []string) string {
 
 // listOf returns the IDs that the device plugin at the socket lists.
 func listOf(ctx context.Context, socket string) (map[string]bool, error) {
-	conn, err := connect(socket)
+	conn, err := Connect(socket)
 	if err != nil {
 		return nil, err
 	}
@@ -176,10 +178,4 @@ func listOf(ctx context.Context, socket string) (map[string]bool, error) {
 		ids[d.GetID()] = true
 	}
 	return ids, nil
-}
-
-// takenMessage returns a message for a person: who serves the resource, and what to do.
-func takenMessage(resource, who string) string {
-	return fmt.Sprintf(`%s is served by another device plugin, %s, so rail-agent does not register the resource. "railctl migrate devices" prints how to move to rail-agent: `+
-		"apply what it prints and remove the other device plugin. Then rail-agent registers the resource within a minute", resource, who)
 }
