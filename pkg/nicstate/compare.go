@@ -13,6 +13,7 @@ import (
 
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/link/routes"
+	"github.com/rail-cni/rail-cni/pkg/link/settings"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
@@ -244,7 +245,7 @@ func CompareSettings(n *netns.Netns, l *link.Link, s *Snapshot) ([]error, error)
 	differs("MTU", l.MTU, s.MTU)
 	differs("queue length", l.TxQueueLen, s.TxQueueLen)
 	differs("state", upText(l.IsUp()), upText(s.Up))
-	have := settingsOf(attrs)
+	have := settings.Read(attrs)
 	for _, name := range slices.Sorted(maps.Keys(s.Settings)) {
 		if now, known := have[name]; known && strings.HasPrefix(name, "g") { // gso_…, gro_…
 			differs(name, now, s.Settings[name])

@@ -6,9 +6,8 @@
 //
 //   - names, altnames, alias, MTU, MAC, queue length, group, flags, master, up or down: a field of [Snapshot], [Take]
 //     (snapshot.go), and restoreAttributes or a function beside it (restore.go).
-//   - further numbers of the link (gso_max_size, proto_down, …): a row of settings (settings.go). The
-//     link-layer broadcast address and the IPv6 token are also in that file.
-//   - the mode of InfiniBand interfaces: ipoib.go.
+//   - further numbers of the link (gso_max_size, proto_down, …): a row of numbers (pkg/link/settings). The
+//     link-layer broadcast address, the IPv6 token and the mode of InfiniBand interfaces are also in that package.
 //   - sysctls: all sysctls of the interface (pkg/link/sysctl). A sysctl that is also in the link's description
 //     gets a name in confs there.
 //   - settings of the driver and of queues (ethtool, DCB, sysfs, NAPI): a row of a table of pkg/link/device.
@@ -20,7 +19,7 @@
 //   - settings of virtual functions, if the NIC is lent with them: pkg/link/sriov, which the part of the NIC calls.
 //
 // Some state is not restored but compared: the fields of [Snapshot] that are "only compared", and the counts of receivers
-// (receivers.go). carry.go decides which of the NIC's addresses and routes a pod gets.
+// (pkg/link/settings). carry.go decides which of the NIC's addresses and routes a pod gets.
 //
 // Addresses, routes, rules and neighbors are kept as the kernel's own messages ([Replay]). So attributes that are unknown to
 // this package survive as well.

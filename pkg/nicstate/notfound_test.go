@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link/announce"
 	"github.com/rail-cni/rail-cni/pkg/link/bpf"
 	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/link/settings"
 	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
@@ -96,7 +97,7 @@ func callsOf(t *testing.T, r *testnet.Rail, v *link.View) map[string]func() erro
 		"ReplayRoutes":     func() error { return errors.Join(nicstate.ReplayRoutes(n.Netns, l.Index, before)...) },
 		"RestoreDevice":    func() error { return errorsOf(device.Restore(n.Netns, l.Index, l.Name, before.Device)) },
 		"RestoreFunctions": func() error { return errorsOf(sriov.Restore(n.Netns, l.Index, before.Functions)) },
-		"MoreReceivers":    func() error { return errorsOf(nicstate.MoreReceivers(n.Netns, l.Index, before)) },
+		"MoreReceivers":    func() error { return errorsOf(settings.MoreReceivers(n.Netns, l.Index, before.Receivers)) },
 		"AwaitDAD, no more": func() error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()

@@ -13,6 +13,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/link/settings"
 	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
@@ -58,7 +59,7 @@ func Restore(n *netns.Netns, l *link.Link, s *Snapshot) (lost []error, err error
 		errs = append(errs, failure.Context(set(n, index), "set %s up=%v", s.Name, s.Up))
 	}
 	// After the sysctls, because a link that accepts no router advertisements has no token.
-	lost = append(lost, restoreToken(n, l, s))
+	lost = append(lost, failure.Context(settings.RestoreToken(n, l.Index, s.Token), "IPv6 token of %s", s.Name))
 	addressed, virtual := s.withoutVirtual()
 	lost = append(append(lost, replayAddresses(n, index, addressed, true)...), virtual...)
 	lost = append(lost, ReplayRoutes(n, index, s.configured())...)
@@ -88,12 +89,12 @@ func Renew(n *netns.Netns, l *link.Link, s *Snapshot) (left []link.Changed, err 
 }
 
 // restoreSysctls sets the sysctls of the link with this index and name.
-func restoreSysctls(n *netns.Netns, index int, name string, settings map[string]string) error {
+func restoreSysctls(n *netns.Netns, index int, name string, want map[string]string) error {
 	attrs, err := link.ReadAttrs(n, index) // read again, because a change of the MTU changes a sysctl
 	if err != nil || attrs.Text(unix.IFLA_IFNAME) != name {
-		return sysctl.Set(n, name, settings)
+		return sysctl.Set(n, name, want)
 	}
-	return sysctl.SetKnowing(n, name, settings, sysctl.OfAttrs(attrs))
+	return sysctl.SetKnowing(n, name, want, sysctl.OfAttrs(attrs))
 }
 
 func restoreName(n *netns.Netns, l *link.Link, s *Snapshot) error {
@@ -123,7 +124,7 @@ func restoreAttributes(n *netns.Netns, l *link.Link, s *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{failure.Context(restoreBroadcast(n, l, attrs, s), "link-layer broadcast address of %s", s.Name)}
+	errs := []error{failure.Context(settings.RestoreBroadcast(n, l, attrs, s.Broadcast), "link-layer broadcast address of %s", s.Name)}
 	r := link.Ref(l.Index)
 	if l.Alias != s.Alias {
 		errs = append(errs, failure.Context(n.Handle().LinkSetAlias(r, s.Alias), "alias of %s", s.Name))
@@ -135,7 +136,7 @@ func restoreAttributes(n *netns.Netns, l *link.Link, s *Snapshot) error {
 		}
 		errs = append(errs, failure.Context(err, "MAC of %s", s.Name))
 	}
-	changed, err := restoreIPoIB(n, l, attrs, s)
+	changed, err := settings.RestoreIPoIB(n, l, attrs, s.IPoIB)
 	errs = append(errs, failure.Context(err, "IPoIB mode of %s", s.Name))
 	if l.MTU != s.MTU || changed {
 		errs = append(errs, failure.Context(link.SetMTU(n, l.Index, s.MTU), "MTU of %s", s.Name))
@@ -149,7 +150,7 @@ func restoreAttributes(n *netns.Netns, l *link.Link, s *Snapshot) error {
 	if l.SettableFlags() != s.Flags {
 		errs = append(errs, failure.Context(link.SetFlags(n, l.Index, s.Flags), "flags of %s", s.Name))
 	}
-	errs = append(errs, failure.Context(restoreSettings(n, l.Index, attrs, s.Settings), "settings of %s", s.Name))
+	errs = append(errs, failure.Context(settings.Restore(n, l.Index, attrs, s.Settings), "settings of %s", s.Name))
 	return errors.Join(errs...)
 }
 

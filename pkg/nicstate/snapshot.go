@@ -11,6 +11,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/link/bpf"
 	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/link/settings"
 	"github.com/rail-cni/rail-cni/pkg/link/sysctl"
 	"github.com/rail-cni/rail-cni/pkg/link/vrrp"
 	"github.com/rail-cni/rail-cni/pkg/netns"
@@ -21,37 +22,37 @@ import (
 // resets, and everything that a pod may change. Its JSON is for readers of the ledger, and for
 // [Restore].
 type Snapshot struct {
-	Taken       time.Time         `json:"taken"`
-	Index       int               `json:"index"`
-	Name        string            `json:"name"`
-	AltNames    []string          `json:"altNames,omitempty"`
-	Alias       string            `json:"alias,omitempty"`
-	MTU         int               `json:"mtu"`
-	MAC         string            `json:"mac,omitempty"`
-	Broadcast   string            `json:"broadcast,omitempty"` // address of the link layer
-	TxQueueLen  int               `json:"txQueueLen"`
-	Group       uint32            `json:"group,omitempty"`
-	Master      string            `json:"master,omitempty"` // name of its bridge, bond, …, if the link was lent although it has a master
-	Up          bool              `json:"up"`
-	Flags       link.Flags        `json:"flags"`
-	Receivers   *Receivers        `json:"receivers,omitempty"` // nil for a NIC that upstream's plugin lent
-	Settings    map[string]uint32 `json:"settings,omitempty"`  // "gso_max_size": 65536
-	Addresses   []Replay          `json:"addresses,omitempty"`
-	Routes      []Replay          `json:"routes,omitempty"`
-	Connected   []Replay          `json:"connected,omitempty"` // routes that the kernel makes for the addresses; only compared
-	HopLinks    []HopLink         `json:"hopLinks,omitempty"`  // links of multipath routes, the link itself included
-	Nexthops    []Replay          `json:"nexthops,omitempty"`  // the link's objects, their groups, and the groups' objects by other links
-	Rules       []Replay          `json:"rules,omitempty"`     // rules of the link's addresses
-	KeptRules   []Replay          `json:"keptRules,omitempty"` // other rules that concern the link; only compared
-	Neighbors   []Replay          `json:"neighbors,omitempty"` // permanent ones only
-	Sysctls     map[string]string `json:"sysctls,omitempty"`   // "ipv4/conf/arp_ignore": "1"
-	Token       string            `json:"token,omitempty"`     // interface identifier of IPv6 addresses (ip-token(8))
-	IPoIB       *link.IPoIB       `json:"ipoib,omitempty"`     // settings of an InfiniBand interface
-	Device      *device.Settings  `json:"device,omitempty"`
-	Functions   [][]byte          `json:"functions,omitempty"`   // settings of the virtual functions, if the NIC is lent with them
-	Programs    []bpf.Program     `json:"programs,omitempty"`    // BPF programs of the host, if the NIC is lent although it has some
-	VRRP        []string          `json:"vrrp,omitempty"`        // the families in which a VRRP daemon listens: some addresses are the daemon's
-	VRRPSources []string          `json:"vrrpSources,omitempty"` // the link's own addresses at which the daemon listens, if it sends to single hosts
+	Taken       time.Time           `json:"taken"`
+	Index       int                 `json:"index"`
+	Name        string              `json:"name"`
+	AltNames    []string            `json:"altNames,omitempty"`
+	Alias       string              `json:"alias,omitempty"`
+	MTU         int                 `json:"mtu"`
+	MAC         string              `json:"mac,omitempty"`
+	Broadcast   string              `json:"broadcast,omitempty"` // address of the link layer
+	TxQueueLen  int                 `json:"txQueueLen"`
+	Group       uint32              `json:"group,omitempty"`
+	Master      string              `json:"master,omitempty"` // name of its bridge, bond, …, if the link was lent although it has a master
+	Up          bool                `json:"up"`
+	Flags       link.Flags          `json:"flags"`
+	Receivers   *settings.Receivers `json:"receivers,omitempty"` // nil for a NIC that upstream's plugin lent
+	Settings    map[string]uint32   `json:"settings,omitempty"`  // "gso_max_size": 65536
+	Addresses   []Replay            `json:"addresses,omitempty"`
+	Routes      []Replay            `json:"routes,omitempty"`
+	Connected   []Replay            `json:"connected,omitempty"` // routes that the kernel makes for the addresses; only compared
+	HopLinks    []HopLink           `json:"hopLinks,omitempty"`  // links of multipath routes, the link itself included
+	Nexthops    []Replay            `json:"nexthops,omitempty"`  // the link's objects, their groups, and the groups' objects by other links
+	Rules       []Replay            `json:"rules,omitempty"`     // rules of the link's addresses
+	KeptRules   []Replay            `json:"keptRules,omitempty"` // other rules that concern the link; only compared
+	Neighbors   []Replay            `json:"neighbors,omitempty"` // permanent ones only
+	Sysctls     map[string]string   `json:"sysctls,omitempty"`   // "ipv4/conf/arp_ignore": "1"
+	Token       string              `json:"token,omitempty"`     // interface identifier of IPv6 addresses (ip-token(8))
+	IPoIB       *link.IPoIB         `json:"ipoib,omitempty"`     // settings of an InfiniBand interface
+	Device      *device.Settings    `json:"device,omitempty"`
+	Functions   [][]byte            `json:"functions,omitempty"`   // settings of the virtual functions, if the NIC is lent with them
+	Programs    []bpf.Program       `json:"programs,omitempty"`    // BPF programs of the host, if the NIC is lent although it has some
+	VRRP        []string            `json:"vrrp,omitempty"`        // the families in which a VRRP daemon listens: some addresses are the daemon's
+	VRRPSources []string            `json:"vrrpSources,omitempty"` // the link's own addresses at which the daemon listens, if it sends to single hosts
 
 	self link.Identity // identity of the link; not in the JSON, because the record has it beside the snapshot
 }
@@ -85,10 +86,10 @@ func Take(n *netns.Netns, v *link.View) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	receivers := receiversOf(attrs)
+	receivers := settings.ReceiversOf(attrs)
 	s.Receivers = &receivers
-	s.Settings, s.Broadcast, s.Token = settingsOf(attrs), link.MACText(link.BroadcastOf(attrs)), tokenOf(attrs)
-	s.IPoIB = snapshotIPoIB(attrs, v)
+	s.Settings, s.Broadcast, s.Token = settings.Read(attrs), link.MACText(link.BroadcastOf(attrs)), settings.TokenOf(attrs)
+	s.IPoIB = settings.ReadIPoIB(attrs, v)
 	if s.Neighbors, err = snapshotNeighbors(n, l.Index); err != nil {
 		return nil, err
 	}

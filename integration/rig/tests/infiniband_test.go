@@ -45,7 +45,7 @@ func (n *node) ipoibOf(pci string) string {
 }
 
 // setIPoIB sets the mode and umcast of an InfiniBand interface by sysfs: by netlink two tasks may then have the RTNL
-// (pkg/nicstate, restoreIPoIB).
+// (pkg/link/settings, RestoreIPoIB).
 func setIPoIB(ns *testnet.Netns, name, mode string, umcast int) {
 	ns.Exec("sh", "-euc", fmt.Sprintf("cd /sys/class/net/%s; echo %s >mode; echo %d >umcast", name, mode, umcast))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/link/device"
+	"github.com/rail-cni/rail-cni/pkg/link/settings"
 	"github.com/rail-cni/rail-cni/pkg/link/sriov"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nicstate"
@@ -322,7 +323,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, l *link.Link)
 	var left []link.Changed
 	if err == nil { // otherwise another link may have the name, and the next release tries again
 		left = append(device.Restore(home, l.Index, s.Name, s.Device), sriov.Restore(home, l.Index, s.Functions)...)
-		left = append(left, nicstate.MoreReceivers(home, l.Index, s)...)
+		left = append(left, settings.MoreReceivers(home, l.Index, s.Receivers)...)
 		c.lost = lost
 		lost = c.compare(ctx, func() []error {
 			now, err := link.ByIndex(home, l.Index)

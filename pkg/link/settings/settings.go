@@ -1,4 +1,4 @@
-package nicstate
+package settings
 
 import (
 	"encoding/binary"
@@ -6,16 +6,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/link"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/nlattr"
 )
 
-// settings are further numbers of a link that a pod can change, and that survive a move. Each has
+// numbers are further numbers of a link that a pod can change, and that survive a move. Each has
 // its name in ip-link(8), and its attribute. For example, a NIC that returned in mode "dormant"
 // would never be used again.
-var settings = []struct {
+var numbers = []struct {
 	name string
 	kind uint16
 }{
@@ -28,10 +27,10 @@ var settings = []struct {
 	{"proto_down", unix.IFLA_PROTO_DOWN},
 }
 
-// settingsOf returns the settings that the kernel reports.
-func settingsOf(attrs nlattr.Attrs) map[string]uint32 {
+// Read returns the settings that the kernel reports.
+func Read(attrs nlattr.Attrs) map[string]uint32 {
 	found := map[string]uint32{}
-	for _, s := range settings {
+	for _, s := range numbers {
 		switch v, _ := attrs.Get(s.kind); len(v) {
 		case 1:
 			found[s.name] = uint32(v[0])
@@ -45,11 +44,11 @@ func settingsOf(attrs nlattr.Attrs) map[string]uint32 {
 	return found
 }
 
-// restoreSettings sets the settings that differ from attrs.
-func restoreSettings(n *netns.Netns, index int, attrs nlattr.Attrs, want map[string]uint32) error {
-	have := settingsOf(attrs)
+// Restore sets the settings that differ from attrs.
+func Restore(n *netns.Netns, index int, attrs nlattr.Attrs, want map[string]uint32) error {
+	have := Read(attrs)
 	change, after := restoreReasons(have, want)
-	for _, s := range settings {
+	for _, s := range numbers {
 		wanted, ok := want[s.name]
 		if now, known := have[s.name]; !ok || !known || now == wanted {
 			continue
@@ -109,12 +108,11 @@ func changeReasons(mask, value uint32) nlattr.Attrs {
 	return nlattr.Attrs{{Type: unix.IFLA_PROTO_DOWN_REASON, Flags: unix.NLA_F_NESTED, Value: nested}}
 }
 
-// restoreBroadcast restores the link-layer broadcast address, to which ARP requests are sent: a pod
-// that changed the address could receive the requests of later pods. The address is not recorded
-// for a NIC that upstream's plugin lent. In that case restoreBroadcast sets Ethernet's broadcast
-// address.
-func restoreBroadcast(n *netns.Netns, l *link.Link, attrs nlattr.Attrs, s *Snapshot) error {
-	text := s.Broadcast
+// RestoreBroadcast restores the link-layer broadcast address, to which ARP requests are sent: a pod
+// that changed the address could receive the requests of later pods. text is the address. It is
+// empty for a NIC that upstream's plugin lent. In that case RestoreBroadcast sets Ethernet's
+// broadcast address.
+func RestoreBroadcast(n *netns.Netns, l *link.Link, attrs nlattr.Attrs, text string) error {
 	if text == "" && l.Encap == "ether" {
 		text = "ff:ff:ff:ff:ff:ff"
 	}
@@ -129,9 +127,9 @@ func restoreBroadcast(n *netns.Netns, l *link.Link, attrs nlattr.Attrs, s *Snaps
 	return link.Set(n, l.Index, nlattr.Attr{Type: unix.IFLA_BROADCAST, Value: want})
 }
 
-// tokenOf returns the link's interface identifier for the IPv6 addresses from router advertisements
+// TokenOf returns the link's interface identifier for the IPv6 addresses from router advertisements
 // (ip-token(8)), or "" if none is set.
-func tokenOf(attrs nlattr.Attrs) string {
+func TokenOf(attrs nlattr.Attrs) string {
 	for _, family := range []uint16{unix.IFLA_AF_SPEC, unix.AF_INET6} {
 		var err error
 		if attrs, err = attrs.Nested(family); err != nil {
@@ -145,12 +143,12 @@ func tokenOf(attrs nlattr.Attrs) string {
 	return ""
 }
 
-func restoreToken(n *netns.Netns, l *link.Link, s *Snapshot) error {
-	if s.Token == "" {
+// RestoreToken sets the interface identifier of the link, unless it is "".
+func RestoreToken(n *netns.Netns, index int, text string) error {
+	if text == "" {
 		return nil
 	}
-	token := nlattr.Marshal(nil, nlattr.Attrs{{Type: unix.IFLA_INET6_TOKEN, Value: net.ParseIP(s.Token).To16()}})
+	token := nlattr.Marshal(nil, nlattr.Attrs{{Type: unix.IFLA_INET6_TOKEN, Value: net.ParseIP(text).To16()}})
 	family := nlattr.Marshal(nil, nlattr.Attrs{{Type: unix.AF_INET6, Flags: unix.NLA_F_NESTED, Value: token}})
-	err := link.Set(n, l.Index, nlattr.Attr{Type: unix.IFLA_AF_SPEC, Flags: unix.NLA_F_NESTED, Value: family})
-	return failure.Context(err, "IPv6 token of %s", s.Name)
+	return link.Set(n, index, nlattr.Attr{Type: unix.IFLA_AF_SPEC, Flags: unix.NLA_F_NESTED, Value: family})
 }

@@ -1,4 +1,4 @@
-package nicstate
+package settings
 
 import (
 	"fmt"
@@ -17,26 +17,27 @@ type Receivers struct {
 	AllMulticast uint32 `json:"allMulticast,omitempty"` // IFLA_ALLMULTI, Linux 6.0
 }
 
-func receiversOf(attrs nlattr.Attrs) Receivers {
+// ReceiversOf returns what the kernel reports.
+func ReceiversOf(attrs nlattr.Attrs) Receivers {
 	promiscuous, _ := attrs.Uint32(unix.IFLA_PROMISCUITY)
 	all, _ := attrs.Uint32(unix.IFLA_ALLMULTI)
 	return Receivers{promiscuous, all}
 }
 
-// MoreReceivers returns the modes that have more users on the link than in the snapshot. A pod can
+// MoreReceivers returns the modes that have more users on the link than before. A pod can
 // cause such users by bugs of the kernel, and no request removes them. A packet socket that is
 // closed while the link moves stays counted: packet_release first removes the socket from the list
 // that packet_notifier reads, and only then waits for the lock. A macvlan in passthru mode stays
 // counted as well (macvlan_stop).
-func MoreReceivers(n *netns.Netns, index int, s *Snapshot) []link.Changed {
-	if s.Receivers == nil { // upstream's plugin lent the NIC
+func MoreReceivers(n *netns.Netns, index int, before *Receivers) []link.Changed {
+	if before == nil { // upstream's plugin lent the NIC
 		return nil
 	}
 	attrs, err := link.ReadAttrs(n, index)
 	if err != nil {
 		return []link.Changed{{Setting: "promiscuous mode", Err: err}}
 	}
-	now, before := receiversOf(attrs), *s.Receivers
+	now := ReceiversOf(attrs)
 	var more []link.Changed
 	for _, m := range []struct {
 		mode        string
