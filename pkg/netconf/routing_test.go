@@ -91,7 +91,7 @@ func TestImpossibleRoutingIsRefused(t *testing.T) {
 		`, "routing": ["source"]`:                       {cnierr.Decode, "an object"},
 		`, "routing": {"mode": 1}`:                      {cnierr.Decode, "a string"},
 		`, "routing": {"table": 7}`:                     {cnierr.InvalidConfig, `"mode": "source"`},
-		`, "routing": {"mode": "main", "priority": 7}`:  {cnierr.InvalidConfig, `only mode "source"`},
+		`, "routing": {"mode": "main", "priority": 7}`:  {cnierr.InvalidConfig, `only for mode "source"`},
 		source(`"table": 0`):                            {cnierr.InvalidConfig, "0 is not a table number"},
 		source(`"table": -1`):                           {cnierr.InvalidConfig, "-1 is not a table number"},
 		source(`"table": 253`):                          {cnierr.InvalidConfig, "253 is a table of the kernel"},

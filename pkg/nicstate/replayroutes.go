@@ -77,8 +77,8 @@ func ReplayRoutes(n *netns.Netns, index int, s *Snapshot) []error {
 	}
 }
 
-// errNoObject means that the route's nexthop object does not exist yet.
-var errNoObject = errors.New("the route's nexthop object is missing")
+// errNoObject means that a nexthop object does not exist yet, which a route or a group names.
+var errNoObject = errors.New("it names a nexthop object that is missing")
 
 func (r *replayer) replayRoute(from Replay) error {
 	header, attrs, err := nlattr.ParseMessage(slices.Clone(from.Raw), unix.SizeofRtMsg)

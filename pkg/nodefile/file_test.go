@@ -142,7 +142,7 @@ func TestNodeFileWithMistakesIsAnError(t *testing.T) {
 			if f != nil || failure.KindOf(err) != failure.InvalidConfig {
 				t.Fatalf("%+v, %v", f, err)
 			}
-			for _, want := range []string{c.want, path, "correct it"} {
+			for _, want := range []string{c.want, path, "correct the file"} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q is not in %v", want, err)
 				}

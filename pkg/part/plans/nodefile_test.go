@@ -56,7 +56,7 @@ func TestWhatTheNodeFileDoesNotOpenIsRefused(t *testing.T) {
 		"a PCI address that it has not": {`nics: [{name: "*", pci: "0000:*"}]`, nil, cnierr.NICProtected, []string{"is not open"}},
 		"a driver that it has not":      {`nics: [{driver: "*_core"}]`, nil, cnierr.NICProtected, []string{"is not open"}},
 		"with DPDKMode, too":            {"nics: []", map[string]any{"DPDKMode": true}, cnierr.NICProtected, []string{"is not open"}},
-		"malformed":                     {"nics: [{nam: x}]", nil, cnierr.InvalidConfig, []string{"field nam not found", "node file", "correct it"}},
+		"malformed":                     {"nics: [{nam: x}]", nil, cnierr.InvalidConfig, []string{"field nam not found", "node file", "correct the file"}},
 		"empty":                         {"", nil, cnierr.InvalidConfig, []string{"it is empty"}},
 		"a state directory":             {"paths: [/nowhere/*]", nil, cnierr.InvalidConfig, []string{`"stateDir"`, `add the path to "paths"`}},
 	} {

@@ -220,13 +220,13 @@ func TestAddressesOfARailThatIsNotThere(t *testing.T) {
 		more  map[string]any
 		texts []string
 	}{
-		"auto and a NIC without a rail": {one, map[string]any{"device": nil, "deviceID": second.pci, "rail": "auto"}, []string{second.name, "has none", nodefile.DefaultPath, "railctl rails discover"}},
+		"auto and a NIC without a rail": {one, map[string]any{"device": nil, "deviceID": second.pci, "rail": "auto"}, []string{second.name, "has no rail", nodefile.DefaultPath, "railctl rails discover"}},
 		"auto and no rails":             {"node: 1", map[string]any{"device": nil, "deviceID": second.pci, "rail": "auto"}, []string{"no rails", "railctl rails discover"}},
-		"a range and no rail":           {one, map[string]any{"device": second.name, "ipam": ranged("10.${rail}.0.0/16")}, []string{second.name, "has none"}},
+		"a range and no rail":           {one, map[string]any{"device": second.name, "ipam": ranged("10.${rail}.0.0/16")}, []string{second.name, "has no rail"}},
 		"no number":                     {railsInOrder, map[string]any{"device": second.name, "ipam": ranged("10.0.${node}.0/24")}, []string{"${node}", `"node" in the node file`}},
 		"no prefix":                     {railsInOrder, map[string]any{"device": second.name, "ipam": map[string]any{"type": "whereabouts", "prefix": "node"}}, []string{"no prefix for rail 1", `"prefixes"`}},
 		"overlap":                       {railsInOrder, map[string]any{"device": second.name, "ipam": ranged("10.${rail}.0.0/8")}, []string{"rail 1 beside rail 0", "overlap"}},
-		"macvlan, auto":                 {one, map[string]any{"type": "macvlan", "device": nil, "master": second.name, "rail": "auto"}, []string{second.name, "has none"}},
+		"macvlan, auto":                 {one, map[string]any{"type": "macvlan", "device": nil, "master": second.name, "rail": "auto"}, []string{second.name, "has no rail"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newIPAMSpy(t, c.file)

@@ -23,8 +23,8 @@ func TestALargeConfigurationIsRefused(t *testing.T) {
 	}{
 		"1 MB that no plugin reads": {map[string]any{"note": padding(1 << 20)}, "more than 65536"},
 		"1 MB in ipam":              {map[string]any{"ipam": map[string]any{"type": "spy", "note": padding(1 << 20)}}, "more than 65536"},
-		"17 kB in ipam":             {map[string]any{"ipam": map[string]any{"type": "spy", "note": padding(17 << 10)}}, "more than 16384 that are kept"},
-		"a name of 17 kB":           {map[string]any{"ipam": nil, "name": padding(17 << 10)}, "more than 16384 that are kept"},
+		"17 kB in ipam":             {map[string]any{"ipam": map[string]any{"type": "spy", "note": padding(17 << 10)}}, "at most 16384 are kept"},
+		"a name of 17 kB":           {map[string]any{"ipam": nil, "name": padding(17 << 10)}, "at most 16384 are kept"},
 	} {
 		for _, plugin := range []string{"host-device", "macvlan", "rdma"} {
 			t.Run(plugin+", "+name, func(t *testing.T) {

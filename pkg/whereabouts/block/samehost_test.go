@@ -118,7 +118,7 @@ func TestPoolsOfRailsAreGuarded(t *testing.T) {
 	plain := pooltest.Claim(t, "guards", "10.1.0.0/24")
 	n.addRails("guards", 0, 0, 1)
 	_, err := n.Allocate(pooltest.Context(t), pooltest.Pod(7), []ipam.Claim{plain})
-	wantError(t, err, "a network without sameHost", "networks with it")
+	wantError(t, err, "a network without sameHost", "networks with sameHost")
 	state, err := api.ReadPool(pooltest.Context(t), n.client, plain.Pool.Name())
 	if err != nil || state.BlockSize != testSize || !state.SameHost || state.Guarded() == nil {
 		t.Errorf("%+v, %v", state, err)
