@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -174,11 +173,11 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*fact.Facts, error) {
 		return f, nil
 	}
 	o := facts.Options{
-		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: version, Socket: local.SocketIn(*d.stateDir),
+		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: Version, Socket: local.SocketIn(*d.stateDir),
 		Functions: true,
 	}
 	if !d.alone {
-		o.Client, o.NoClient = d.Open("railctl/" + version)
+		o.Client, o.NoClient = d.Open(userAgent())
 	}
 	switch {
 	case d.alone:
@@ -190,8 +189,8 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*fact.Facts, error) {
 	default:
 		o.OfPod = !d.Named()
 	}
-	if bar := newProgress(cmd.ErrOrStderr(), "facts"); bar != nil {
-		o.Done = bar.step
+	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
+		o.Done = bar.show("facts: %d of %d read")
 		defer bar.clear()
 	}
 	return facts.Node(cmd.Context(), o), nil
@@ -237,70 +236,4 @@ func (j *judgeFlags) report(cmd *cobra.Command, f *fact.Facts, results []rule.Re
 		return exitCode(code)
 	}
 	return nil
-}
-
-// exitCode is the error of a command that has already printed everything. railctl exits with this
-// code.
-type exitCode int
-
-func (exitCode) Error() string { return errReported.Error() }
-
-func (exitCode) Unwrap() error { return errReported }
-
-// judges is the annotation of a command that judges facts. For such a command and its subcommands,
-// exit code 1 means that a rule failed. If the command itself fails, the exit code is
-// [doctor.ExitUnknown].
-var judges = map[string]string{"railctl/judges": "yes"}
-
-// judging reports whether the command, or a command above it, judges facts.
-func judging(cmd *cobra.Command) bool {
-	for ; cmd != nil; cmd = cmd.Parent() {
-		if cmd.Annotations["railctl/judges"] != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// terminal returns the file descriptor of w. ok reports whether w is a terminal.
-func terminal(w io.Writer) (fd int, ok bool) {
-	f, isFile := w.(*os.File)
-	if !isFile {
-		return 0, false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return int(f.Fd()), err == nil
-}
-
-// colored reports whether the output to w may have colors (no-color.org).
-func colored(w io.Writer) bool {
-	_, ok := terminal(w)
-	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-}
-
-// progress is a line on a terminal that shows how many sources or nodes are read.
-type progress struct {
-	to   io.Writer
-	what string // what is being read
-	mu   sync.Mutex
-}
-
-// newProgress returns a progress line on w. It returns nil if w is not a terminal.
-func newProgress(w io.Writer, what string) *progress {
-	if _, ok := terminal(w); !ok || os.Getenv("TERM") == "dumb" {
-		return nil
-	}
-	return &progress{to: w, what: what}
-}
-
-func (p *progress) step(read, all int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fmt.Fprintf(p.to, "\r%s: %d of %d read", p.what, read, all)
-}
-
-func (p *progress) clear() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fmt.Fprint(p.to, "\r\x1b[K")
 }

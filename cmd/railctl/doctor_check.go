@@ -75,7 +75,7 @@ fails.
 			return fmt.Errorf("%s: %s", strings.Join(names, ", "), harmless(c.nothing))
 		}
 		f := &fact.Facts{
-			Schema: fact.Schema, Taken: time.Now().UTC(), Version: version,
+			Schema: fact.Schema, Taken: time.Now().UTC(), Version: Version,
 			Configs: &fact.Configs{},
 		}
 		ofNAD := func(c fact.Config) bool { return c.Kind == fact.NADConfig }

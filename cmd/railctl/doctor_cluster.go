@@ -14,9 +14,6 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/doctor/rule"
 )
 
-// defaultAgentNamespace is the namespace of rail-agent's pods in the manifests.
-const defaultAgentNamespace = "kube-system"
-
 func newDoctorCluster() *cobra.Command {
 	var own doctorFlags
 	var j judgeFlags
@@ -72,13 +69,13 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...st
 		}
 		return f, err
 	}
-	client, err := d.Open("railctl/" + version)
+	client, err := d.Open(userAgent())
 	if err != nil {
 		return nil, err
 	}
 	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Nodes: nodes, Version: version}
-	if bar := newProgress(cmd.ErrOrStderr(), "nodes"); bar != nil {
-		o.Done = bar.step
+	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
+		o.Done = bar.show("nodes: %d of %d read")
 		defer bar.clear()
 	}
 	f, err := facts.Cluster(cmd.Context(), o)

@@ -211,7 +211,7 @@ func TestColorIsForTerminals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer main.Close()
-	if colored(&bytes.Buffer{}) || newProgress(&bytes.Buffer{}, "facts") != nil {
+	if colored(&bytes.Buffer{}) || newProgress(&bytes.Buffer{}) != nil {
 		t.Error("a buffer is a terminal")
 	}
 	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
@@ -219,10 +219,10 @@ func TestColorIsForTerminals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	if colored(file) || newProgress(file, "facts") != nil {
+	if colored(file) || newProgress(file) != nil {
 		t.Error("a file is a terminal")
 	}
-	if !colored(main) || newProgress(main, "facts") == nil {
+	if !colored(main) || newProgress(main) == nil {
 		t.Error("a terminal has no color and no progress")
 	}
 	t.Setenv("NO_COLOR", "1")

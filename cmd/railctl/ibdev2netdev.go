@@ -77,7 +77,7 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 		return err
 	}
 	if len(pairs) == 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: no port of an RDMA device has an interface in %s\n", program, c.what())
+		note(cmd.ErrOrStderr(), "no port of an RDMA device has an interface in %s", c.what())
 	}
 	if *c.output != asTable {
 		shown := []pairShown{}

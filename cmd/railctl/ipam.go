@@ -36,7 +36,7 @@ type clusterCommand struct{ cluster.Flags }
 
 // begin opens the cluster. The context ends after clusterTime and the grace period wait.
 func (c *clusterCommand) begin(cmd *cobra.Command, wait time.Duration) (context.Context, context.CancelFunc, *kube.Client, error) {
-	client, err := c.Open("railctl/" + version)
+	client, err := c.Open(userAgent())
 	if err != nil {
 		return nil, nil, nil, err
 	}

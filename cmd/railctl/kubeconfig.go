@@ -48,7 +48,7 @@ func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "time limit of one request (default: 10s)")
 	f.Find, f.Access.SilentTries = k.find, silentTries
 	f.Access.Waiting = func(server string) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: waiting for %s, which does not answer\n", program, cell.Printable(server))
+		note(cmd.ErrOrStderr(), "waiting for %s, which does not answer", cell.Printable(server))
 	}
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -21,12 +20,9 @@ var version = "unknown"
 func init() { runtime.LockOSThread() }
 
 func main() {
-	program = nameOf(os.Args[0])
+	Version, program = version, nameOf(os.Args[0])
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
-
-// errReported is the error of a command that has already printed its errors.
-var errReported = errors.New("said already")
 
 // run runs railctl with its arguments. It returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {
@@ -40,7 +36,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	if !errors.Is(err, errReported) {
-		fmt.Fprintf(forPeople{stderr}, "%s: %v\n", program, err)
+		note(stderr, "%v", err)
 	}
 	if exit := exitCode(0); errors.As(err, &exit) {
 		return int(exit)
@@ -65,7 +61,7 @@ func newRoot() *cobra.Command {
 attachments whose pod is gone, and sets the RDMA mode. Run it as root on the node,
 in the host's network namespace. (A debug pod needs hostNetwork: true, and the
 host's /run must be mounted.)`,
-		Version:       version,
+		Version:       Version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -85,25 +81,4 @@ host's /run must be mounted.)`,
 		asPlugin(root)
 	}
 	return root
-}
-
-// requireRoot returns an error if the user is not root. It checks this early, because the kernel's
-// errors about namespaces and files do not name the cure.
-func requireRoot() error {
-	if os.Geteuid() != 0 {
-		return errors.New("this command needs root to read the node's state and network namespaces; run railctl as root on the node, or on another machine with --node if the command has this flag")
-	}
-	return nil
-}
-
-// reportErrors prints the errors of a command that could do only a part of its work. If there are
-// any, it returns an error that makes railctl exit with 1.
-func reportErrors(stderr io.Writer, errs []error) error {
-	for _, err := range errs {
-		fmt.Fprintf(forPeople{stderr}, "%s: %v\n", program, err)
-	}
-	if len(errs) > 0 {
-		return errReported
-	}
-	return nil
 }

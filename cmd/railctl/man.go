@@ -20,7 +20,7 @@ func init() {
 			RunE: func(_ *cobra.Command, args []string) error {
 				root.DisableAutoGenTag = true // the generated tag would contain the time of day
 				// The date of the pages is SOURCE_DATE_EPOCH.
-				header := &doc.GenManHeader{Section: "1", Source: "rail-cni " + version, Manual: "rail-cni"}
+				header := &doc.GenManHeader{Section: "1", Source: "rail-cni " + Version, Manual: "rail-cni"}
 				return doc.GenManTree(root, header, args[0])
 			},
 		}

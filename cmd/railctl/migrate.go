@@ -67,7 +67,7 @@ nothing.`,
 			warnings = found.Problems(list.Resource())
 		}
 		for _, w := range warnings {
-			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "%s: warning: %s\n", program, w.Message)
+			note(cmd.ErrOrStderr(), "warning: %s", w.Message)
 		}
 		return nil
 	}

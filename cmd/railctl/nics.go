@@ -73,19 +73,19 @@ read, the error is printed on stderr, the rest is listed, and the exit code is 1
 			return err
 		}
 		for _, p := range problems {
-			fmt.Fprintln(cmd.ErrOrStderr(), problemLine(p))
+			note(cmd.ErrOrStderr(), "%s", problemLine(p))
 		}
 		return reportErrors(cmd.ErrOrStderr(), list.Errors)
 	}
 	return cmd
 }
 
-// problemLine returns a problem with the node file as a line for stderr.
+// problemLine returns a problem with the node file in one line.
 func problemLine(p resource.Problem) string {
 	if p.Resource == "" {
-		return fmt.Sprintf("%s: %s: %s", program, p.Reason, cell.Printable(p.Message))
+		return fmt.Sprintf("%s: %s", p.Reason, cell.Printable(p.Message))
 	}
-	return fmt.Sprintf("%s: resource %s: %s: %s", program, cell.Printable(p.Resource), p.Reason, cell.Printable(p.Message))
+	return fmt.Sprintf("resource %s: %s: %s", cell.Printable(p.Resource), p.Reason, cell.Printable(p.Message))
 }
 
 func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string {

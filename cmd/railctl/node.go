@@ -17,6 +17,9 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
+// defaultAgentNamespace is the namespace of rail-agent's pods in the manifests.
+const defaultAgentNamespace = "kube-system"
+
 // nodeFlags are the flags of a command about one node. With these flags the command can run in the
 // pod of rail-agent on another node.
 type nodeFlags struct {
@@ -62,7 +65,7 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := n.Open("railctl/" + version)
+	client, err := n.Open(userAgent())
 	if err != nil {
 		return err
 	}
@@ -87,7 +90,7 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string) error {
 	err = errors.Join(err, out.end(), errOut.end())
 	if exit := (*kube.ExitError)(nil); errors.As(err, &exit) {
 		if exit.Code >= exitNotRun || !out.any && !errOut.any {
-			fmt.Fprintf(forPeople{cmd.ErrOrStderr()}, "%s: %v\n", program, err)
+			note(cmd.ErrOrStderr(), "%v", err)
 		}
 		return exitCode(exit.Code) // the program on the node has printed the reason
 	}

@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -137,6 +137,18 @@ func writeAs(f format, w io.Writer, asJSONText, asText func(io.Writer) error) er
 	return asText(w)
 }
 
+// toStdout is the file name that stands for stdout.
+const toStdout = "-"
+
+// writeTo writes a page or a picture to a file or to stdout.
+func writeTo(stdout io.Writer, file string, text []byte) error {
+	if file == toStdout {
+		_, err := stdout.Write(text)
+		return err
+	}
+	return os.WriteFile(file, text, 0o644)
+}
+
 // printYAML writes the list as YAML, with the same keys in the same order as in JSON. It parses the
 // JSON as YAML, which is possible for every JSON document, and changes only the style.
 func printYAML(w io.Writer, list any) error {
@@ -171,33 +183,6 @@ func withoutControls(text string) string {
 		escaped.WriteRune(r)
 	}
 	return escaped.String()
-}
-
-// forPeople writes text for people. The text may contain names and messages from others, for
-// example from pods that are named in address pools. So characters that are not printable are
-// written as escapes, and cannot change the terminal.
-type forPeople struct{ io.Writer }
-
-// Write writes p. p must end with a complete character.
-func (w forPeople) Write(p []byte) (int, error) {
-	_, err := io.WriteString(w.Writer, escaped(string(p)))
-	return len(p), err
-}
-
-// escaped returns text with an escape in place of each character that is not printable. Line breaks
-// and tabs are kept.
-func escaped(text string) string {
-	var out strings.Builder
-	for at, r := range text {
-		_, size := utf8.DecodeRuneInString(text[at:])
-		switch char := text[at : at+size]; {
-		case r == '\n', r == '\t', strconv.IsPrint(r) && r != utf8.RuneError:
-			out.WriteString(char)
-		default:
-			out.WriteString(strings.Trim(strconv.QuoteToASCII(char), `"`))
-		}
-	}
-	return out.String()
 }
 
 func plain(n *yaml.Node) {

@@ -20,6 +20,9 @@ const (
 // program is the program's name in help texts and errors.
 var program = ownName
 
+// Version is the version of railctl. The function main sets it.
+var Version = "unknown"
+
 // nameOf returns the name of the program if it was started as path.
 func nameOf(path string) string {
 	if filepath.Base(path) == pluginFile {
@@ -27,6 +30,9 @@ func nameOf(path string) string {
 	}
 	return ownName
 }
+
+// userAgent returns how railctl names itself to an API server.
+func userAgent() string { return ownName + "/" + Version }
 
 // asPlugin changes the help texts of all commands: they name the program "kubectl rail" and not
 // "railctl".

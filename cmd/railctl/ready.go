@@ -34,7 +34,7 @@ the exit code is 1, and the error names the objects and nodes that are not ready
 	f.StringVar(&c.Pools, "pool-namespace", "kube-system", "namespace of the address pools")
 	f.DurationVar(&c.Timeout, "timeout", time.Minute, "how long to wait")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := access.Open("railctl/" + version)
+		client, err := access.Open(userAgent())
 		if err != nil {
 			return err
 		}

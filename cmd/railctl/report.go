@@ -82,7 +82,7 @@ func (d *doctorFlags) picture(stderr io.Writer) []byte {
 			return page.Topology(list, "GPUs and NICs of this node", "")
 		}
 	}
-	fmt.Fprintf(forPeople{stderr}, "%s: the page has no picture of the node: %v\n", program, err)
+	note(stderr, "the page has no picture of the node: %v", err)
 	return nil
 }
 

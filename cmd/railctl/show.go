@@ -96,7 +96,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 		return err
 	}
 	if list.Others > 0 {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %d attachment(s) with other host network namespaces are not shown; --all also lists them\n", program, list.Others)
+		note(cmd.ErrOrStderr(), "%d attachment(s) with other host network namespaces are not shown; --all also lists them", list.Others)
 	}
 	printReturned(cmd, list.Returned)
 	return reportErrors(cmd.ErrOrStderr(), list.Errors)
@@ -106,7 +106,7 @@ func (s *shown) run(cmd *cobra.Command) error {
 func printReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 	out := forPeople{cmd.ErrOrStderr()}
 	for _, r := range changed {
-		fmt.Fprintf(out, "%s: %s was returned, but not as it was, since %s (%s):\n", program, r.NIC, r.Time.Format(time.RFC3339), r.Holder)
+		note(cmd.ErrOrStderr(), "%s was returned, but not as it was, since %s (%s):", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
 		for _, c := range r.Changed {
 			fmt.Fprintf(out, "  %s\n", c)
 		}

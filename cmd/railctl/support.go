@@ -178,7 +178,7 @@ func brief(missing []string) (errs []error) {
 
 // addCluster adds the files about the cluster and its nodes to the bundle.
 func (s *supportFlags) addCluster(cmd *cobra.Command, b *support.Bundle) {
-	client, err := s.Open("railctl/" + version)
+	client, err := s.Open(userAgent())
 	if err != nil {
 		b.Missing("the cluster", err)
 		return

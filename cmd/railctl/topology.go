@@ -80,9 +80,6 @@ only macvlans holds no NIC.`,
 	return cmd
 }
 
-// toStdout is the file name that stands for stdout.
-const toStdout = "-"
-
 // checkHolds returns an error if the pod holds no NIC. If pod is "", it returns nil.
 func checkHolds(list *inventory.NICList, pod string) error {
 	if pod == "" || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return n.LentTo(pod) }) {
@@ -98,15 +95,6 @@ func writeSVG(stdout io.Writer, file string, list *inventory.NICList, pod string
 		host = "this node"
 	}
 	return writeTo(stdout, file, page.Topology(list, "GPUs and NICs of "+host, pod))
-}
-
-// writeTo writes a page or a picture to a file or to stdout.
-func writeTo(stdout io.Writer, file string, text []byte) error {
-	if file == toStdout {
-		_, err := stdout.Write(text)
-		return err
-	}
-	return os.WriteFile(file, text, 0o644)
 }
 
 // place is one device in the matrix, which has a row and a column.

@@ -43,7 +43,7 @@ whereabouts v0.9.4, the pools keep the addresses of the pods.`,
 	f.BoolVar(&u.NodesOnly, "nodes-only", false, "remove rail-cni from the nodes, but keep the cluster's objects (Helm's pre-delete hook uses this)")
 	f.BoolVar(&u.Definitions, "crds", false, "also delete whereabouts' CustomResourceDefinitions, and with them all address pools")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := access.Open("railctl/" + version)
+		client, err := access.Open(userAgent())
 		if err != nil {
 			return err
 		}

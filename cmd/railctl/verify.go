@@ -174,7 +174,7 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if err != nil { // the results so far are still reported
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", program, cell.Printable(err.Error()))
+		note(cmd.ErrOrStderr(), "%s", cell.Printable(err.Error()))
 	}
 	return v.report(cmd.OutOrStdout(), result)
 }
@@ -244,8 +244,8 @@ func (v *verifyFlags) inNamespaces(ctx context.Context, cmd *cobra.Command) (*ve
 
 // measure runs the probers, and shows the progress.
 func (v *verifyFlags) measure(ctx context.Context, cmd *cobra.Command, nodes []verify.Node) (*verify.Result, error) {
-	if bar := newProgress(cmd.ErrOrStderr(), "rounds"); bar != nil {
-		v.Done = bar.round
+	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
+		v.Done = bar.show("rounds: %d of %d measured")
 		defer bar.clear()
 	}
 	return verify.Run(ctx, nodes, v.Options)
@@ -282,18 +282,4 @@ func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
 		return exitCode(code)
 	}
 	return nil
-}
-
-// running shows how many of the pods are running.
-func (p *progress) running(now, all int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fmt.Fprintf(p.to, "\rpods: %d of %d run", now, all)
-}
-
-// round shows how many rounds have been measured.
-func (p *progress) round(done, all int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	fmt.Fprintf(p.to, "\rrounds: %d of %d measured", done, all)
 }

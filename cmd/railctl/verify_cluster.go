@@ -74,7 +74,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	c := &v.cluster
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("the run did not end within --timeout, %s", c.timeout))
 	defer cancel()
-	client, err := c.Open("railctl/" + version)
+	client, err := c.Open(userAgent())
 	if err != nil {
 		return nil, err
 	}
@@ -91,15 +91,15 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		fabric, err := v.findFabric(ctx, o.Agents)
 		asked <- answer{fabric, err}
 	}()
-	if bar := newProgress(cmd.ErrOrStderr(), "pods"); bar != nil {
-		o.Done = bar.running
+	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
+		o.Done = bar.show("pods: %d of %d run")
 		defer bar.clear()
 	}
 	fleet, err := pods.Start(ctx, *o)
 	if fleet != nil {
 		defer func() {
 			if err := fleet.Close(); err != nil {
-				fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s\n", program, cell.Printable(err.Error()))
+				note(cmd.ErrOrStderr(), "%s", cell.Printable(err.Error()))
 			}
 		}()
 	}
@@ -114,8 +114,8 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		found.fabric, found.err = v.findFabric(again, o.Agents)
 	}
 	if v.Fabric = found.fabric; found.err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s: the fabric of the nodes is unknown, so paths between different rails are not tested; "+
-			"name the fabric with --fabric: %s\n", program, cell.Printable(found.err.Error()))
+		note(cmd.ErrOrStderr(), "the fabric of the nodes is unknown, so paths between different rails are not tested; "+
+			"name the fabric with --fabric: %s", cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()
 	result, err := v.measure(ctx, cmd, fleet.Nodes())

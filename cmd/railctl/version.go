@@ -20,7 +20,7 @@ func newVersion() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		spec := cniversion.All.SupportedVersions()
 		v := versions{
-			Version: version, CNI: spec, Ledger: ledger.Version,
+			Version: Version, CNI: spec, Ledger: ledger.Version,
 			Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		}
 		if *output != asTable {
