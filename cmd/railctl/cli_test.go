@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -27,7 +29,7 @@ func commandsOf(cmd *cobra.Command) []*cobra.Command {
 // wholeRoot returns the root command, including the commands that cobra adds.
 func wholeRoot() *cobra.Command {
 	root := newRoot()
-	refuseUnknown(root)
+	cli.RefuseUnknown(root)
 	return root
 }
 
@@ -37,7 +39,7 @@ func TestEachCommandHasTheOutputsOfTheTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, cmd := range commandsOf(wholeRoot()) {
 		path := cmd.CommandPath()
-		formats, listed := outputs[path]
+		formats, listed := cli.Outputs[path]
 		flag := cmd.Flags().Lookup("output")
 		if listed != (flag != nil) {
 			t.Errorf("%s: in the table %v, and has the flag %v", path, listed, flag != nil)
@@ -46,21 +48,21 @@ func TestEachCommandHasTheOutputsOfTheTable(t *testing.T) {
 			continue
 		}
 		seen[path] = true
-		if flag.Shorthand != "o" || flag.Usage != joined(formats) || flag.DefValue != string(formats[0]) || flag.DefValue != string(asTable) {
+		if flag.Shorthand != "o" || flag.Usage != strings.Trim(strings.ReplaceAll(fmt.Sprint(formats), " ", ", "), "[]") || flag.DefValue != string(formats[0]) || flag.DefValue != string(cli.Table) {
 			t.Errorf("%s: %+v", path, flag)
 		}
-		for _, f := range []format{asTable, asWide, asJSON, asYAML, "xml", ""} {
+		for _, f := range []cli.Format{cli.Table, cli.Wide, cli.JSON, cli.YAML, "xml", ""} {
 			if err := flag.Value.Set(string(f)); (err == nil) != slices.Contains(formats, f) {
-				t.Errorf("%s -o %s: %v, and the table has %s", path, f, err, joined(formats))
+				t.Errorf("%s -o %s: %v, and the table has %v", path, f, err, formats)
 			}
 		}
-		for _, needed := range []format{asJSON, asYAML} {
+		for _, needed := range []cli.Format{cli.JSON, cli.YAML} {
 			if !slices.Contains(formats, needed) {
 				t.Errorf("%s has no %s", path, needed)
 			}
 		}
 	}
-	for path := range outputs {
+	for path := range cli.Outputs {
 		if !seen[path] {
 			t.Errorf("%s is in the table, and no command", path)
 		}
@@ -75,7 +77,7 @@ func TestWrongCommandsFailWithASuggestion(t *testing.T) {
 		}
 		args := append(strings.Fields(cmd.CommandPath())[1:], "nosuch")
 		want := `unknown command "nosuch" for "` + cmd.CommandPath() + `"`
-		if out, errOut, code := plainRun(args...); code != exitUsage || out != "" || !strings.Contains(errOut, want) {
+		if out, errOut, code := plainRun(args...); code != cli.ExitUsage || out != "" || !strings.Contains(errOut, want) {
 			t.Errorf("%v: exit code %d, stdout %q, stderr %q", args, code, out, errOut)
 		}
 	}

@@ -2,8 +2,9 @@
 // It finds what is wrong with the node's rails, sets the node's RDMA mode, and checks the address
 // pools of the cluster. It also installs rail-cni in a cluster and uninstalls it.
 //
-// This package contains the commands, their flags and their output. Other packages do the work:
-// pkg/inventory reads attachments, pkg/doctor has the rules, pkg/doctor/collect reads the facts for
+// This package contains the commands, their flags and their output, with its subpackages cli (what
+// the commands share), diagnose (doctor, check, report, support-bundle and verify) and pools (ipam).
+// Other packages do the work: pkg/inventory reads attachments, pkg/doctor has the rules, pkg/doctor/collect reads the facts for
 // the rules, pkg/rdma handles the RDMA mode and the ports of RDMA devices, pkg/whereabouts handles
 // address pools, and pkg/install/cluster installs and uninstalls rail-cni.
 //

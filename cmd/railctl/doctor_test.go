@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -79,42 +80,6 @@ func TestDoctorFindsALostCarrier(t *testing.T) {
 	}
 	if r := doctored(t, 0, plainRun, "doctor", "--facts", file, "--only", ids, "--ignore", "pod-down,NIC-CARRIER")["POD-DOWN"]; r.Status != rule.Skipped {
 		t.Errorf("POD-DOWN with --ignore: %+v", r)
-	}
-}
-
-func TestDoctorOfAPodIsAboutNoOther(t *testing.T) {
-	one, two := 1, 2
-	nic := func(name, holder string, rail *int) fact.NIC {
-		return fact.NIC{Name: name, Holder: holder, Rail: rail, AdminUp: fact.Known(true, "test"), Carrier: fact.Known(false, "test")}
-	}
-	f := &fact.Facts{
-		Schema: fact.Schema,
-		NICs:   &fact.NICs{List: fact.Known([]fact.NIC{nic("ens1", "default/a", &one), nic("ens10", "default/b", &two), nic("ens2", "", nil)}, "test")},
-		Pods:   []fact.Pod{{Namespace: "default", Name: "a"}, {Namespace: "default", Name: "b"}},
-	}
-	results, err := judgePod(doctor.Rules(), f, "default/a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := false
-	for _, r := range results {
-		for _, finding := range r.Findings {
-			found = true
-			if finding.Object != "NIC ens1" {
-				t.Errorf("%s is about %q", r.ID, finding.Object)
-			}
-		}
-		if r.Scope != rule.PodScope && len(r.Findings) == 0 {
-			t.Errorf("%s of the node is listed without a finding", r.ID)
-		}
-	}
-	if !found {
-		t.Error("nothing is found about the pod's NIC, which has no carrier")
-	}
-	for name, want := range map[string]string{"default/c": "holds no NIC on this node", "c": "default/c", "a/b/c": "NAMESPACE/NAME"} {
-		if _, err := judgePod(doctor.Rules(), f, name); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("pod %s: %v", name, err)
-		}
 	}
 }
 
@@ -202,96 +167,10 @@ func TestUnknownRulesAreRefused(t *testing.T) {
 	}
 }
 
-// TestColorIsForTerminals opens a pseudo terminal.
-func TestColorIsForTerminals(t *testing.T) {
-	t.Setenv("TERM", "xterm")
-	t.Setenv("NO_COLOR", "")
-	main, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer main.Close()
-	if colored(&bytes.Buffer{}) || newProgress(&bytes.Buffer{}) != nil {
-		t.Error("a buffer is a terminal")
-	}
-	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	if colored(file) || newProgress(file) != nil {
-		t.Error("a file is a terminal")
-	}
-	if !colored(main) || newProgress(main) == nil {
-		t.Error("a terminal has no color and no progress")
-	}
-	t.Setenv("NO_COLOR", "1")
-	if colored(main) {
-		t.Error("color in spite of NO_COLOR")
-	}
-}
-
-const goodNAD = `apiVersion: k8s.cni.cncf.io/v1
-kind: NetworkAttachmentDefinition
-metadata: {name: roce, annotations: {k8s.v1.cni.cncf.io/resourceName: rdma/roce}}
-spec:
-  config: '{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": "ens1", "ipam": {"type": "whereabouts", "range": "10.1.0.0/24"}}'
-`
-
-func TestCheckKnowsFilesByTheirContent(t *testing.T) {
-	const shared = `{"configList": [{"resourceName": "hca", "rdmaHcaMax": 8, "selectors": {"ifNames": ["ens1"]}}]}`
-	nad := fact.Config{
-		Kind: fact.NADConfig, Name: "default/roce", Resource: "rdma/roce",
-		Text: `{"cniVersion": "1.0.0", "name": "roce", "type": "host-device", "device": "ens1", "ipam": {"type": "whereabouts", "range": "10.1.0.0/24"}}`,
-	}
-	at := func(c fact.Config, source string) fact.Config { c.Source = source; return c }
-	second := nad
-	second.Name = "gpu/other"
-	both := goodNAD + "---\n# nothing\n---\napiVersion: v1\nkind: Namespace\nmetadata: {name: gpu}\n---\n" + strings.Replace(goodNAD, "name: roce,", "name: other, namespace: gpu,", 1)
-	for name, c := range map[string]struct {
-		text string
-		want []fact.Config
-		err  string
-	}{
-		"a NAD":         {goodNAD, []fact.Config{at(nad, "f")}, ""},
-		"two documents": {both, []fact.Config{at(nad, "f, document 1"), at(second, "f, document 4")}, ""},
-		"a list": {
-			"apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(goodNAD), "\n", "\n  ") + "\n",
-			[]fact.Config{at(nad, "f, item 1")},
-			"",
-		},
-		"a configuration":   {nad.Text, []fact.Config{{Kind: fact.NADConfig, Name: "f", Source: "f", Text: nad.Text}}, ""},
-		"a node file":       {"rails: auto\n", []fact.Config{{Kind: fact.NodeFile, Name: "f", Source: "f", Text: "rails: auto\n"}}, ""},
-		"a device plugin's": {shared, []fact.Config{{Kind: fact.SharedConfig, Name: "f", Source: "f", Text: shared}}, ""},
-		"in a ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: rdma-devices, namespace: kube-system}\ndata: {config.json: '" + shared + "', note: x}\n", []fact.Config{{Kind: fact.SharedConfig, Name: "kube-system/rdma-devices/config.json", Source: "f", Text: shared}}, ""},
-		"a node file's": {"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: nodes, namespace: kube-system}\ndata: {node.yaml: 'rials: auto, paths: {}', gpu: 'rails: auto', plugin: 'resources: {}\n\n  version: v1'}\n", []fact.Config{
-			{Kind: fact.NodeFile, Name: "kube-system/nodes/gpu", Source: "f", Text: "rails: auto"},
-		}, ""},
-		"objects of others":    {"apiVersion: opentelemetry.io/v1beta1\nkind: OpenTelemetryCollector\nspec: {config: {receivers: {}}}\n---\napiVersion: apps/v1\nkind: ControllerRevision\ndata: {spec: {template: {}}}\n---\n" + goodNAD, []fact.Config{at(nad, "f, document 3")}, ""},
-		"too many documents":   {strings.Repeat("---\na: b\n", maxDocuments+1), nil, "more than"},
-		"another ConfigMap":    {"apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n", nil, "nothing to check"},
-		"a pod":                {"apiVersion: v1\nkind: Pod\n", nil, "nothing to check"},
-		"nothing":              {"", nil, "nothing to check"},
-		"other keys":           {"nic: ens1\n", nil, `"nic"`},
-		"a text":               {"hello\n", nil, "nothing to check"},
-		"a JSON list":          {"[1, 2]", nil, "nothing to check"},
-		"a key twice":          {"rails: auto\nrails: auto\n", nil, "already defined"},
-		"neither YAML nor so":  {"a: b: c\n", nil, "neither YAML nor JSON"},
-		"a configuration YAML": {"type: macvlan\nname: x\n", nil, "is JSON"},
-		"data with a number":   {"apiVersion: v1\nkind: ConfigMap\ndata: [1]\n", nil, "cannot unmarshal"},
-	} {
-		have, _, err := configsIn("f", []byte(c.text))
-		if c.err != "" {
-			if err == nil || !strings.Contains(err.Error(), c.err) {
-				t.Errorf("%s: %v, not %q", name, err, c.err)
-			}
-			continue
-		}
-		if err != nil || !slices.Equal(have, c.want) {
-			t.Errorf("%s: %v\n%+v\nnot\n%+v", name, err, have, c.want)
-		}
-	}
-}
+// goodNAD is a NetworkAttachmentDefinition with which nothing is wrong.
+//
+//go:embed diagnose/testdata/nad.yaml
+var goodNAD string
 
 func TestCheckJudgesFiles(t *testing.T) {
 	dir := t.TempDir()

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/publish/railinfo"
@@ -35,12 +37,12 @@ If something cannot be read, the command prints the error on stderr and the rest
 stdout, and the exit code is 1.`,
 		Example: `  railctl env default/trainer-0 --format nccl
   railctl env default/trainer-0 --format json | jq -r .UCX_NET_DEVICES`,
-		Args: one("a pod"),
+		Args: cli.OneArg("a pod"),
 	}
 	cmd.Flags().StringVar(&format, "format", "sh", strings.Join(envFormats, ", "))
 	// Fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(envFormats, cobra.ShellCompDirectiveNoFileComp))
-	named := addPodNamespace(cmd)
+	named := cli.AddPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(envFormats, format) {
 			return fmt.Errorf("--format is %q; it must be one of %s", format, strings.Join(envFormats, ", "))
@@ -52,7 +54,7 @@ stdout, and the exit code is 1.`,
 		if err := printEnv(cmd.OutOrStdout(), format, rails, settings, machine); err != nil {
 			return err
 		}
-		return reportErrors(cmd.ErrOrStderr(), unread)
+		return cli.ReportErrors(cmd.ErrOrStderr(), unread)
 	}
 	return cmd
 }

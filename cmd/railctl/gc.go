@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"log/slog"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +35,7 @@ reason. "busy" means that a plugin is working on the attachment at this moment.`
   railctl gc -o json | jq -r '.[] | select(.outcome == "not ended") | .error'`,
 		Args: cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd, "gc")
+	output := cli.AddOutputFlag(cmd, "gc")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be ended, and why")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return collect(cmd, *stateDir, output, dryRun)
@@ -43,8 +43,8 @@ reason. "busy" means that a plugin is working on the attachment at this moment.`
 	return cmd
 }
 
-func collect(cmd *cobra.Command, stateDir string, output *format, dryRun bool) error {
-	if err := requireRoot(); err != nil {
+func collect(cmd *cobra.Command, stateDir string, output *cli.Format, dryRun bool) error {
+	if err := cli.RequireRoot(); err != nil {
 		return err
 	}
 	var endings []inventory.Ending
@@ -55,32 +55,18 @@ func collect(cmd *cobra.Command, stateDir string, output *format, dryRun bool) e
 			ctx = context.Background()
 		}
 		var err error
-		if endings, errs, err = inventory.EndStale(ctx, stateDir, plainLog(cmd.ErrOrStderr()), dryRun); err != nil {
+		if endings, errs, err = inventory.EndStale(ctx, stateDir, cli.PlainLog(cmd.ErrOrStderr()), dryRun); err != nil {
 			return err
 		}
 	}
 	if err := printEndings(cmd, output, endings); err != nil {
 		return err
 	}
-	return reportErrors(cmd.ErrOrStderr(), errs)
+	return cli.ReportErrors(cmd.ErrOrStderr(), errs)
 }
 
-// plainLog returns a logger for a person at a terminal. It prints only warnings and errors, without
-// the time.
-func plainLog(w io.Writer) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{
-		Level: slog.LevelWarn,
-		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-			if a.Key == slog.TimeKey {
-				return slog.Attr{}
-			}
-			return a
-		},
-	}))
-}
-
-func printEndings(cmd *cobra.Command, output *format, endings []inventory.Ending) error {
-	if len(endings) == 0 && *output == asTable {
+func printEndings(cmd *cobra.Command, output *cli.Format, endings []inventory.Ending) error {
+	if len(endings) == 0 && *output == cli.Table {
 		fmt.Fprintln(cmd.OutOrStdout(), "nothing to end: every attachment has its pod")
 		return nil
 	}
@@ -96,5 +82,5 @@ func printEndings(cmd *cobra.Command, output *format, endings []inventory.Ending
 		}
 		rows = append(rows, []string{e.Attachment.Holder(), e.IfName, e.Plugin, e.NIC, strings.Join(e.Addresses, ","), e.Why, outcome})
 	}
-	return output.print(cmd.OutOrStdout(), endings, rows)
+	return output.Print(cmd.OutOrStdout(), endings, rows)
 }

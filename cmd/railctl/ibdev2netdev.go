@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
@@ -17,7 +19,7 @@ type ibdev2netdev struct {
 	stateDir string
 	holder   inventory.Holder
 	netns    string
-	output   *format
+	output   *cli.Format
 }
 
 func newIbdev2netdev(stateDir *string) *cobra.Command {
@@ -52,7 +54,7 @@ there is none.`,
 	cmd.Flags().StringVar(&c.holder.Container, "container", "", "ID of a container that has an attachment, or the beginning of the ID")
 	cmd.Flags().StringVar(&c.netns, "netns", "", "the path of a network namespace")
 	cmd.MarkFlagsMutuallyExclusive("pod", "container", "netns")
-	c.output = addOutputFlag(cmd, "ibdev2netdev")
+	c.output = cli.AddOutputFlag(cmd, "ibdev2netdev")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c.stateDir = *stateDir
 		return c.run(cmd)
@@ -61,7 +63,7 @@ there is none.`,
 }
 
 func (c *ibdev2netdev) run(cmd *cobra.Command) error {
-	if err := requireRoot(); err != nil {
+	if err := cli.RequireRoot(); err != nil {
 		return err
 	}
 	ns, err := c.where()
@@ -77,14 +79,14 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 		return err
 	}
 	if len(pairs) == 0 {
-		note(cmd.ErrOrStderr(), "no port of an RDMA device has an interface in %s", c.what())
+		cli.Note(cmd.ErrOrStderr(), "no port of an RDMA device has an interface in %s", c.what())
 	}
-	if *c.output != asTable {
+	if *c.output != cli.Table {
 		shown := []pairShown{}
 		for _, p := range pairs {
 			shown = append(shown, pairShown{p.Device, p.Port, p.Netdev, p.HasSignal})
 		}
-		return c.output.print(cmd.OutOrStdout(), shown, nil)
+		return c.output.Print(cmd.OutOrStdout(), shown, nil)
 	}
 	for _, p := range pairs {
 		fmt.Fprintln(cmd.OutOrStdout(), pairLine(p))

@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
@@ -191,7 +193,7 @@ func TestServiceAccountOfItsPod(t *testing.T) {
 		write(t, filepath.Join(dir, name), text)
 	}
 	f := &cluster.Flags{WithoutPlugins: true, Access: kube.Config{ServiceAccount: dir}}
-	addClusterFlags(&cobra.Command{}, f)
+	cli.AddClusterFlags(&cobra.Command{}, f)
 	client, err := f.Open("test")
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,12 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/diagnose"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/pools"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/doctor"
@@ -20,7 +26,7 @@ var version = "unknown"
 func init() { runtime.LockOSThread() }
 
 func main() {
-	Version, program = version, nameOf(os.Args[0])
+	cli.Version, cli.Program = version, cli.ProgramName(os.Args[0])
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -30,21 +36,21 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	refuseUnknown(root)
+	cli.RefuseUnknown(root)
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		return 0
 	}
-	if !errors.Is(err, errReported) {
-		note(stderr, "%v", err)
+	if !errors.Is(err, cli.ErrReported) {
+		cli.Note(stderr, "%v", err)
 	}
-	if exit := exitCode(0); errors.As(err, &exit) {
+	if exit := cli.ExitCode(0); errors.As(err, &exit) {
 		return int(exit)
 	}
-	if usage := (*usageError)(nil); errors.As(err, &usage) {
-		return exitUsage
+	if usage := (*cli.UsageError)(nil); errors.As(err, &usage) {
+		return cli.ExitUsage
 	}
-	if judging(cmd) {
+	if cli.Judging(cmd) {
 		return doctor.ExitUnknown
 	}
 	return 1
@@ -61,7 +67,7 @@ func newRoot() *cobra.Command {
 attachments whose pod is gone, and sets the RDMA mode. Run it as root on the node,
 in the host's network namespace. (A debug pod needs hostNetwork: true, and the
 host's /run must be mounted.)`,
-		Version:       Version,
+		Version:       cli.Version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -71,14 +77,14 @@ host's /run must be mounted.)`,
 		`state directory of the plugins ("stateDir" in their configuration)`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
 	for _, of := range []func(*string) *cobra.Command{newShow, newNICs, newTopology, newPod, newEnv, newIbdev2netdev} {
-		root.AddCommand(ofNode(of(&stateDir), nil))
+		root.AddCommand(cli.WithNode(of(&stateDir), nil))
 	}
-	root.AddCommand(newDoctor(&stateDir), newCheck(), newVerify(), newReport(&stateDir), newSupportBundle(&stateDir), newGC(&stateDir), newRails(&stateDir), newRDMA(), newIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newReady(), newUninstall(), newVersion())
+	root.AddCommand(diagnose.NewDoctor(&stateDir), diagnose.NewCheck(), diagnose.NewVerify(), diagnose.NewReport(&stateDir), diagnose.NewSupportBundle(&stateDir, run), newGC(&stateDir), newRails(&stateDir), newRDMA(), pools.NewIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newReady(), newUninstall(), newVersion())
 	for _, command := range extra {
 		root.AddCommand(command(root))
 	}
-	if program == pluginName {
-		asPlugin(root)
+	if cli.Program == cli.PluginName {
+		cli.AsPlugin(root)
 	}
 	return root
 }

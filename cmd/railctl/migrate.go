@@ -1,9 +1,9 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"os"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -47,7 +47,7 @@ nothing.`,
 	cmd.Flags().StringVarP(&file, "filename", "f", "-", `file with the ConfigMap or the JSON, "-" for stdin`)
 	cmd.Flags().StringVar(&key, "key", "", "key of the ConfigMap; needed if several keys have a configuration")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		text, err := readInput(cmd.InOrStdin(), file)
+		text, err := cli.ReadInput(cmd.InOrStdin(), file)
 		if err != nil {
 			return err
 		}
@@ -67,30 +67,9 @@ nothing.`,
 			warnings = found.Problems(list.Resource())
 		}
 		for _, w := range warnings {
-			note(cmd.ErrOrStderr(), "warning: %s", w.Message)
+			cli.Note(cmd.ErrOrStderr(), "warning: %s", w.Message)
 		}
 		return nil
 	}
 	return cmd
-}
-
-// maxInput is the maximum size of the input, in bytes. An object of the API server has less than
-// 1.5 MiB.
-const maxInput = 4 << 20
-
-// readInput reads the file with this name, or stdin.
-func readInput(stdin io.Reader, name string) ([]byte, error) {
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		stdin = f
-	}
-	text, err := io.ReadAll(io.LimitReader(stdin, maxInput+1))
-	if err == nil && len(text) > maxInput {
-		err = fmt.Errorf("%s is larger than %d MiB; pass only the ConfigMap", name, maxInput>>20)
-	}
-	return text, err
 }

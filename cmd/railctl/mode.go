@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/inventory"
@@ -28,7 +30,7 @@ func newRDMA() *cobra.Command {
 type modeRun struct {
 	out, log    io.Writer
 	boot        bootmode.Boot
-	format      *format
+	format      *cli.Format
 	nowOnly     bool
 	persistOnly bool
 }
@@ -77,20 +79,20 @@ is kept, and stdout names it.`,
 		},
 		ValidArgs: modes,
 	}
-	m.format = addOutputFlag(cmd, "rdma mode")
+	m.format = cli.AddOutputFlag(cmd, "rdma mode")
 	cmd.Flags().BoolVar(&m.nowOnly, "now-only", false, "set only the mode of the running kernel")
 	cmd.Flags().BoolVar(&m.persistOnly, "persist-only", false, "set only the mode with which the node boots")
 	cmd.Flags().StringVar(&m.boot.Root, "root", "/", "directory in which the node's root file system is mounted (for a debug pod)")
 	cmd.MarkFlagsMutuallyExclusive("now-only", "persist-only")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		m.out, m.log = cmd.OutOrStdout(), cmd.ErrOrStderr()
-		if err := requireRoot(); err != nil {
+		if err := cli.RequireRoot(); err != nil {
 			return err
 		}
 		if len(args) == 0 {
 			return m.show()
 		}
-		return reportErrors(cmd.ErrOrStderr(), m.set(rdma.Mode(args[0])))
+		return cli.ReportErrors(cmd.ErrOrStderr(), m.set(rdma.Mode(args[0])))
 	}
 	return cmd
 }
@@ -124,8 +126,8 @@ func (m *modeRun) show() error {
 	for _, s := range boot.Settings {
 		shown.Settings = append(shown.Settings, whereSet{s.Where(), s.Value, s.Mode})
 	}
-	if *m.format != asTable {
-		return m.format.print(m.out, shown, nil)
+	if *m.format != cli.Table {
+		return m.format.Print(m.out, shown, nil)
 	}
 	if noRDMA != nil {
 		fmt.Fprintf(m.out, "now:      %v\n", noRDMA)

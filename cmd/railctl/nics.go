@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
@@ -50,14 +52,14 @@ read, the error is printed on stderr, the rest is listed, and the exit code is 1
   railctl nics -o json | jq -r '.[] | "\(.name) \(.gpus[0].uuid // .gpus[0].pci)"'`,
 		Args: cobra.NoArgs,
 	}
-	format := addOutputFlag(cmd, "nics")
+	format := cli.AddOutputFlag(cmd, "nics")
 	cmd.Flags().BoolVarP(&wide, "wide", "w", false, "the same as -o wide")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := requireRoot(); err != nil {
+		if err := cli.RequireRoot(); err != nil {
 			return err
 		}
-		if *format == asWide {
-			*format, wide = asTable, true
+		if *format == cli.Wide {
+			*format, wide = cli.Table, true
 		}
 		list, err := inventory.NICs(*stateDir)
 		if err != nil {
@@ -67,15 +69,15 @@ read, the error is printed on stderr, the rest is listed, and the exit code is 1
 		if err != nil {
 			list.Errors = append(list.Errors, err)
 		}
-		if len(list.NICs) == 0 && *format == asTable {
+		if len(list.NICs) == 0 && *format == cli.Table {
 			fmt.Fprintln(cmd.OutOrStdout(), "no NICs: no interface in this network namespace has a parent device, and no NIC is lent")
-		} else if err := format.print(cmd.OutOrStdout(), list.NICs, nicRows(list.NICs, pools, wide)); err != nil {
+		} else if err := format.Print(cmd.OutOrStdout(), list.NICs, nicRows(list.NICs, pools, wide)); err != nil {
 			return err
 		}
 		for _, p := range problems {
-			note(cmd.ErrOrStderr(), "%s", problemLine(p))
+			cli.Note(cmd.ErrOrStderr(), "%s", problemLine(p))
 		}
-		return reportErrors(cmd.ErrOrStderr(), list.Errors)
+		return cli.ReportErrors(cmd.ErrOrStderr(), list.Errors)
 	}
 	return cmd
 }

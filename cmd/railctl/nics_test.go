@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"
@@ -25,18 +27,18 @@ func TestNameThatAPodChoseIsHarmlessInEachFormat(t *testing.T) {
 		{PCI: "0000:51:00.0", Vendor: "15b3", Device: "1021", Model: "ConnectX-7", Driver: "vfio-pci", Lent: &inventory.Lent{Pod: "default/dpdk"}},
 	}
 	pools := []resource.Pool{{Resource: "rdma/a", NICs: []resource.NIC{{PCI: "0000:3d:00.0"}}}, {Resource: "rdma/b", NICs: []resource.NIC{{PCI: "0000:3d:00.0"}, {PCI: "0000:51:00.0"}}}}
-	for f, want := range map[format][]string{
-		asTable: {`"\x1b[2J\xff\x7f" 0000:3d:00.0 3 1 - 400G up mlx5_0/1 ACTIVE PIX 0000:3e:00.0,0000:3f:00.0 - 15b3:ffff - 9000 28.39 rdma/a,rdma/b`, "ens2 - - - - 2500M - - - - 3 child interface(s)", "- 0000:51:00.0 - - vfio-pci - - - - - default/dpdk ConnectX-7 - - - rdma/b"},
-		asJSON:  {`"distance": "PIX"`, `"model": "ConnectX-7"`, `"mbps": 400000`},
-		asYAML:  {"distance: PIX", "mbps: 400000"},
+	for f, want := range map[cli.Format][]string{
+		cli.Table: {`"\x1b[2J\xff\x7f" 0000:3d:00.0 3 1 - 400G up mlx5_0/1 ACTIVE PIX 0000:3e:00.0,0000:3f:00.0 - 15b3:ffff - 9000 28.39 rdma/a,rdma/b`, "ens2 - - - - 2500M - - - - 3 child interface(s)", "- 0000:51:00.0 - - vfio-pci - - - - - default/dpdk ConnectX-7 - - - rdma/b"},
+		cli.JSON:  {`"distance": "PIX"`, `"model": "ConnectX-7"`, `"mbps": 400000`},
+		cli.YAML:  {"distance: PIX", "mbps: 400000"},
 	} {
 		var out bytes.Buffer
-		if err := f.print(&out, list, nicRows(list, pools, true)); err != nil {
+		if err := f.Print(&out, list, nicRows(list, pools, true)); err != nil {
 			t.Errorf("%s: %v", f, err)
 		}
 		text := strings.Join(strings.Fields(out.String()), " ")
 		for _, w := range want {
-			if f != asTable {
+			if f != cli.Table {
 				text = out.String()
 			}
 			if !strings.Contains(text, w) {

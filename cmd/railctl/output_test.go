@@ -8,6 +8,8 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"go.yaml.in/yaml/v3"
 )
 
@@ -79,17 +81,17 @@ func TestTextForPeopleIsEscaped(t *testing.T) {
 		"one\rtwo\a":                   `one\rtwo\a`,
 	} {
 		var out strings.Builder
-		if n, err := (forPeople{&out}).Write([]byte(text)); err != nil || n != len(text) || out.String() != want {
+		if n, err := cli.Escaper(&out).Write([]byte(text)); err != nil || n != len(text) || out.String() != want {
 			t.Errorf("%q is written as %q, want %q (%d, %v)", text, out.String(), want, n, err)
 		}
 	}
 	for _, text := range toTerminal {
 		var table, as strings.Builder
-		format, js := asTable, asJSON
-		if err := format.print(&table, nil, [][]string{{"NAME"}, {text}}); err != nil || len(controls(table.String())) > 0 {
+		format, js := cli.Table, cli.JSON
+		if err := format.Print(&table, nil, [][]string{{"NAME"}, {text}}); err != nil || len(controls(table.String())) > 0 {
 			t.Errorf("a table has %q, %v", table.String(), err)
 		}
-		if err := js.print(&as, []string{text}, nil); err != nil || strings.ContainsAny(as.String(), "\u009b\x7f") {
+		if err := js.Print(&as, []string{text}, nil); err != nil || strings.ContainsAny(as.String(), "\u009b\x7f") {
 			t.Errorf("JSON has %q, %v", as.String(), err)
 		}
 	}

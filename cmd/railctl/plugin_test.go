@@ -3,13 +3,15 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 )
 
 // asKubectlPlugin lets the test run the program under its other name.
 func asKubectlPlugin(t *testing.T) {
 	t.Helper()
-	program = nameOf("/usr/local/bin/kubectl-rail")
-	t.Cleanup(func() { program = nameOf("/usr/local/bin/railctl") })
+	cli.Program = cli.ProgramName("/usr/local/bin/kubectl-rail")
+	t.Cleanup(func() { cli.Program = cli.ProgramName("/usr/local/bin/railctl") })
 }
 
 func TestPluginOfKubectlNamesItself(t *testing.T) {
@@ -38,7 +40,7 @@ func TestPluginOfKubectlNamesItself(t *testing.T) {
 	}
 	// Each help names the program that is run.
 	for _, cmd := range commandsOf(wholeRoot()) {
-		args := append(strings.Fields(strings.TrimPrefix(cmd.CommandPath(), pluginName)), "--help")
+		args := append(strings.Fields(strings.TrimPrefix(cmd.CommandPath(), cli.PluginName)), "--help")
 		if out, _, _ := plainRun(args...); strings.Contains(out, "railctl ") {
 			t.Errorf("%s:\n%s", cmd.CommandPath(), out)
 		}

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
@@ -34,39 +36,27 @@ If something cannot be read, the command prints the error on stderr and the rest
 stdout, and the exit code is 1.`,
 		Example: `  railctl pod default/trainer-0
   railctl pod default/trainer-0 -o json | jq -r '.rails[] | "\(.ifName) \(.rdma) \(.gidIndexV2)"'`,
-		Args: one("a pod"),
+		Args: cli.OneArg("a pod"),
 	}
-	format := addOutputFlag(cmd, "pod")
-	named := addPodNamespace(cmd)
+	format := cli.AddOutputFlag(cmd, "pod")
+	named := cli.AddPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		rails, _, _, unread, err := railsOf(*stateDir, named(args[0]))
 		if err != nil {
 			return err
 		}
-		if err := format.print(cmd.OutOrStdout(), rails, railRows(rails)); err != nil {
+		if err := format.Print(cmd.OutOrStdout(), rails, railRows(rails)); err != nil {
 			return err
 		}
-		return reportErrors(cmd.ErrOrStderr(), unread)
+		return cli.ReportErrors(cmd.ErrOrStderr(), unread)
 	}
 	return cmd
-}
-
-// addPodNamespace adds kubectl's flag --namespace to a command whose argument is a pod. It returns
-// a function that returns the pod's name with its namespace.
-func addPodNamespace(cmd *cobra.Command) (named func(arg string) string) {
-	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of the pod, if the argument has none")
-	return func(arg string) string {
-		if *namespace == "" || strings.Contains(arg, "/") {
-			return arg
-		}
-		return *namespace + "/" + arg
-	}
 }
 
 // railsOf returns the document about the rails of a pod, the settings of the node, and the facts
 // about the machine. unread has an error for each fact that could not be read.
 func railsOf(stateDir, name string) (rails *railinfo.Rails, s railinfo.Settings, m railinfo.Machine, unread []error, err error) {
-	if err := requireRoot(); err != nil {
+	if err := cli.RequireRoot(); err != nil {
 		return nil, s, m, nil, err
 	}
 	namespace, pod, ok := strings.Cut(name, "/")

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
@@ -69,7 +71,7 @@ file, so nothing needs a restart.`,
 	flags.BoolVar(&d.replace, "replace", false, "with --write: replace the rails that are already in the file")
 	_ = cmd.MarkFlagFilename("file", "yaml") // fails only for a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := requireRoot(); err != nil {
+		if err := cli.RequireRoot(); err != nil {
 			return err
 		}
 		list, err := inventory.NICs(*stateDir)
@@ -79,7 +81,7 @@ file, so nothing needs a restart.`,
 		if err := d.run(cmd.OutOrStdout(), list.Resource()); err != nil {
 			return err
 		}
-		return reportErrors(cmd.ErrOrStderr(), list.Errors)
+		return cli.ReportErrors(cmd.ErrOrStderr(), list.Errors)
 	}
 	return cmd
 }

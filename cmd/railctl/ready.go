@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	reach "github.com/rail-cni/rail-cni/cmd/internal/cluster"
@@ -27,14 +29,14 @@ the exit code is 1, and the error names the objects and nodes that are not ready
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	addClusterFlags(cmd, &access)
+	cli.AddClusterFlags(cmd, &access)
 	f.StringVar(&c.Namespace, "namespace", "kube-system", "namespace of the DaemonSets")
 	f.StringArrayVar(&c.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all DaemonSets of agents in the namespace)")
 	f.StringVar(&c.Reconciler, "reconciler", "rail-cni-reconciler", `name of the reconciler's Deployment; "" for none`)
 	f.StringVar(&c.Pools, "pool-namespace", "kube-system", "namespace of the address pools")
 	f.DurationVar(&c.Timeout, "timeout", time.Minute, "how long to wait")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := access.Open(userAgent())
+		client, err := access.Open(cli.UserAgent())
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
@@ -56,13 +58,13 @@ read, stderr has the error, the rest is shown, and the exit code is 1.`,
   railctl show --all -o yaml`,
 		Args: cobra.NoArgs,
 	}
-	s.format = addOutputFlag(cmd, "show")
+	s.format = cli.AddOutputFlag(cmd, "show")
 	cmd.Flags().BoolVarP(&s.all, "all", "A", false, "also list attachments with other host network namespaces")
 	cmd.Flags().BoolVarP(&s.wide, "wide", "w", false, "the same as -o wide")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		s.stateDir = *stateDir
-		if *s.format == asWide {
-			*s.format, s.wide = asTable, true
+		if *s.format == cli.Wide {
+			*s.format, s.wide = cli.Table, true
 		}
 		return s.run(cmd)
 	}
@@ -71,22 +73,22 @@ read, stderr has the error, the rest is shown, and the exit code is 1.`,
 
 // shown is one run of "railctl show".
 type shown struct {
-	format   *format
+	format   *cli.Format
 	all      bool
 	wide     bool
 	stateDir string
 }
 
 func (s *shown) run(cmd *cobra.Command) error {
-	if err := requireRoot(); err != nil {
+	if err := cli.RequireRoot(); err != nil {
 		return err
 	}
 	if !ledger.Exists(s.stateDir) {
-		if *s.format == asTable {
+		if *s.format == cli.Table {
 			fmt.Fprintf(cmd.OutOrStdout(), "no attachments: there is no ledger at %s, so no plugin has used it since the node booted\n", s.stateDir)
 			return nil
 		}
-		return s.format.print(cmd.OutOrStdout(), []inventory.Attachment{}, nil)
+		return s.format.Print(cmd.OutOrStdout(), []inventory.Attachment{}, nil)
 	}
 	list, err := inventory.Collect(s.stateDir, s.all)
 	if err != nil {
@@ -96,17 +98,17 @@ func (s *shown) run(cmd *cobra.Command) error {
 		return err
 	}
 	if list.Others > 0 {
-		note(cmd.ErrOrStderr(), "%d attachment(s) with other host network namespaces are not shown; --all also lists them", list.Others)
+		cli.Note(cmd.ErrOrStderr(), "%d attachment(s) with other host network namespaces are not shown; --all also lists them", list.Others)
 	}
 	printReturned(cmd, list.Returned)
-	return reportErrors(cmd.ErrOrStderr(), list.Errors)
+	return cli.ReportErrors(cmd.ErrOrStderr(), list.Errors)
 }
 
 // printReturned prints the NICs that were returned with other settings than they had before.
 func printReturned(cmd *cobra.Command, changed []*ledger.Returned) {
-	out := forPeople{cmd.ErrOrStderr()}
+	out := cli.Escaper(cmd.ErrOrStderr())
 	for _, r := range changed {
-		note(cmd.ErrOrStderr(), "%s was returned, but not as it was, since %s (%s):", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
+		cli.Note(cmd.ErrOrStderr(), "%s was returned, but not as it was, since %s (%s):", r.NIC, r.Time.Format(time.RFC3339), r.Holder)
 		for _, c := range r.Changed {
 			fmt.Fprintf(out, "  %s\n", c)
 		}
@@ -115,7 +117,7 @@ func printReturned(cmd *cobra.Command, changed []*ledger.Returned) {
 }
 
 func (s *shown) print(cmd *cobra.Command, list []inventory.Attachment) error {
-	if len(list) == 0 && *s.format == asTable {
+	if len(list) == 0 && *s.format == cli.Table {
 		fmt.Fprintln(cmd.OutOrStdout(), "no attachments")
 		return nil
 	}
@@ -125,7 +127,7 @@ func (s *shown) print(cmd *cobra.Command, list []inventory.Attachment) error {
 	for i := range list {
 		rows = append(rows, s.row(&list[i], hasRDMA, hasVF))
 	}
-	return s.format.print(cmd.OutOrStdout(), list, rows)
+	return s.format.Print(cmd.OutOrStdout(), list, rows)
 }
 
 func (s *shown) header(hasRDMA, hasVF bool) []string {

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"go.yaml.in/yaml/v3"
 
 	"github.com/rail-cni/rail-cni/integration/testnet"
@@ -105,9 +107,9 @@ func TestShowHasTheSettingsOfVirtualFunctions(t *testing.T) {
 
 func TestYAMLKeepsWhatLooksLikeANumber(t *testing.T) {
 	list := []inventory.Attachment{{ContainerID: "123456", IfName: "1e3", Network: "true", NIC: "0x10", Addresses: []string{}}}
-	f := asYAML
+	f := cli.YAML
 	w := &writer{}
-	if err := f.print(w, list, nil); err != nil {
+	if err := f.Print(w, list, nil); err != nil {
 		t.Fatal(err)
 	}
 	var have []map[string]any

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"text/tabwriter"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/pkg/cell"
@@ -17,7 +19,7 @@ import (
 
 func newTopology(stateDir *string) *cobra.Command {
 	var svg, pod string
-	var output *format
+	var output *cli.Format
 	cmd := &cobra.Command{
 		Use:   "topology [--pod NAMESPACE/NAME] [--svg [FILE]]",
 		Short: "Print or draw the distances between the node's GPUs and NICs, including lent NICs",
@@ -39,13 +41,13 @@ only macvlans holds no NIC.`,
   railctl topology --pod default/trainer-0 --svg trainer-0.svg
   railctl topology --svg node-1.svg`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && svg != toStdout {
+			if len(args) > 1 || len(args) == 1 && svg != cli.Stdout {
 				return fmt.Errorf("unknown argument %q", args[len(args)-1])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := requireRoot(); err != nil {
+			if err := cli.RequireRoot(); err != nil {
 				return err
 			}
 			list, err := inventory.NICs(*stateDir)
@@ -56,9 +58,9 @@ only macvlans holds no NIC.`,
 				return errors.Join(append(list.Errors, err)...)
 			}
 			switch {
-			case svg == "" && *output != asTable:
-				err = output.print(cmd.OutOrStdout(), matrix(list, pod), nil)
-			case *output != asTable:
+			case svg == "" && *output != cli.Table:
+				err = output.Print(cmd.OutOrStdout(), matrix(list, pod), nil)
+			case *output != cli.Table:
 				err = errors.New("--output and --svg exclude each other")
 			case svg == "":
 				err = printTopology(cmd, list, pod)
@@ -70,13 +72,13 @@ only macvlans holds no NIC.`,
 			if err != nil {
 				return err
 			}
-			return reportErrors(cmd.ErrOrStderr(), list.Errors)
+			return cli.ReportErrors(cmd.ErrOrStderr(), list.Errors)
 		},
 	}
 	cmd.Flags().StringVar(&svg, "svg", "", "draw an SVG and write it to `FILE`; \"-\" is stdout")
 	cmd.Flags().StringVar(&pod, "pod", "", "print only the NICs of the pod `NAMESPACE/NAME`; with --svg, mark these NICs")
-	output = addOutputFlag(cmd, "topology")
-	cmd.Flags().Lookup("svg").NoOptDefVal = toStdout // the file may also follow as an argument
+	output = cli.AddOutputFlag(cmd, "topology")
+	cmd.Flags().Lookup("svg").NoOptDefVal = cli.Stdout // the file may also follow as an argument
 	return cmd
 }
 
@@ -94,7 +96,7 @@ func writeSVG(stdout io.Writer, file string, list *inventory.NICList, pod string
 	if err != nil {
 		host = "this node"
 	}
-	return writeTo(stdout, file, page.Topology(list, "GPUs and NICs of "+host, pod))
+	return cli.WriteFile(stdout, file, page.Topology(list, "GPUs and NICs of "+host, pod))
 }
 
 // place is one device in the matrix, which has a row and a column.

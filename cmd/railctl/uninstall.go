@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 
 	reach "github.com/rail-cni/rail-cni/cmd/internal/cluster"
@@ -35,7 +37,7 @@ whereabouts v0.9.4, the pools keep the addresses of the pods.`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	addClusterFlags(cmd, &access)
+	cli.AddClusterFlags(cmd, &access)
 	f.StringVarP(&u.Namespace, "namespace", "n", "kube-system", "namespace of the DaemonSets")
 	f.StringArrayVar(&u.Agents, "daemonset", nil, "name of a DaemonSet of the agents; may be given several times (default: all in the namespace; with --nodes-only: rail-agent)")
 	f.DurationVar(&u.Timeout, "timeout", 5*time.Minute, "how long to wait for the nodes")
@@ -43,7 +45,7 @@ whereabouts v0.9.4, the pools keep the addresses of the pods.`,
 	f.BoolVar(&u.NodesOnly, "nodes-only", false, "remove rail-cni from the nodes, but keep the cluster's objects (Helm's pre-delete hook uses this)")
 	f.BoolVar(&u.Definitions, "crds", false, "also delete whereabouts' CustomResourceDefinitions, and with them all address pools")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		client, err := access.Open(userAgent())
+		client, err := access.Open(cli.UserAgent())
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	cniversion "github.com/containernetworking/cni/pkg/version"
 	"github.com/spf13/cobra"
 
@@ -16,15 +18,15 @@ func newVersion() *cobra.Command {
 		Short: "Print the version of railctl, and the CNI versions that it supports",
 		Args:  cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd, "version")
+	output := cli.AddOutputFlag(cmd, "version")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		spec := cniversion.All.SupportedVersions()
 		v := versions{
-			Version: Version, CNI: spec, Ledger: ledger.Version,
+			Version: cli.Version, CNI: spec, Ledger: ledger.Version,
 			Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		}
-		if *output != asTable {
-			return output.print(cmd.OutOrStdout(), v, nil)
+		if *output != cli.Table {
+			return output.Print(cmd.OutOrStdout(), v, nil)
 		}
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "railctl (rail-cni) %s\nCNI %s to %s, ledger records of version %d\n%s %s\n",
 			v.Version, spec[0], spec[len(spec)-1], v.Ledger, v.Go, v.Platform)

@@ -1,9 +1,11 @@
-package main
+package diagnose
 
 import (
 	"fmt"
 	"io"
 	"slices"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/page"
 )
 
-func newReport(stateDir *string) *cobra.Command {
+// NewReport returns the command "railctl report".
+func NewReport(stateDir *string) *cobra.Command {
 	d := &doctorFlags{stateDir: stateDir}
 	var file string
 	var stored []string
@@ -63,11 +66,11 @@ The exit code is 0 if the page was written, even if it has findings.`,
 		if err != nil {
 			return err
 		}
-		text, err := page.Report(nodes, results, picture, version)
+		text, err := page.Report(nodes, results, picture, cli.Version)
 		if err != nil {
 			return err
 		}
-		return writeTo(cmd.OutOrStdout(), file, text)
+		return cli.WriteFile(cmd.OutOrStdout(), file, text)
 	}
 	return cmd
 }
@@ -75,14 +78,14 @@ The exit code is 0 if the page was written, even if it has findings.`,
 // picture returns the picture of this node. It returns nil if the node's NICs cannot be read. Then
 // the page has only what is in the facts.
 func (d *doctorFlags) picture(stderr io.Writer) []byte {
-	err := requireRoot()
+	err := cli.RequireRoot()
 	if err == nil {
 		var list *inventory.NICList
 		if list, err = inventory.NICs(*d.stateDir); err == nil {
 			return page.Topology(list, "GPUs and NICs of this node", "")
 		}
 	}
-	note(stderr, "the page has no picture of the node: %v", err)
+	cli.Note(stderr, "the page has no picture of the node: %v", err)
 	return nil
 }
 

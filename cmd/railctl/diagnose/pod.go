@@ -1,9 +1,11 @@
-package main
+package diagnose
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -26,11 +28,11 @@ Findings of other rules about the pod and its NICs are also listed.
 ` + exitCodesHelp,
 		Example: `  railctl doctor pod default/trainer-0
   railctl doctor pod default/trainer-0 --facts facts.json -v`,
-		Args: one("a pod"),
+		Args: cli.OneArg("a pod"),
 	}
 	j.add(cmd, "doctor pod")
 	own.addTo(cmd)
-	named := addPodNamespace(cmd)
+	named := cli.AddPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		own.stateDir = d.stateDir
 		rules, err := j.rules(doctor.Rules())
@@ -47,7 +49,7 @@ Findings of other rules about the pod and its NICs are also listed.
 		}
 		return j.report(cmd, f, results)
 	}
-	return ofNode(cmd, &own.Flags)
+	return cli.WithNode(cmd, &own.Flags)
 }
 
 // judgePod returns the results of the rules for pods about one pod. It also returns the results of

@@ -1,4 +1,4 @@
-package main
+package diagnose
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
@@ -26,7 +28,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/migrate/deviceplugin"
 )
 
-func newCheck() *cobra.Command {
+// NewCheck returns the command "railctl check".
+func NewCheck() *cobra.Command {
 	var files []string
 	var j judgeFlags
 	cmd := &cobra.Command{
@@ -52,7 +55,7 @@ fails.
 		Example: `  railctl check nads.yaml node.yaml
   railctl check manifests/
   kubectl get net-attach-def -A -o yaml | railctl check -`,
-		Annotations: judges,
+		Annotations: cli.Judges,
 	}
 	j.add(cmd, "check")
 	cmd.Flags().StringArrayVarP(&files, "filename", "f", nil, `file or directory to check, "-" for stdin; may be repeated`)
@@ -75,7 +78,7 @@ fails.
 			return fmt.Errorf("%s: %s", strings.Join(names, ", "), harmless(c.nothing))
 		}
 		f := &fact.Facts{
-			Schema: fact.Schema, Taken: time.Now().UTC(), Version: Version,
+			Schema: fact.Schema, Taken: time.Now().UTC(), Version: cli.Version,
 			Configs: &fact.Configs{},
 		}
 		ofNAD := func(c fact.Config) bool { return c.Kind == fact.NADConfig }
@@ -105,7 +108,7 @@ func (c *checked) read(stdin io.Reader, name string) error {
 		}
 	}
 	for _, path := range paths {
-		text, err := readInput(stdin, path)
+		text, err := cli.ReadInput(stdin, path)
 		if err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package main
+package diagnose
 
 import (
 	"bytes"
@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -30,10 +32,14 @@ type supportFlags struct {
 	local   bool
 	since   time.Duration
 	timeout time.Duration
+
+	run func(args []string, stdout, stderr io.Writer) int // railctl itself
 }
 
-func newSupportBundle(stateDir *string) *cobra.Command {
-	s := supportFlags{doctorFlags: doctorFlags{stateDir: stateDir}}
+// NewSupportBundle returns the command "railctl support-bundle". run runs railctl with arguments, and
+// returns the exit code.
+func NewSupportBundle(stateDir *string, run func(args []string, stdout, stderr io.Writer) int) *cobra.Command {
+	s := supportFlags{doctorFlags: doctorFlags{stateDir: stateDir}, run: run}
 	cmd := &cobra.Command{
 		Use:   "support-bundle",
 		Short: "Write one file for support, without secrets: facts, findings, logs, networks, Events",
@@ -65,7 +71,7 @@ something could not be read, the bundle has the rest, and the exit code is 1.`,
 	flags := cmd.Flags()
 	flags.StringVarP(&s.file, "file", "o", "", `write the bundle to FILE, "-" for stdout (default: rail-cni-support-TIME.tar.gz)`)
 	flags.StringSliceVar(&s.nodes, "node", nil, "include only these nodes (default: all nodes with a rail-agent)")
-	flags.StringVar(&s.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
+	flags.StringVar(&s.agents, "agent-namespace", cli.DefaultAgentNamespace, "namespace of rail-agent's pods")
 	flags.StringVarP(&s.Namespace, "namespace", "n", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 	flags.BoolVar(&s.local, "local", false, "include only this node, and do not ask the cluster")
 	flags.DurationVar(&s.since, "since", 24*time.Hour, "maximum age of logs and Events")
@@ -96,7 +102,7 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 	name := "rail-cni-support-" + taken.UTC().Format("20060102-150405")
 	var missing []string
 	fill := func(out io.Writer) (err error) {
-		b := support.New(out, name, fmt.Sprintf("Support bundle of rail-cni, by railctl %s.", version), taken)
+		b := support.New(out, name, fmt.Sprintf("Support bundle of rail-cni, by railctl %s.", cli.Version), taken)
 		if ofCluster {
 			s.addCluster(cmd, b)
 		} else {
@@ -106,11 +112,11 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 		return err
 	}
 	if isStdout(s.file) {
-		s.file = toStdout
+		s.file = cli.Stdout
 	}
 	err := error(nil)
 	switch {
-	case s.file == toStdout:
+	case s.file == cli.Stdout:
 		err = fill(cmd.OutOrStdout())
 	case s.file == "":
 		s.file = name + ".tar.gz"
@@ -123,10 +129,10 @@ func (s *supportFlags) write(cmd *cobra.Command, ofCluster bool) error {
 	if err != nil {
 		return fmt.Errorf("the bundle %s is not complete: %w", s.file, err)
 	}
-	if s.file != toStdout {
+	if s.file != cli.Stdout {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s is written; README.txt in it lists the contents\n", s.file)
 	}
-	return reportErrors(cmd.ErrOrStderr(), brief(missing))
+	return cli.ReportErrors(cmd.ErrOrStderr(), brief(missing))
 }
 
 // bundleMode is the mode of a bundle's file.
@@ -178,7 +184,7 @@ func brief(missing []string) (errs []error) {
 
 // addCluster adds the files about the cluster and its nodes to the bundle.
 func (s *supportFlags) addCluster(cmd *cobra.Command, b *support.Bundle) {
-	client, err := s.Open(userAgent())
+	client, err := s.Open(cli.UserAgent())
 	if err != nil {
 		b.Missing("the cluster", err)
 		return
@@ -204,7 +210,7 @@ func (s *supportFlags) addNode(cmd *cobra.Command, b *support.Bundle) {
 	}
 	for _, what := range support.Printed {
 		var out, errOut bytes.Buffer
-		code := run(append(append([]string{}, what.Args...), "--state-dir", *s.stateDir), &out, &errOut)
+		code := s.run(append(append([]string{}, what.Args...), "--state-dir", *s.stateDir), &out, &errOut)
 		path := "node/" + what.File
 		if code != 0 {
 			b.Missing(path, errors.New(strings.TrimSpace(errOut.String())))
@@ -241,7 +247,7 @@ func addFindings(b *support.Bundle, f *fact.Facts, results []rule.Result) {
 		}
 	}
 	if len(nodes) > 0 {
-		html, err := page.Report(nodes, results, nil, version)
+		html, err := page.Report(nodes, results, nil, cli.Version)
 		if err != nil {
 			b.Missing("report.html", err)
 		} else {

@@ -1,9 +1,11 @@
-package main
+package diagnose
 
 import (
 	"fmt"
 	"reflect"
 	"slices"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -43,8 +45,8 @@ facts, these facts are missing, and rules that need them are unknown.
 	j.add(cmd, "doctor cluster")
 	cmd.Flags().StringVar(&own.facts, "facts", "", `file with facts that "railctl doctor collect --cluster" has printed, "-" for stdin (default: ask the nodes)`)
 	own.WithoutPlugins = true
-	addPoolFlags(cmd, &own.Flags)
-	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
+	cli.AddPoolFlags(cmd, &own.Flags)
+	cmd.Flags().StringVar(&agents, "agent-namespace", cli.DefaultAgentNamespace, "namespace of rail-agent's pods")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		rules, err := j.rules(doctor.Rules())
 		if err != nil {
@@ -69,14 +71,14 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...st
 		}
 		return f, err
 	}
-	client, err := d.Open(userAgent())
+	client, err := d.Open(cli.UserAgent())
 	if err != nil {
 		return nil, err
 	}
-	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Nodes: nodes, Version: version}
-	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
-		o.Done = bar.show("nodes: %d of %d read")
-		defer bar.clear()
+	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Nodes: nodes, Version: cli.Version}
+	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
+		o.Done = bar.Show("nodes: %d of %d read")
+		defer bar.Clear()
 	}
 	f, err := facts.Cluster(cmd.Context(), o)
 	if err != nil {

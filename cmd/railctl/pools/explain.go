@@ -1,9 +1,11 @@
-package main
+package pools
 
 import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -30,10 +32,10 @@ and looks for the next address in these blocks. Only the node knows for certain
 which addresses are free. Its rail-agent publishes them some seconds later.`,
 		Example: `  railctl ipam explain default/roce-net-1
   railctl ipam explain ./10-rail.conflist --node node1`,
-		Args: one("a network or its file"),
+		Args: cli.OneArg("a network or its file"),
 	}
-	output := addOutputFlag(cmd, "ipam explain")
-	addPoolFlags(cmd, &c.Flags)
+	output := cli.AddOutputFlag(cmd, "ipam explain")
+	cli.AddPoolFlags(cmd, &c.Flags)
 	cmd.Flags().StringVar(&node, "node", "", "node of the new pod; needed if the network has node_slice_size or block_size")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)
@@ -54,13 +56,13 @@ which addresses are free. Its rail-agent publishes them some seconds later.`,
 	return cmd
 }
 
-func printExplanations(cmd *cobra.Command, output *format, list []report.Explanation) error {
-	if *output != asTable {
-		return output.print(cmd.OutOrStdout(), list, nil)
+func printExplanations(cmd *cobra.Command, output *cli.Format, list []report.Explanation) error {
+	if *output != cli.Table {
+		return output.Print(cmd.OutOrStdout(), list, nil)
 	}
 	var errs []error
 	for _, x := range list {
-		out := forPeople{cmd.OutOrStdout()}
+		out := cli.Escaper(cmd.OutOrStdout())
 		fmt.Fprintf(out, "network %s, pool %s: from %s to %s\n", x.Network, x.Pool, x.First, x.Last)
 		printBlocksOf(out, &x)
 		const most = 20
@@ -86,7 +88,7 @@ func printExplanations(cmd *cobra.Command, output *format, list []report.Explana
 			fmt.Fprintf(out, "  the next ADD claims a block of %d addresses\n", x.BlockSize)
 		}
 	}
-	return reportErrors(cmd.ErrOrStderr(), errs)
+	return cli.ReportErrors(cmd.ErrOrStderr(), errs)
 }
 
 // printBlocksOf prints the blocks that the node holds, if the network has blocks.

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ func TestWhatANodePrintsIsWholeCharacters(t *testing.T) {
 	for _, text := range []string{"", "GPU 温度\n", "é", "cut \xe6\xb8", "\xff\xfe\n", strings.Repeat("温", 100)} {
 		for step := 1; step < 5; step++ {
 			var raw, shown bytes.Buffer
-			plain, people := &passed{to: &raw}, &passed{to: forPeople{&shown}}
+			plain, people := &passed{to: &raw}, &passed{to: Escaper(&shown)}
 			for at := 0; at < len(text); at += step {
 				part := []byte(text[at:min(len(text), at+step)])
 				for _, w := range []*passed{plain, people} {

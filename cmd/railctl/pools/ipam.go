@@ -1,10 +1,13 @@
-package main
+// Package pools has the commands of "railctl ipam", about the address pools of the cluster.
+package pools
 
 import (
 	"context"
 	"fmt"
 	"os"
 	"time"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -18,7 +21,8 @@ import (
 // the client retries until its context ends.
 const clusterTime = 5 * time.Minute
 
-func newIPAM(stateDir *string) *cobra.Command {
+// NewIPAM returns the command "railctl ipam".
+func NewIPAM(stateDir *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ipam",
 		Short: "Inspect, check and clean up the address pools of the cluster",
@@ -36,7 +40,7 @@ type clusterCommand struct{ cluster.Flags }
 
 // begin opens the cluster. The context ends after clusterTime and the grace period wait.
 func (c *clusterCommand) begin(cmd *cobra.Command, wait time.Duration) (context.Context, context.CancelFunc, *kube.Client, error) {
-	client, err := c.Open(userAgent())
+	client, err := c.Open(cli.UserAgent())
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -77,8 +81,8 @@ that the next run must deal with it.`,
   railctl ipam gc -o json | jq -r '.[] | select(.outcome == "freed") | .address'`,
 		Args: cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd, "ipam gc")
-	addPoolFlags(cmd, &c.Flags)
+	output := cli.AddOutputFlag(cmd, "ipam gc")
+	cli.AddPoolFlags(cmd, &c.Flags)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "check once, and only print what would be freed if nothing changed during the grace period")
 	cmd.Flags().DurationVar(&grace, "grace", reconcile.DefaultGrace, "time between the two checks")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -87,9 +91,9 @@ that the next run must deal with it.`,
 			return err
 		}
 		defer cancel()
-		o := reconcile.Options{Client: client, Grace: grace, DryRun: dryRun, Log: plainLog(cmd.ErrOrStderr())}
+		o := reconcile.Options{Client: client, Grace: grace, DryRun: dryRun, Log: cli.PlainLog(cmd.ErrOrStderr())}
 		if _, err := os.Stat(netconf.JournalDir(*stateDir)); err == nil && !dryRun {
-			s, err := c.Store("railctl/"+version, *stateDir)
+			s, err := c.Store(cli.UserAgent(), *stateDir)
 			if err != nil {
 				return err
 			}
@@ -107,13 +111,13 @@ that the next run must deal with it.`,
 		if left := reconcile.Count(found, reconcile.Failed, reconcile.Changed, reconcile.Waiting); left > 0 {
 			errs = append(errs, fmt.Errorf("%d of %d findings are not settled yet", left, len(found)))
 		}
-		return reportErrors(cmd.ErrOrStderr(), errs)
+		return cli.ReportErrors(cmd.ErrOrStderr(), errs)
 	}
 	return cmd
 }
 
-func printFindings(cmd *cobra.Command, output *format, found []*reconcile.Finding) error {
-	if len(found) == 0 && *output == asTable {
+func printFindings(cmd *cobra.Command, output *cli.Format, found []*reconcile.Finding) error {
+	if len(found) == 0 && *output == cli.Table {
 		fmt.Fprintln(cmd.OutOrStdout(), "nothing to free: every address has its pod")
 		return nil
 	}
@@ -131,5 +135,5 @@ func printFindings(cmd *cobra.Command, output *format, found []*reconcile.Findin
 		}
 		rows = append(rows, []string{f.Pool, address, f.Reservation, f.PodRef, f.IfName, string(f.Kind), f.Why, outcome})
 	}
-	return output.print(cmd.OutOrStdout(), found, rows)
+	return output.Print(cmd.OutOrStdout(), found, rows)
 }

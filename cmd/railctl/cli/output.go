@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -17,44 +17,45 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/cell"
 )
 
-// format is the value of the flag --output.
-type format string
+// Format is the value of the flag --output.
+type Format string
 
+// These are the formats.
 const (
-	asTable format = "table"
-	asWide  format = "wide" // a table with more columns
-	asJSON  format = "json"
-	asYAML  format = "yaml"
-	asLine  format = "line" // one line, for node-problem-detector
+	Table Format = "table"
+	Wide  Format = "wide" // a table with more columns
+	JSON  Format = "json"
+	YAML  Format = "yaml"
+	Line  Format = "line" // one line, for node-problem-detector
 )
 
-// outputs has each command with the flag --output, and the formats of this flag. The first format
+// Outputs has each command with the flag --output, and the formats of this flag. The first format
 // is the default. The other commands have no such flag: they print input for another program (a
 // manifest, shell variables, an SVG), or only a message about what they did.
-var outputs = map[string][]format{
-	"railctl check":          {asTable, asJSON, asYAML},
-	"railctl doctor":         {asTable, asLine, asJSON, asYAML},
-	"railctl doctor cluster": {asTable, asJSON, asYAML},
-	"railctl doctor pod":     {asTable, asJSON, asYAML},
-	"railctl gc":             {asTable, asJSON, asYAML},
-	"railctl ibdev2netdev":   {asTable, asJSON, asYAML},
-	"railctl ipam check":     {asTable, asJSON, asYAML},
-	"railctl ipam explain":   {asTable, asJSON, asYAML},
-	"railctl ipam gc":        {asTable, asJSON, asYAML},
-	"railctl ipam show":      {asTable, asJSON, asYAML},
-	"railctl nics":           {asTable, asWide, asJSON, asYAML},
-	"railctl pod":            {asTable, asJSON, asYAML},
-	"railctl rdma mode":      {asTable, asJSON, asYAML},
-	"railctl show":           {asTable, asWide, asJSON, asYAML},
-	"railctl topology":       {asTable, asJSON, asYAML},
-	"railctl verify":         {asTable, asJSON, asYAML},
-	"railctl version":        {asTable, asJSON, asYAML},
+var Outputs = map[string][]Format{
+	"railctl check":          {Table, JSON, YAML},
+	"railctl doctor":         {Table, Line, JSON, YAML},
+	"railctl doctor cluster": {Table, JSON, YAML},
+	"railctl doctor pod":     {Table, JSON, YAML},
+	"railctl gc":             {Table, JSON, YAML},
+	"railctl ibdev2netdev":   {Table, JSON, YAML},
+	"railctl ipam check":     {Table, JSON, YAML},
+	"railctl ipam explain":   {Table, JSON, YAML},
+	"railctl ipam gc":        {Table, JSON, YAML},
+	"railctl ipam show":      {Table, JSON, YAML},
+	"railctl nics":           {Table, Wide, JSON, YAML},
+	"railctl pod":            {Table, JSON, YAML},
+	"railctl rdma mode":      {Table, JSON, YAML},
+	"railctl show":           {Table, Wide, JSON, YAML},
+	"railctl topology":       {Table, JSON, YAML},
+	"railctl verify":         {Table, JSON, YAML},
+	"railctl version":        {Table, JSON, YAML},
 }
 
 // outputFlag is the value of the flag --output of one command.
 type outputFlag struct {
-	value   *format
-	formats []format
+	value   *Format
+	formats []Format
 }
 
 // String returns the format. String, Set and Type implement pflag.Value.
@@ -65,16 +66,16 @@ func (f *outputFlag) Type() string { return "format" }
 
 // Set sets the format. It returns an error if the command does not have this format.
 func (f *outputFlag) Set(s string) error {
-	if !slices.Contains(f.formats, format(s)) {
+	if !slices.Contains(f.formats, Format(s)) {
 		return fmt.Errorf("it must be one of %s", joined(f.formats))
 	}
-	*f.value = format(s)
+	*f.value = Format(s)
 	return nil
 }
 
-func joined(formats []format) string { return strings.Join(namesOfFormats(formats), ", ") }
+func joined(formats []Format) string { return strings.Join(namesOfFormats(formats), ", ") }
 
-func namesOfFormats(formats []format) []string {
+func namesOfFormats(formats []Format) []string {
 	var all []string
 	for _, f := range formats {
 		all = append(all, string(f))
@@ -82,22 +83,22 @@ func namesOfFormats(formats []format) []string {
 	return all
 }
 
-// addOutputFlag adds the flag -o to a command. The map outputs has the flag's formats, by the path
+// AddOutputFlag adds the flag -o to a command. The map outputs has the flag's formats, by the path
 // of the command.
-func addOutputFlag(cmd *cobra.Command, path string) *format {
-	f := asTable
-	formats := outputs["railctl "+path]
+func AddOutputFlag(cmd *cobra.Command, path string) *Format {
+	f := Table
+	formats := Outputs["railctl "+path]
 	cmd.Flags().VarP(&outputFlag{&f, formats}, "output", "o", joined(formats))
 	// Fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(namesOfFormats(formats), cobra.ShellCompDirectiveNoFileComp))
 	return &f
 }
 
-// print writes the list as JSON or YAML, or the rows as a table. Names and texts that others have
+// Print writes the list as JSON or YAML, or the rows as a table. Names and texts that others have
 // chosen are escaped if they could change the terminal.
-func (f *format) print(w io.Writer, list any, rows [][]string) error {
+func (f *Format) Print(w io.Writer, list any, rows [][]string) error {
 	switch *f {
-	case asJSON:
+	case JSON:
 		var text bytes.Buffer
 		e := json.NewEncoder(&text)
 		e.SetIndent("", "  ")
@@ -106,7 +107,7 @@ func (f *format) print(w io.Writer, list any, rows [][]string) error {
 		}
 		_, err := io.WriteString(w, withoutControls(text.String()))
 		return err
-	case asYAML:
+	case YAML:
 		return printYAML(w, list)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -121,13 +122,13 @@ func (f *format) print(w io.Writer, list any, rows [][]string) error {
 	return t.Flush()
 }
 
-// writeAs writes a report in the format f. The functions asText and asJSONText write the report as
+// WriteAs writes a report in the format f. The functions asText and asJSONText write the report as
 // text and as JSON.
-func writeAs(f format, w io.Writer, asJSONText, asText func(io.Writer) error) error {
+func WriteAs(f Format, w io.Writer, asJSONText, asText func(io.Writer) error) error {
 	switch f {
-	case asJSON:
+	case JSON:
 		return asJSONText(w)
-	case asYAML:
+	case YAML:
 		var text bytes.Buffer
 		if err := asJSONText(&text); err != nil {
 			return err
@@ -137,12 +138,12 @@ func writeAs(f format, w io.Writer, asJSONText, asText func(io.Writer) error) er
 	return asText(w)
 }
 
-// toStdout is the file name that stands for stdout.
-const toStdout = "-"
+// Stdout is the file name that stands for stdout.
+const Stdout = "-"
 
-// writeTo writes a page or a picture to a file or to stdout.
-func writeTo(stdout io.Writer, file string, text []byte) error {
-	if file == toStdout {
+// WriteFile writes a page or a picture to a file or to stdout.
+func WriteFile(stdout io.Writer, file string, text []byte) error {
+	if file == Stdout {
 		_, err := stdout.Write(text)
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package pools
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -43,8 +45,8 @@ If something cannot be read, the rest is shown, and the exit code is 1.`,
   railctl ipam show -o json | jq -r '.[] | .name + " " + .problems[]'`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	output := addOutputFlag(cmd, "ipam show")
-	addPoolFlags(cmd, &c.Flags)
+	output := cli.AddOutputFlag(cmd, "ipam show")
+	cli.AddPoolFlags(cmd, &c.Flags)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)
 		if err != nil {
@@ -63,15 +65,15 @@ If something cannot be read, the rest is shown, and the exit code is 1.`,
 		if err != nil {
 			return err
 		}
-		return reportErrors(cmd.ErrOrStderr(), errs)
+		return cli.ReportErrors(cmd.ErrOrStderr(), errs)
 	}
 	return cmd
 }
 
-func printPools(cmd *cobra.Command, output *format, views []*report.Pool) error {
+func printPools(cmd *cobra.Command, output *cli.Format, views []*report.Pool) error {
 	out := cmd.OutOrStdout()
-	if *output != asTable {
-		return output.print(out, views, nil)
+	if *output != cli.Table {
+		return output.Print(out, views, nil)
 	}
 	if len(views) == 0 {
 		fmt.Fprintln(out, "no pools: no pod of this cluster has got an address yet")
@@ -88,13 +90,13 @@ func printPools(cmd *cobra.Command, output *format, views []*report.Pool) error 
 		rows = append(rows, []string{v.Name, v.Range.String(), used, report.Count(v.Free), report.Count(v.Size), networks, problems})
 	}
 	if len(rows) > 1 {
-		if err := output.print(out, nil, rows); err != nil || len(divided) == 1 {
+		if err := output.Print(out, nil, rows); err != nil || len(divided) == 1 {
 			return err
 		}
 		fmt.Fprintln(out)
 	}
 	fmt.Fprintln(out, "divided into blocks, with the addresses that the nodes' rail-agents have published:")
-	return output.print(out, nil, divided)
+	return output.Print(out, nil, divided)
 }
 
 // problemsOf returns a pool's problems as the text of a table's cell.
@@ -109,7 +111,7 @@ func problemsOf(v *report.Pool) string {
 	}
 }
 
-func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name string) error {
+func printHolders(cmd *cobra.Command, output *cli.Format, views []*report.Pool, name string) error {
 	out := cmd.OutOrStdout()
 	wanted := []*report.Pool{}
 	var divided []*report.Pool
@@ -130,11 +132,11 @@ func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name
 	if len(wanted) == 0 {
 		return fmt.Errorf("there is no pool %q, and no pool of a network with that name; railctl ipam show lists both", name)
 	}
-	if *output != asTable || len(divided) == 0 {
-		return output.print(out, wanted, rows)
+	if *output != cli.Table || len(divided) == 0 {
+		return output.Print(out, wanted, rows)
 	}
 	if len(rows) > 1 { // the pool has another address space
-		if err := output.print(out, nil, rows); err != nil {
+		if err := output.Print(out, nil, rows); err != nil {
 			return err
 		}
 		fmt.Fprintln(out)
@@ -152,13 +154,13 @@ func printHolders(cmd *cobra.Command, output *format, views []*report.Pool, name
 
 // printBlocks prints the blocks of a pool and who holds their addresses, as tables.
 func printBlocks(out io.Writer, v *report.Pool) error {
-	table := asTable
-	fmt.Fprintf(forPeople{out}, "pool %s, blocks of %d addresses; the holders of addresses are as the nodes' rail-agents have published them\n", v.Name, v.Divided.BlockSize)
+	table := cli.Table
+	fmt.Fprintf(cli.Escaper(out), "pool %s, blocks of %d addresses; the holders of addresses are as the nodes' rail-agents have published them\n", v.Name, v.Divided.BlockSize)
 	rows := [][]string{{"BLOCK", "NODE", "STATE", "USED", "PROBLEM"}}
 	for _, b := range v.Divided.Blocks {
 		rows = append(rows, []string{b.Range.String(), b.Node, b.State, strconv.Itoa(b.Used), b.Problem()})
 	}
-	if err := table.print(out, nil, rows); err != nil || len(v.Holders) == 0 {
+	if err := table.Print(out, nil, rows); err != nil || len(v.Holders) == 0 {
 		return err
 	}
 	fmt.Fprintln(out)
@@ -166,7 +168,7 @@ func printBlocks(out io.Writer, v *report.Pool) error {
 	for _, h := range v.Holders {
 		rows = append(rows, []string{h.Address.String(), h.Node, h.PodRef, h.IfName, shortID(h), h.Problem})
 	}
-	return table.print(out, nil, rows)
+	return table.Print(out, nil, rows)
 }
 
 // shortID returns the beginning of a holder's container ID.

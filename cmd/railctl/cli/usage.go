@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -7,18 +7,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// exitUsage is the exit code if the user names a command that does not exist.
-const exitUsage = 2
+// ExitUsage is the exit code if the user names a command that does not exist.
+const ExitUsage = 2
 
-// usageError is the error if the user names a command that does not exist.
-type usageError struct{ text string }
+// UsageError is the error if the user names a command that does not exist.
+type UsageError struct{ text string }
 
-func (e *usageError) Error() string { return e.text }
+func (e *UsageError) Error() string { return e.text }
 
-// refuseUnknown changes each command that has only subcommands: if the user names a subcommand that
+// RefuseUnknown changes each command that has only subcommands: if the user names a subcommand that
 // does not exist, the command fails and suggests a similar name. Without this change, cobra would
 // print the help and succeed, except for the program itself.
-func refuseUnknown(root *cobra.Command) {
+func RefuseUnknown(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	var walk func(*cobra.Command)
@@ -62,7 +62,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	} else {
 		text += fmt.Sprintf("; %q lists the commands", cmd.CommandPath()+" --help")
 	}
-	return &usageError{text}
+	return &UsageError{text}
 }
 
 // helpOf prints the help of the command that args name.
@@ -78,9 +78,9 @@ func helpOf(cmd *cobra.Command, args []string) error {
 	return of.Help()
 }
 
-// one returns the check of arguments for a command that takes exactly one argument. what describes
+// OneArg returns the check of arguments for a command that takes exactly one argument. what describes
 // the argument in errors.
-func one(what string) cobra.PositionalArgs {
+func OneArg(what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:

@@ -1,4 +1,4 @@
-package main
+package diagnose
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -31,10 +33,10 @@ type verifyCluster struct {
 
 func (c *verifyCluster) add(cmd *cobra.Command) {
 	c.WithoutPlugins = true
-	addClusterFlags(cmd, &c.Flags)
+	cli.AddClusterFlags(cmd, &c.Flags)
 	flags := cmd.Flags()
 	flags.StringVarP(&c.Namespace, "namespace", "n", "default", "namespace of the pods, and of networks whose names have no namespace")
-	flags.StringVar(&c.agents, "agent-namespace", defaultAgentNamespace, "namespace of rail-agent's pods")
+	flags.StringVar(&c.agents, "agent-namespace", cli.DefaultAgentNamespace, "namespace of rail-agent's pods")
 	flags.StringSliceVar(&c.networks, "network", nil, "the rails' networks, as NAME or NAMESPACE/NAME, rail 0 first "+
 		"(default: all networks of the namespace whose plugin is host-device, or macvlan if there are none, ordered by the numbers in their names)")
 	flags.StringSliceVar(&c.nodes, "nodes", nil, "nodes to measure (default: all nodes with a rail-agent)")
@@ -74,7 +76,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 	c := &v.cluster
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("the run did not end within --timeout, %s", c.timeout))
 	defer cancel()
-	client, err := c.Open(userAgent())
+	client, err := c.Open(cli.UserAgent())
 	if err != nil {
 		return nil, err
 	}
@@ -91,15 +93,15 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		fabric, err := v.findFabric(ctx, o.Agents)
 		asked <- answer{fabric, err}
 	}()
-	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
-		o.Done = bar.show("pods: %d of %d run")
-		defer bar.clear()
+	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
+		o.Done = bar.Show("pods: %d of %d run")
+		defer bar.Clear()
 	}
 	fleet, err := pods.Start(ctx, *o)
 	if fleet != nil {
 		defer func() {
 			if err := fleet.Close(); err != nil {
-				note(cmd.ErrOrStderr(), "%s", cell.Printable(err.Error()))
+				cli.Note(cmd.ErrOrStderr(), "%s", cell.Printable(err.Error()))
 			}
 		}()
 	}
@@ -114,7 +116,7 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		found.fabric, found.err = v.findFabric(again, o.Agents)
 	}
 	if v.Fabric = found.fabric; found.err != nil {
-		note(cmd.ErrOrStderr(), "the fabric of the nodes is unknown, so paths between different rails are not tested; "+
+		cli.Note(cmd.ErrOrStderr(), "the fabric of the nodes is unknown, so paths between different rails are not tested; "+
 			"name the fabric with --fabric: %s", cell.Printable(found.err.Error()))
 	}
 	v.Interfaces = fleet.Interfaces()

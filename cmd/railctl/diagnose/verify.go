@@ -1,4 +1,4 @@
-package main
+package diagnose
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -29,11 +31,12 @@ type verifyFlags struct {
 	html   string
 	level  int
 	verify.Options
-	format  *format
+	format  *cli.Format
 	cluster verifyCluster
 }
 
-func newVerify() *cobra.Command {
+// NewVerify returns the command "railctl verify".
+func NewVerify() *cobra.Command {
 	v := &verifyFlags{}
 	cmd := &cobra.Command{
 		Use:   "verify",
@@ -73,7 +76,7 @@ rails could not be evaluated.`,
   railctl verify --namespace ml --network rail-0,rail-1 --nodes gpu-1,gpu-2 --html rails.html
   railctl verify --netns node-a,node-b,node-c --interfaces ens1f0,ens2f0 --fabric isolated`,
 		Args:        cobra.NoArgs,
-		Annotations: judges,
+		Annotations: cli.Judges,
 		RunE:        func(cmd *cobra.Command, _ []string) error { return v.run(cmd) },
 	}
 	flags := cmd.Flags()
@@ -84,7 +87,7 @@ rails could not be evaluated.`,
 	flags.StringVar(&v.html, "html", "", "also write the result as a page to `FILE`")
 	flags.IntVar(&v.level, "level", 1, "0: routes and neighbors; 1: also losses, round trips and packets of the MTU; 2: also messages by RDMA; 3: also latency and bandwidth of RDMA")
 	flags.IntVar(&v.Count, "probes", 100, "short packets in each direction of a rail, 20 to 10000")
-	v.format = addOutputFlag(cmd, "verify")
+	v.format = cli.AddOutputFlag(cmd, "verify")
 	// Fails only for a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("fabric", cobra.FixedCompletions(verify.Fabrics, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(newVerifyProbe(), newVerifyExec(), newVerifyCopy())
@@ -160,7 +163,7 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 			}
 		}
 	}
-	v.Version, v.Brief, v.RDMA = version, v.level == 0, max(v.level-1, 0)
+	v.Version, v.Brief, v.RDMA = cli.Version, v.level == 0, max(v.level-1, 0)
 	ctx, stop := signal.NotifyContext(contextOf(cmd), unix.SIGINT, unix.SIGTERM)
 	defer stop()
 	var result *verify.Result
@@ -174,7 +177,7 @@ func (v *verifyFlags) run(cmd *cobra.Command) error {
 		return err
 	}
 	if err != nil { // the results so far are still reported
-		note(cmd.ErrOrStderr(), "%s", cell.Printable(err.Error()))
+		cli.Note(cmd.ErrOrStderr(), "%s", cell.Printable(err.Error()))
 	}
 	return v.report(cmd.OutOrStdout(), result)
 }
@@ -218,7 +221,7 @@ func (v *verifyFlags) checkNamespaces() error {
 			v.Fabric = file.Fabric
 		}
 	}
-	return requireRoot()
+	return cli.RequireRoot()
 }
 
 // inNamespaces measures between network namespaces of this machine.
@@ -244,9 +247,9 @@ func (v *verifyFlags) inNamespaces(ctx context.Context, cmd *cobra.Command) (*ve
 
 // measure runs the probers, and shows the progress.
 func (v *verifyFlags) measure(ctx context.Context, cmd *cobra.Command, nodes []verify.Node) (*verify.Result, error) {
-	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
-		v.Done = bar.show("rounds: %d of %d measured")
-		defer bar.clear()
+	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
+		v.Done = bar.Show("rounds: %d of %d measured")
+		defer bar.Clear()
 	}
 	return verify.Run(ctx, nodes, v.Options)
 }
@@ -266,7 +269,7 @@ func namespaceOf(ns string) (name, path string) {
 
 // report prints the result. It returns an error that carries the exit code.
 func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
-	if err := writeAs(*v.format, out, result.WriteJSON, result.WriteText); err != nil {
+	if err := cli.WriteAs(*v.format, out, result.WriteJSON, result.WriteText); err != nil {
 		return err
 	}
 	if v.html != "" {
@@ -279,7 +282,7 @@ func (v *verifyFlags) report(out io.Writer, result *verify.Result) error {
 		}
 	}
 	if code := result.ExitCode(); code != verify.ExitHealthy {
-		return exitCode(code)
+		return cli.ExitCode(code)
 	}
 	return nil
 }

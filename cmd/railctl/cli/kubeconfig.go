@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -31,9 +31,9 @@ const silentTries = 3
 
 const kubeconfigHelp = "kubeconfig file (default: the merged files of $KUBECONFIG, or ~/.kube/config"
 
-// addClusterFlags adds the flags with which a command finds the API server in the same way as
+// AddClusterFlags adds the flags with which a command finds the API server in the same way as
 // kubectl.
-func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
+func AddClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	k := &kubectlFlags{}
 	flags := cmd.Flags()
 	help := kubeconfigHelp + ", or the kubeconfig of whereabouts' flat file"
@@ -48,13 +48,13 @@ func addClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	flags.DurationVar(&f.Access.Timeout, "request-timeout", 0, "time limit of one request (default: 10s)")
 	f.Find, f.Access.SilentTries = k.find, silentTries
 	f.Access.Waiting = func(server string) {
-		note(cmd.ErrOrStderr(), "waiting for %s, which does not answer", cell.Printable(server))
+		Note(cmd.ErrOrStderr(), "waiting for %s, which does not answer", cell.Printable(server))
 	}
 }
 
-// addPoolFlags adds the same flags, and the flag for the namespace of the address pools.
-func addPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
-	addClusterFlags(cmd, f)
+// AddPoolFlags adds the same flags, and the flag for the namespace of the address pools.
+func AddPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
+	AddClusterFlags(cmd, f)
 	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 }
 

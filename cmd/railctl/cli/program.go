@@ -1,4 +1,6 @@
-package main
+// Package cli has what the commands of railctl share: the program's names and its exit codes, the
+// formats of the output, the flags about the cluster and the node, and text for a terminal.
+package cli
 
 import (
 	"path/filepath"
@@ -9,39 +11,39 @@ import (
 )
 
 // These are the names of the program. If its file is in the PATH with the name "kubectl-rail", the
-// program is kubectl's plugin "rail"
+// Program is kubectl's plugin "rail"
 // (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
 const (
 	ownName    = "railctl"
 	pluginFile = "kubectl-rail"
-	pluginName = "kubectl rail"
+	PluginName = "kubectl rail"
 )
 
-// program is the program's name in help texts and errors.
-var program = ownName
+// Program is the program's name in help texts and errors.
+var Program = ownName
 
 // Version is the version of railctl. The function main sets it.
 var Version = "unknown"
 
-// nameOf returns the name of the program if it was started as path.
-func nameOf(path string) string {
+// ProgramName returns the name of the program if it was started as path.
+func ProgramName(path string) string {
 	if filepath.Base(path) == pluginFile {
-		return pluginName
+		return PluginName
 	}
 	return ownName
 }
 
-// userAgent returns how railctl names itself to an API server.
-func userAgent() string { return ownName + "/" + Version }
+// UserAgent returns how railctl names itself to an API server.
+func UserAgent() string { return ownName + "/" + Version }
 
-// asPlugin changes the help texts of all commands: they name the program "kubectl rail" and not
+// AsPlugin changes the help texts of all commands: they name the program "kubectl rail" and not
 // "railctl".
-func asPlugin(root *cobra.Command) {
-	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: pluginName}
+func AsPlugin(root *cobra.Command) {
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: PluginName}
 	// For completion, kubectl runs the program "kubectl_complete-rail", which runs "kubectl rail
 	// __complete".
 	root.CompletionOptions.DisableDefaultCmd = true
-	rename := func(text *string) { *text = strings.ReplaceAll(*text, ownName+" ", pluginName+" ") }
+	rename := func(text *string) { *text = strings.ReplaceAll(*text, ownName+" ", PluginName+" ") }
 	var walk func(*cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		for _, text := range []*string{&cmd.Short, &cmd.Long, &cmd.Example} {

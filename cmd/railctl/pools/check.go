@@ -1,7 +1,9 @@
-package main
+package pools
 
 import (
 	"fmt"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 
@@ -27,8 +29,8 @@ reports:
 The exit code is 1 if there is an error. If there are only warnings, it is 0.`,
 		Args: cobra.NoArgs,
 	}
-	output := addOutputFlag(cmd, "ipam check")
-	addPoolFlags(cmd, &c.Flags)
+	output := cli.AddOutputFlag(cmd, "ipam check")
+	cli.AddPoolFlags(cmd, &c.Flags)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, cancel, client, err := c.begin(cmd, 0)
 		if err != nil {
@@ -46,19 +48,19 @@ The exit code is 1 if there is an error. If there are only warnings, it is 0.`,
 		if n := found.Wrong(); n > 0 {
 			errs = append(errs, fmt.Errorf("%d errors", n))
 		}
-		return reportErrors(cmd.ErrOrStderr(), errs)
+		return cli.ReportErrors(cmd.ErrOrStderr(), errs)
 	}
 	return cmd
 }
 
-func printVerdicts(cmd *cobra.Command, output *format, found *report.Verdicts) error {
+func printVerdicts(cmd *cobra.Command, output *cli.Format, found *report.Verdicts) error {
 	rows := [][]string{{"LEVEL", "NETWORK", "WHAT", "CURE"}}
 	for _, v := range found.All {
 		rows = append(rows, []string{v.Level, v.Network, v.What, v.Cure})
 	}
-	if len(found.All) == 0 && *output == asTable {
+	if len(found.All) == 0 && *output == cli.Table {
 		fmt.Fprintf(cmd.OutOrStdout(), "nothing is wrong with the %d ranges\n", found.Ranges)
 		return nil
 	}
-	return output.print(cmd.OutOrStdout(), found.All, rows)
+	return output.Print(cmd.OutOrStdout(), found.All, rows)
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/kube"
 )
 
-// defaultAgentNamespace is the namespace of rail-agent's pods in the manifests.
-const defaultAgentNamespace = "kube-system"
+// DefaultAgentNamespace is the namespace of rail-agent's pods in the manifests.
+const DefaultAgentNamespace = "kube-system"
 
 // nodeFlags are the flags of a command about one node. With these flags the command can run in the
 // pod of rail-agent on another node.
@@ -27,25 +27,25 @@ type nodeFlags struct {
 	node, agents string
 }
 
-// ofNode adds the flag --node to a command about one node. If the user sets the flag, the command's
+// WithNode adds the flag --node to a command about one node. If the user sets the flag, the command's
 // RunE runs the same railctl command in the agent's pod on that node. f has the command's flags
 // about the cluster, or is nil if the command has none.
-func ofNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
+func WithNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 	if f == nil {
 		f = &cluster.Flags{WithoutPlugins: true}
-		addClusterFlags(cmd, f)
+		AddClusterFlags(cmd, f)
 	}
 	n := &nodeFlags{Flags: f}
 	cmd.Flags().StringVar(&n.node, "node", "", "run the command in rail-agent's pod on this node of the cluster, through the API server")
-	cmd.Flags().StringVar(&n.agents, "agent-namespace", defaultAgentNamespace, "with --node: namespace of rail-agent's pods")
+	cmd.Flags().StringVar(&n.agents, "agent-namespace", DefaultAgentNamespace, "with --node: namespace of rail-agent's pods")
 	here := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case n.node != "":
 			return n.run(cmd, args)
-		case program == pluginName && !cmd.Flags().Changed("facts"):
+		case Program == PluginName && !cmd.Flags().Changed("facts"):
 			return fmt.Errorf("%s needs a node: name it with --node, or run %s on the node itself",
-				cmd.CommandPath(), "railctl"+strings.TrimPrefix(cmd.CommandPath(), pluginName))
+				cmd.CommandPath(), "railctl"+strings.TrimPrefix(cmd.CommandPath(), PluginName))
 		}
 		return here(cmd, args)
 	}
@@ -65,7 +65,7 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := n.Open(userAgent())
+	client, err := n.Open(UserAgent())
 	if err != nil {
 		return err
 	}
@@ -82,17 +82,17 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("node %s has no pod of rail-agent in the namespace %s; these have one: %s",
 			cell.Printable(n.node), cell.Printable(n.agents), cell.Printable(strings.Join(names, ", ")))
 	}
-	out, errOut := &passed{to: cmd.OutOrStdout()}, &passed{to: forPeople{cmd.ErrOrStderr()}}
+	out, errOut := &passed{to: cmd.OutOrStdout()}, &passed{to: Escaper(cmd.ErrOrStderr())}
 	if _, ok := terminal(out.to); ok {
-		out.to = forPeople{out.to}
+		out.to = Escaper(out.to)
 	}
 	err = pods[i].Railctl(cmd.Context(), client, command, out, errOut)
 	err = errors.Join(err, out.end(), errOut.end())
 	if exit := (*kube.ExitError)(nil); errors.As(err, &exit) {
 		if exit.Code >= exitNotRun || !out.any && !errOut.any {
-			note(cmd.ErrOrStderr(), "%v", err)
+			Note(cmd.ErrOrStderr(), "%v", err)
 		}
-		return exitCode(exit.Code) // the program on the node has printed the reason
+		return ExitCode(exit.Code) // the program on the node has printed the reason
 	}
 	return err
 }
@@ -142,7 +142,7 @@ func commandLine(cmd *cobra.Command, args []string) (line []string, err error) {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		switch values, isList := f.Value.(pflag.SliceValue); {
 		case slices.Contains(flagsHere, f.Name):
-		case slices.Contains(fileFlags, f.Name) && (f.Name != "svg" || f.Value.String() != toStdout):
+		case slices.Contains(fileFlags, f.Name) && (f.Name != "svg" || f.Value.String() != Stdout):
 			err = fmt.Errorf("--node and --%s FILE exclude each other, because the file would be on the node", f.Name)
 		case isList:
 			for _, v := range values.GetSlice() {

@@ -1,4 +1,7 @@
-package main
+// Package diagnose has the commands of railctl that find what is wrong with the rails: doctor,
+// check, report, support-bundle and verify. They only read, except that verify starts pods, which
+// send traffic.
+package diagnose
 
 import (
 	"encoding/json"
@@ -7,6 +10,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -33,7 +38,7 @@ type judgeFlags struct {
 	only, ignore []string
 	verbose      bool
 	strict       bool
-	format       *format
+	format       *cli.Format
 }
 
 func (j *judgeFlags) add(cmd *cobra.Command, path string) {
@@ -42,7 +47,7 @@ func (j *judgeFlags) add(cmd *cobra.Command, path string) {
 	flags.StringSliceVar(&j.ignore, "ignore", nil, "skip the rules with these IDs")
 	flags.BoolVarP(&j.verbose, "verbose", "v", false, "also list the rules that found nothing")
 	flags.BoolVar(&j.strict, "strict", false, "also let warnings and missing facts change the exit code")
-	j.format = addOutputFlag(cmd, path)
+	j.format = cli.AddOutputFlag(cmd, path)
 	var ids []string
 	for _, r := range doctor.Rules() {
 		ids = append(ids, r.ID)
@@ -58,7 +63,8 @@ const exitCodesHelp = `The exit code is 1 if a rule failed, 2 if nothing could b
 rule failed or warned. Custom plugins of node-problem-detector use the same exit
 codes.`
 
-func newDoctor(stateDir *string) *cobra.Command {
+// NewDoctor returns the command "railctl doctor".
+func NewDoctor(stateDir *string) *cobra.Command {
 	d := &doctorFlags{stateDir: stateDir}
 	var j judgeFlags
 	cmd := &cobra.Command{
@@ -79,7 +85,7 @@ checks facts that "railctl doctor collect" has printed. This works on any machin
   railctl doctor -o json | jq -r '.results[] | select(.status == "fail") | .id'
   railctl doctor collect > facts.json && railctl doctor --facts facts.json`,
 		Args:        cobra.NoArgs,
-		Annotations: judges,
+		Annotations: cli.Judges,
 	}
 	j.add(cmd, "doctor")
 	d.addTo(cmd)
@@ -99,7 +105,7 @@ checks facts that "railctl doctor collect" has printed. This works on any machin
 		return j.report(cmd, f, rule.Judge(rule.Select(rules, scopes...), f))
 	}
 	cmd.AddCommand(newDoctorPod(d), newDoctorCluster(), newDoctorCollect(d))
-	return ofNode(cmd, &d.Flags)
+	return cli.WithNode(cmd, &d.Flags)
 }
 
 // addTo adds the flags that say where the facts are.
@@ -113,7 +119,7 @@ func (d *doctorFlags) addTo(cmd *cobra.Command) {
 // get more rights.
 func (d *doctorFlags) addKubeconfig(cmd *cobra.Command) {
 	d.WithoutPlugins = true
-	addClusterFlags(cmd, &d.Flags)
+	cli.AddClusterFlags(cmd, &d.Flags)
 }
 
 func newDoctorCollect(d *doctorFlags) *cobra.Command {
@@ -133,7 +139,7 @@ NVSHMEM, GLOO and rail-cni.`,
 	var ofCluster bool
 	var agents string
 	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, for railctl doctor cluster")
-	cmd.Flags().StringVar(&agents, "agent-namespace", defaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
+	cmd.Flags().StringVar(&agents, "agent-namespace", cli.DefaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
 	own.addKubeconfig(cmd)
 	cmd.Flags().StringVarP(&own.Namespace, "namespace", "n", "",
 		"with --cluster: namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
@@ -173,11 +179,11 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*fact.Facts, error) {
 		return f, nil
 	}
 	o := facts.Options{
-		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: Version, Socket: local.SocketIn(*d.stateDir),
+		StateDir: *d.stateDir, Node: os.Getenv("NODE_NAME"), Version: cli.Version, Socket: local.SocketIn(*d.stateDir),
 		Functions: true,
 	}
 	if !d.alone {
-		o.Client, o.NoClient = d.Open(userAgent())
+		o.Client, o.NoClient = d.Open(cli.UserAgent())
 	}
 	switch {
 	case d.alone:
@@ -189,9 +195,9 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*fact.Facts, error) {
 	default:
 		o.OfPod = !d.Named()
 	}
-	if bar := newProgress(cmd.ErrOrStderr()); bar != nil {
-		o.Done = bar.show("facts: %d of %d read")
-		defer bar.clear()
+	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
+		o.Done = bar.Show("facts: %d of %d read")
+		defer bar.Clear()
 	}
 	return facts.Node(cmd.Context(), o), nil
 }
@@ -223,17 +229,17 @@ func (j *judgeFlags) report(cmd *cobra.Command, f *fact.Facts, results []rule.Re
 	out := cmd.OutOrStdout()
 	document := doctor.NewDocument(f, results)
 	document.Notes = append(document.Notes, notes...)
-	err := writeAs(*j.format, out, document.WriteJSON, func(w io.Writer) error {
-		if *j.format == asLine {
+	err := cli.WriteAs(*j.format, out, document.WriteJSON, func(w io.Writer) error {
+		if *j.format == cli.Line {
 			return doctor.WriteLine(w, results)
 		}
-		return doctor.WriteText(w, results, doctor.TextOptions{Verbose: j.verbose, Color: colored(out), Notes: document.Notes})
+		return doctor.WriteText(w, results, doctor.TextOptions{Verbose: j.verbose, Color: cli.Colored(out), Notes: document.Notes})
 	})
 	if err != nil {
 		return err
 	}
 	if code := doctor.ExitCode(results, j.strict); code != doctor.ExitOK {
-		return exitCode(code)
+		return cli.ExitCode(code)
 	}
 	return nil
 }
