@@ -258,7 +258,13 @@ func TestAttachCarriesStdinAndStdout(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the program ended: %v", err)
 	}
-	in, _, ended = attach()
+	// The line has come back before stdin ends: a client that closes a new connection at once may
+	// do so before the server has begun to serve it.
+	in, out, ended = attach()
+	go func() { _, _ = io.WriteString(in, "line\n") }()
+	if have, err := out.ReadString('\n'); err != nil || have != "line\n" {
+		t.Fatalf("%q, %v", have, err)
+	}
 	_ = in.Close()
 	if err := <-ended; err != nil {
 		t.Errorf("stdin ended: %v", err)
