@@ -485,7 +485,7 @@ func TestNICWithTheNodesAddressInTheClusterIsNotLent(t *testing.T) {
 	if err := os.WriteFile(file, []byte("10.7.0.\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := l.node.Run(add); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "rail-agent writes it again") {
+	if _, err := l.node.Run(add); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "rail-agent writes the file again") {
 		t.Errorf("with a file that has no address: %v", err)
 	}
 	if err := os.Remove(file); err != nil {
