@@ -240,7 +240,7 @@ func (s *server) PreStartContainer(context.Context, *kubelet.PreStartContainerRe
 }
 
 // GetInfo returns the name of the resource to the kubelet's registry. It returns no endpoint, so
-// the kubelet uses the socket at which it has called.
+// the kubelet uses the socket on which it has sent this request.
 func (s *server) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
 	return &registration.PluginInfo{Type: registration.DevicePlugin, Name: s.resource, SupportedVersions: []string{kubelet.Version}}, nil
 }

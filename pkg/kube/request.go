@@ -274,8 +274,8 @@ func (c *Client) noteDate(h http.Header) {
 
 // ServerTime returns the earliest time that the server's clock can show now, or false if no
 // answer had a Date. It uses the Date of the server's last answer, which is in whole
-// seconds (RFC 9110, section 6.6.1). The server's clock may be ahead of the result by a
-// second and the time that the answer took to arrive.
+// seconds (RFC 9110, section 6.6.1). The answer also took time to arrive. So the server's clock may
+// show a later time: by one second, and by the time of the arrival.
 func (c *Client) ServerTime() (time.Time, bool) {
 	last := c.serverTime.Load()
 	if last == nil {

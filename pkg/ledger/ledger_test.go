@@ -260,11 +260,11 @@ func TestWhatIsNoRecordOfTheKey(t *testing.T) {
 		{"no object", func(*testing.T) []byte { return []byte(`[]`) }, false, "array"},
 		{"another type of a key", func(*testing.T) []byte { return []byte(`{"version":1,"containerID":7}`) }, false, "containerID"},
 		{"no version", func(t *testing.T) []byte { return good(t, func(r *Record) { r.Version = 0 }) }, false, "no version"},
-		{"no container id", func(t *testing.T) []byte { return good(t, func(r *Record) { r.ContainerID = "" }) }, false, "no container id"},
-		{"no loan and no child", func(t *testing.T) []byte { return good(t, func(r *Record) { r.Loan, r.RDMA = nil, nil }) }, false, "neither a loan nor a child"},
+		{"no container id", func(t *testing.T) []byte { return good(t, func(r *Record) { r.ContainerID = "" }) }, false, "no container ID"},
+		{"no loan and no child", func(t *testing.T) []byte { return good(t, func(r *Record) { r.Loan, r.RDMA = nil, nil }) }, false, "no loan, no child"},
 		{"RDMA without devices", func(t *testing.T) []byte {
 			return good(t, func(r *Record) { r.Loan, r.RDMA = nil, &RDMA{Mode: "exclusive"} })
-		}, false, "neither a loan nor a child"},
+		}, false, "no loan, no child"},
 		{"no snapshot", func(t *testing.T) []byte { return good(t, func(r *Record) { r.Loan.Snapshot = nil }) }, false, "without a snapshot"},
 		{"a snapshot without a name", func(t *testing.T) []byte { return good(t, func(r *Record) { r.Loan.Snapshot.Name = "" }) }, false, "without a snapshot"},
 		{"of another key", func(t *testing.T) []byte { return good(t, func(r *Record) { r.ContainerID = "c2" }) }, false, "it is the record of c2/net1"},

@@ -316,17 +316,17 @@ func Decode(data []byte) (*Record, error) {
 	case err != nil:
 		return nil, err
 	case r.Version < 1:
-		return nil, errors.New("no version")
+		return nil, errors.New("the record has no version")
 	case r.ContainerID == "" || r.IfName == "":
-		return nil, errors.New("no container id or interface name")
+		return nil, errors.New("the record has no container ID or no interface name")
 	case !r.HasInterface() && (r.RDMA == nil || len(r.RDMA.Devices) == 0):
-		return nil, errors.New("neither a loan nor a child nor RDMA devices")
+		return nil, errors.New("the record has no loan, no child and no RDMA devices")
 	case r.VF != nil && r.Loan == nil:
-		return nil, errors.New("settings of a virtual function without a loan")
+		return nil, errors.New("the record has settings of a virtual function, but no loan")
 	case r.Child != nil && r.Child.Kind != "" && r.Child.Kind != link.KindIPoIB:
 		return nil, failure.From(errNewer, failure.BadRecord, "a child of kind %q", r.Child.Kind).Cure("use that version of rail-cni, or end the attachment with that version")
 	case r.LendsNetdev() && (r.Loan.Snapshot == nil || r.Loan.Snapshot.Name == ""):
-		return nil, errors.New("a loan without a snapshot")
+		return nil, errors.New("the record has a loan without a snapshot")
 	case !r.HostNetns.IsZero() && r.Netns.Equal(r.HostNetns.ID):
 		return nil, errors.New("the host's netns is recorded as the pod's")
 	}

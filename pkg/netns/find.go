@@ -45,8 +45,8 @@ func Exists(id ID, path string) bool {
 	return n != nil || err != nil
 }
 
-// locate returns the namespace without sockets in it, or nil if the namespace is gone. It returns
-// an error if it cannot find out whether the namespace is gone.
+// locate returns the namespace, or nil if it is gone. It opens no sockets in the namespace. It
+// returns an error if it cannot find out whether the namespace is gone.
 func locate(id ID, path string) (*Netns, error) {
 	if n, err := openIf(path, id); n != nil || err != nil {
 		return n, err

@@ -81,7 +81,7 @@ func GuardFarInterfaces(nic string, queuePairs []uint32, allow []string) error {
 	}
 	return failure.New(failure.NICProtected, "%s must stay on the host: its RDMA device has InfiniBand interfaces in other network namespaces (queue pairs %v)",
 		nic, queuePairs).
-		Cure("see `ip -all netns exec ip -d link show type ipoib`; choose another NIC, or add \"allow\": [%q] to the config if they may be destroyed",
+		Cure("see `ip -all netns exec ip -d link show type ipoib`; choose another NIC, or add \"allow\": [%q] to the config if you can do without these interfaces, which are then destroyed",
 			netconf.AllowChildren)
 }
 

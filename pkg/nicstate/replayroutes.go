@@ -160,8 +160,8 @@ func (r *replayer) allHops(rtmsg []byte, attrs nlattr.Attrs, recorded []byte, mi
 	return hops, nil
 }
 
-// byObject returns the attributes of a route by the nexthop object with this ID. It returns nil if
-// the object is missing and the route is to be added without it.
+// byObject returns the attributes of a route that uses the nexthop object with this ID. It returns
+// nil if the object is missing and the route is to be added without it.
 func (r *replayer) byObject(id uint32, rtmsg []byte, attrs nlattr.Attrs) (nlattr.Attrs, error) {
 	if err := r.readObjects(); err != nil {
 		return nil, err

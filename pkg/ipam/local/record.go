@@ -83,7 +83,7 @@ func parseRecord(data []byte, addr netip.Addr) (*record, error) {
 		return nil, fmt.Errorf("it is the record of %s", p.Addr())
 	}
 	if r.SetAside == "" && r.ContainerID == "" {
-		return nil, errors.New("it has no container id")
+		return nil, errors.New("it has no container ID")
 	}
 	return &r, nil
 }

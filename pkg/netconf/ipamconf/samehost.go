@@ -86,7 +86,7 @@ func (c *Whereabouts) readSameHost(texts []string) error {
 		length := r.Prefix.Bits()
 		if r.Start.IsValid() && (hostBits(r.Start, length) != hostBits(own.Start, length) || hostBits(r.End, length) != hostBits(own.End, length)) {
 			return failure.New(failure.InvalidConfig, `"sameHost": the range %s of another rail has other host parts than %s-%s`, text, own.Start, own.End).
-				Cure("give all rails the same first and last host part")
+				Cure("let the ranges of all rails begin with the same host part and end with the same host part")
 		}
 		c.SameHost = append(c.SameHost, r.Prefix)
 	}

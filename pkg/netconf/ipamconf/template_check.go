@@ -178,5 +178,5 @@ func unexpanded(stdin []byte) error {
 		name = nodeVariable
 	}
 	return failure.New(failure.InvalidConfig, `"ipam" has the variable ${%s}, and no plugin has set its value`, name).
-		Cure("use host-device or macvlan of rail-cni, which set the value, or write a value instead of the variable")
+		Cure("replace the variable by its value, or use a plugin that sets the value: host-device or macvlan of rail-cni")
 }

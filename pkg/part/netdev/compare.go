@@ -85,7 +85,8 @@ func (c *comparison) settle(ctx context.Context) (none bool, err error) {
 	return none, err
 }
 
-// check compares the NIC once. gone reports whether an address that was restored is gone.
+// check compares the NIC with its snapshot. gone reports whether an address that had been restored
+// is gone.
 func (c *comparison) check() (gone bool, err error) {
 	found, err := nicstate.Compare(c.releasing.Home, c.index, c.releasing.Record.Loan.Snapshot, false)
 	c.missing = notAmong(found, c.lost)

@@ -41,8 +41,8 @@ func (f Found) SetRail(tx *attachment.Tx) {
 	}
 }
 
-// Of returns the parent that c selects in ns, the netns of the parent. If c.NeedsRail is true and
-// the parent has no rail, or another rail than c.Rail, Of returns an error.
+// Of returns the parent that c selects. ns is the netns of the parent. If c.NeedsRail is true, Of
+// returns an error if the parent has no rail, or has another rail than c.Rail.
 func Of(c Conf, n *attachment.Node, ns *netns.Netns) (Found, error) {
 	var f Found
 	if c.NeedsRail {

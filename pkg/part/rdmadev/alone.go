@@ -45,7 +45,7 @@ func (p Moving) claimAlone(ctx context.Context, tx *attachment.Tx) error {
 			return err
 		}
 		if d.IsInfiniBand() && host.MakesIPoIB() {
-			return failure.New(failure.TryAgain, "%s (%s) has no InfiniBand interface yet, and ib_ipoib is loaded", lent.PCI, d.Name).
+			return failure.New(failure.TryAgain, "%s (%s) has no InfiniBand interface yet, although ib_ipoib is loaded", lent.PCI, d.Name).
 				Cure("try again; if the interface never comes, see the kernel log, or unload ib_ipoib to lend the RDMA device alone")
 		}
 		ports, err := core.Ports(d)

@@ -101,7 +101,7 @@ func (p GIDs) await(ctx context.Context, tx *attachment.Tx, core *rdma.Core, alt
 	for _, ip := range addresses {
 		found, err := awaitGID(ctx, core, ports, ip, tx.IfName)
 		if peer, ok := peerOf(tx, ip); err != nil && ok {
-			err = failure.New(failure.TryAgain, "the address %s has the peer %s, and the kernel makes the GID of the peer instead", ip, peer).
+			err = failure.New(failure.TryAgain, "the address %s has the peer %s, and the kernel makes the GID from the address of the peer", ip, peer).
 				Cure("configure the address without a peer")
 		}
 		if err != nil && p.Conf.RDMA == netconf.RDMARequired {

@@ -41,7 +41,7 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 		return err
 	}
 	if errors.Is(failed, rdma.ErrNotFound) {
-		return failure.From(failed, failure.TryAgain, "the RDMA device %s left while its users were listed", d.Name).
+		return failure.From(failed, failure.TryAgain, "the RDMA device %s disappeared while its users were listed", d.Name).
 			Cure("try again, because another program moves or removes the device")
 	}
 	if failed != nil {
