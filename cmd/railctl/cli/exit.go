@@ -21,7 +21,7 @@ func (ExitCode) Unwrap() error { return ErrReported }
 
 // Judges is the annotation of a command that judges facts. For such a command and its subcommands,
 // exit code 1 means that a rule failed. If the command itself fails, the exit code is
-// [doctor.ExitUnknown].
+// ExitUnknown of pkg/doctor.
 var Judges = map[string]string{"railctl/judges": "yes"}
 
 // Judging reports whether the command, or a command above it, judges facts.

@@ -52,7 +52,7 @@ func AddClusterFlags(cmd *cobra.Command, f *cluster.Flags) {
 	}
 }
 
-// AddPoolFlags adds the same flags, and the flag for the namespace of the address pools.
+// AddPoolFlags adds the flags of AddClusterFlags, and the flag for the namespace of the address pools.
 func AddPoolFlags(cmd *cobra.Command, f *cluster.Flags) {
 	AddClusterFlags(cmd, f)
 	cmd.Flags().StringVarP(&f.Namespace, "namespace", "n", "", "namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")

@@ -11,7 +11,7 @@ import (
 )
 
 // These are the names of the program. If its file is in the PATH with the name "kubectl-rail", the
-// Program is kubectl's plugin "rail"
+// program is kubectl's plugin "rail"
 // (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
 const (
 	ownName    = "railctl"
