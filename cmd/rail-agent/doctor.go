@@ -40,15 +40,15 @@ const maxInterval = 15 * time.Minute
 
 // components returns the doctor. If the doctor's rules are off, the doctor still serves the node's
 // facts at the socket. status returns the status of the agent.
-func (f *doctorFlags) components(h *host, of *installFlags, status func() ([]byte, error)) ([]component.Component, error) {
+func (f *doctorFlags) components(h *host, install *installFlags, status func() ([]byte, error)) ([]component.Component, error) {
 	if f.doctor != on && f.doctor != off {
 		return nil, fmt.Errorf("--doctor is %q; it must be %s or %s", f.doctor, on, off)
 	}
 	if f.interval < time.Second || f.interval > maxInterval {
 		return nil, fmt.Errorf("--doctor-interval is %v; it must be between 1s and %v", f.interval, maxInterval)
 	}
-	options := keeper.Options{Log: h.log, Notify: h.notify, Every: f.interval, Status: status, Leaving: of.uninstall, Collect: collect.Options{
-		StateDir: h.stateDirs[0], Node: h.name, Version: version, Root: collect.NodeRoot(), ConfDir: of.credential.confDir, InstallDir: of.record,
+	options := keeper.Options{Log: h.log, Notify: h.notify, Every: f.interval, Status: status, Leaving: install.uninstall, Collect: collect.Options{
+		StateDir: h.stateDirs[0], Node: h.name, Version: version, Root: collect.NodeRoot(), ConfDir: install.credential.confDir, InstallDir: install.record,
 		Socket: h.socket, NoClient: errNoRights,
 	}}
 	if len(h.binDirs) > 0 {

@@ -166,16 +166,16 @@ func stoppable(ctx context.Context, run func(context.Context)) (runs func(contex
 // keepCredential returns the keeper of the kubeconfig of the plugin whereabouts. It returns nil if
 // no kubeconfig is to be kept.
 func (f *installFlags) keepCredential(h *host, put func(context.Context, install.File) (install.Outcome, error)) ([]component.Component, error) {
-	of := f.credential
-	if of.confDir == "" || !slices.Contains(f.plugins, "whereabouts") {
+	flags := f.credential
+	if flags.confDir == "" || !slices.Contains(f.plugins, "whereabouts") {
 		return nil, nil
 	}
 	if h.client == nil {
 		return nil, errors.New("--cni-conf needs a cluster; name a kubeconfig with --kubeconfig, or leave out --cni-conf")
 	}
 	k := credential.New(credential.Options{
-		Client: h.client, ConfDir: of.confDir, Node: h.name, Account: of.account, Namespace: h.client.Namespace(), Lifetime: of.lifetime,
-		Server: of.server, PoolNamespace: of.namespace, Replace: of.replace, Put: put, UserAgent: userAgent(),
+		Client: h.client, ConfDir: flags.confDir, Node: h.name, Account: flags.account, Namespace: h.client.Namespace(), Lifetime: flags.lifetime,
+		Server: flags.server, PoolNamespace: flags.namespace, Replace: flags.replace, Put: put, UserAgent: userAgent(),
 		Dirs: h.dirs, Log: h.log, Notify: h.notify,
 	})
 	return []component.Component{k.Component()}, nil

@@ -34,7 +34,7 @@ func (f *reconcilerFlags) add(flags *pflag.FlagSet) {
 
 func newIPAM(a *agentFlags) *cobra.Command {
 	var once, journal bool
-	var of reconcilerFlags
+	var reconciler reconcilerFlags
 	var flags cluster.Flags
 	var address, health string
 	var metrics metricsFlags
@@ -70,14 +70,14 @@ the Lease. If it holds the Lease, it must also have read the pools and the pods.
 	cmd.Flags().StringVar(&address, "metrics", off, `address of /metrics; "off" for none`)
 	cmd.Flags().StringVar(&health, "health", off, `address of /healthz and /readyz, without encryption, for probes of the kubelet; "off" for none`)
 	metrics.add(cmd.Flags())
-	of.add(cmd.Flags())
+	reconciler.add(cmd.Flags())
 	flags.Add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client, err := flags.Open(userAgent())
 		if err != nil {
 			return err
 		}
-		o := reconcile.Options{Client: client, Grace: of.grace, NodeGrace: of.nodeGrace, Interval: of.interval, Log: a.log}
+		o := reconcile.Options{Client: client, Grace: reconciler.grace, NodeGrace: reconciler.nodeGrace, Interval: reconciler.interval, Log: a.log}
 		if journal {
 			s, err := flags.Store(userAgent(), a.stateDirs[0])
 			if err != nil {
@@ -90,7 +90,7 @@ the Lease. If it holds the Lease, it must also have read the pools and the pods.
 			return a.reconcile(cmd.Context(), o, address, health, &metrics)
 		}
 		r := reconcile.New(o)
-		ctx, cancel := context.WithTimeout(cmd.Context(), of.grace+onceTime)
+		ctx, cancel := context.WithTimeout(cmd.Context(), reconciler.grace+onceTime)
 		defer cancel()
 		found, err := r.Once(ctx)
 		r.Report(found)

@@ -76,8 +76,8 @@ host's /run must be mounted.)`,
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", nodefile.DefaultStateDir,
 		`state directory of the plugins ("stateDir" in their configuration)`)
 	_ = root.MarkPersistentFlagDirname("state-dir") // fails only for a flag that does not exist
-	for _, of := range []func(*string) *cobra.Command{newShow, newNICs, newTopology, newPod, newEnv, newIbdev2netdev} {
-		root.AddCommand(cli.WithNode(of(&stateDir), nil))
+	for _, newCommand := range []func(*string) *cobra.Command{newShow, newNICs, newTopology, newPod, newEnv, newIbdev2netdev} {
+		root.AddCommand(cli.WithNode(newCommand(&stateDir), nil))
 	}
 	root.AddCommand(diagnose.NewDoctor(&stateDir), diagnose.NewCheck(), diagnose.NewVerify(), diagnose.NewReport(&stateDir), diagnose.NewSupportBundle(&stateDir, run), newGC(&stateDir), newRails(&stateDir), newRDMA(), pools.NewIPAM(&stateDir), newGenerate(), newMigrate(&stateDir), newInstall(), newReady(), newUninstall(), newVersion())
 	for _, command := range extra {

@@ -114,7 +114,7 @@ func nicRows(list []inventory.NIC, pools []resource.Pool, wide bool) [][]string 
 func resourceCell(n *inventory.NIC, pools []resource.Pool) string {
 	var names []string
 	for _, p := range pools {
-		if n.Auxiliary == "" && !n.Representor && n.PCI != "" && slices.ContainsFunc(p.NICs, func(of resource.NIC) bool { return of.PCI == n.PCI }) {
+		if n.Auxiliary == "" && !n.Representor && n.PCI != "" && slices.ContainsFunc(p.NICs, func(member resource.NIC) bool { return member.PCI == n.PCI }) {
 			names = append(names, p.Resource)
 		}
 	}

@@ -152,12 +152,12 @@ func (a *Agent) ready() error {
 	return errors.Join(errs...)
 }
 
-// ask calls one function of each component and returns their errors. The function of selects the
-// function of a component.
-func (a *Agent) ask(of func(*component.Component) func() error) error {
+// ask calls one function of each component and returns their errors. handler selects the function
+// of a component.
+func (a *Agent) ask(handler func(*component.Component) func() error) error {
 	var errs []error
 	for i := range a.components {
-		if f := of(&a.components[i]); f != nil {
+		if f := handler(&a.components[i]); f != nil {
 			errs = append(errs, f())
 		}
 	}

@@ -83,8 +83,8 @@ func (n *Node) releaseChained(ctx context.Context, r *ledger.Record, part Chaine
 	// In phase Freeing the part was already released with the interface, and may have been lent
 	// again.
 	if n.Ledger.Holds(r) {
-		mine := func(p Part) bool { return p.Name() == part.Name() }
-		if err := n.releaseParts(ctx, r, returnWait, mine); err != nil {
+		isSelf := func(p Part) bool { return p.Name() == part.Name() }
+		if err := n.releaseParts(ctx, r, returnWait, isSelf); err != nil {
 			return err
 		}
 	}

@@ -25,17 +25,17 @@ func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
 		}
 		first.Close()
 	}
-	away := map[ledger.Key]bool{}
+	moving := map[ledger.Key]bool{}
 	for _, r := range stale {
 		if !n.Ledger.Holds(r) || !r.LendsNetdev() || r.Loan.Identity.ParentDev == "" {
 			continue
 		}
 		seen := slices.ContainsFunc(links, func(l *link.Link) bool { return l.ParentDev == r.Loan.Identity.ParentDev })
 		if !seen && n.Host().Bound(r.Loan.Identity.ParentDev) {
-			away[r.Key] = true
+			moving[r.Key] = true
 		}
 	}
-	return away, nil
+	return moving, nil
 }
 
 // NICsMoving returns the number of NICs that the kernel is about to return from dead pods.

@@ -54,10 +54,10 @@ func (r *Releasing) Conclusive() bool { return r.Wait >= returnWait }
 // Await calls done until done returns true or an error, or the wait ends. came reports whether
 // done returned true or an error before the wait ended. The kernel returns the devices of dead pods
 // one after another, and a driver may take seconds to stop each device (ndo_stop, under the RTNL).
-// So if Wait is conclusive, the wait starts over as long as away, which returns the number of
-// devices that are still to return, returns a smaller number each time. All waits of one release
+// So if Wait is conclusive, the wait starts over as long as missing, which returns the number
+// of devices that are still to return, returns a smaller number each time. All waits of one release
 // end after [maxReturn].
-func (r *Releasing) Await(ctx context.Context, away func() int, done func() (bool, error)) (came bool, err error) {
+func (r *Releasing) Await(ctx context.Context, missing func() int, done func() (bool, error)) (came bool, err error) {
 	if ok, err := done(); ok || err != nil {
 		return true, err
 	}
@@ -65,7 +65,7 @@ func (r *Releasing) Await(ctx context.Context, away func() int, done func() (boo
 	defer cancel()
 	left := 0
 	if r.Conclusive() {
-		left = away()
+		left = missing()
 	}
 	for {
 		waiting, cancel := context.WithTimeout(ctx, r.Wait)
@@ -78,7 +78,7 @@ func (r *Releasing) Await(ctx context.Context, away func() int, done func() (boo
 		if before == 0 || ctx.Err() != nil {
 			return false, nil
 		}
-		if left = away(); left >= before {
+		if left = missing(); left >= before {
 			return false, nil
 		}
 	}
@@ -234,11 +234,11 @@ func (n *Node) startFreeing(ctx context.Context, r *ledger.Record, selected func
 	} else {
 		f.decide(false)
 	}
-	of := *r // a copy, because the phase of r changes meanwhile
+	record := *r // a copy, because the phase of r changes meanwhile
 	go func() {
 		defer close(f.freed)
 		if <-f.decided {
-			f.err = part.Release(ctx, &Releasing{Node: n, Record: &of})
+			f.err = part.Release(ctx, &Releasing{Node: n, Record: &record})
 		}
 	}()
 	return f

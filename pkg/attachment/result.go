@@ -195,13 +195,13 @@ func (c *Call) unchanged() (json.RawMessage, error) {
 
 // addressesOf returns the addresses of prevResult that belong to the interface.
 func (c *Call) addressesOf(result *current.Result) []*current.IPConfig {
-	var mine []*current.IPConfig
+	var added []*current.IPConfig
 	for _, ip := range result.IPs {
 		if i := ip.Interface; i != nil && (*i < 0 || *i >= len(result.Interfaces) ||
 			result.Interfaces[*i].Name != c.IfName || result.Interfaces[*i].Sandbox == "") {
 			continue // the address of another interface
 		}
-		mine = append(mine, ip)
+		added = append(added, ip)
 	}
-	return mine
+	return added
 }

@@ -95,9 +95,9 @@ func ToCNI(err error) error {
 		return nil
 	}
 	text := strings.ReplaceAll(err.Error(), unix.ENOENT.Error(), "the file does not exist")
-	const longest = 16 << 10
-	if len(text) > longest {
-		text = strings.ToValidUTF8(text[:longest/2], "") + " … " + strings.ToValidUTF8(text[len(text)-longest/2:], "")
+	const maxText = 16 << 10
+	if len(text) > maxText {
+		text = strings.ToValidUTF8(text[:maxText/2], "") + " … " + strings.ToValidUTF8(text[len(text)-maxText/2:], "")
 	}
 	return types.NewError(Code(err), text, "")
 }

@@ -61,10 +61,10 @@ func (k *Keeper) Use() Use {
 	return k.use
 }
 
-func (k *Keeper) setUse(of func(*Use)) {
+func (k *Keeper) setUse(set func(*Use)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	of(&k.use)
+	set(&k.use)
 }
 
 // errDoubt is the error if another installer's kubeconfig was refused, but not for long enough to
@@ -81,7 +81,7 @@ func (e *refusedError) Error() string {
 
 // usedPath returns the path of the kubeconfig that the flat file names, and whether this agent
 // wrote that kubeconfig.
-func (k *Keeper) usedPath() (path string, ours bool) {
+func (k *Keeper) usedPath() (path string, own bool) {
 	path = k.path(kubeconfigName)
 	if k.outcomes[k.path(flatFileName)] == install.Yielded {
 		var flat struct {
@@ -120,7 +120,7 @@ func (k *Keeper) check(ctx context.Context, ca []byte) error {
 	k.taking = true
 	err = k.write(ctx, ca)
 	k.taking = false
-	if _, ours := k.usedPath(); err != nil || !ours {
+	if _, own := k.usedPath(); err != nil || !own {
 		return err
 	}
 	k.reporter.Report(component.Notice{Reason: "KubeconfigReplaced", Summary: "another installer's kubeconfig was replaced", Message: fmt.Sprintf(
@@ -135,23 +135,23 @@ var errTake = errors.New("the server refuses the kubeconfig of the plugin")
 // kubeconfig at each check. It asks about another installer's kubeconfig if the kubeconfig is new
 // or has changed, and otherwise from time to time.
 func (k *Keeper) ask(ctx context.Context) error {
-	path, ours := k.usedPath()
-	if !ours && k.outcomes[k.path(kubeconfigName)] == "" {
+	path, own := k.usedPath()
+	if !own && k.outcomes[k.path(kubeconfigName)] == "" {
 		return nil // the node is being uninstalled
 	}
 	text, err := os.ReadFile(path)
 	u := &k.used
-	if sum := sha256.Sum256(text); path != u.path || sum != u.sum || ours != u.owned {
-		*u = used{path: path, owned: ours, sum: sum}
+	if sum := sha256.Sum256(text); path != u.path || sum != u.sum || own != u.owned {
+		*u = used{path: path, owned: own, sum: sum}
 		k.setUse(func(use *Use) {
-			fresh := Use{Path: path, Owned: ours}
-			if ours { // each new token may be refused as well
+			fresh := Use{Path: path, Owned: own}
+			if own { // each new token may be refused as well
 				fresh.Refused = use.Refused
 			}
 			*use = fresh
 		})
 	}
-	if !ours && time.Now().Before(u.next) {
+	if !own && time.Now().Before(u.next) {
 		return u.err
 	}
 	if u.client == nil && err == nil {
@@ -174,7 +174,7 @@ func (k *Keeper) ask(ctx context.Context) error {
 		u.doubt, u.err = time.Time{}, nil
 		k.setUse(func(use *Use) { use.Accepted, use.Refused, use.Unasked = true, nil, nil })
 		return nil
-	case ours:
+	case own:
 		k.setUse(func(use *Use) { use.Accepted, use.Unasked = false, nil })
 		k.fresh = time.Time{}
 		return errRejected

@@ -27,15 +27,15 @@ func Notes(f *fact.Facts) []string {
 		}
 		return nil
 	}
-	of := map[string][]string{}
+	byText := map[string][]string{}
 	subject.EachNode(f, func(n *fact.Facts) {
 		if note := noteOn(n); note != "" {
-			of[note] = append(of[note], rule.Clean(n.Node))
+			byText[note] = append(byText[note], rule.Clean(n.Node))
 		}
 	})
 	var notes []string
-	for _, note := range slices.Sorted(maps.Keys(of)) {
-		notes = append(notes, rule.Shortened(of[note])+": "+note)
+	for _, note := range slices.Sorted(maps.Keys(byText)) {
+		notes = append(notes, rule.Shortened(byText[note])+": "+note)
 	}
 	return notes
 }
@@ -82,20 +82,20 @@ func NotJudged(f *fact.Facts) []string {
 		}
 	})
 	var all []string
-	for _, of := range []struct {
+	for _, version := range []struct {
 		what  string
 		count map[string]int
 	}{{"plugin", plugins}, {"IPAM plugin", ipams}} {
 		total, names := 0, []string{}
-		for _, name := range slices.Sorted(maps.Keys(of.count)) {
-			total += of.count[name]
+		for _, name := range slices.Sorted(maps.Keys(version.count)) {
+			total += version.count[name]
 			names = append(names, rule.Clean(name))
 		}
 		if more := len(names) - rule.MaxShown; more > 0 {
 			names = append(names[:rule.MaxShown], fmt.Sprintf("%d more types", more))
 		}
 		if total > 0 {
-			all = append(all, fmt.Sprintf("not checked: %s of others (%s)", plural(total, of.what), strings.Join(names, ", ")))
+			all = append(all, fmt.Sprintf("not checked: %s of others (%s)", plural(total, version.what), strings.Join(names, ", ")))
 		}
 	}
 	return all

@@ -178,8 +178,8 @@ func GroupFindings(results []*rule.Result) (all []Alike) {
 				i = len(all)
 				at[k], all = i, append(all, Alike{Finding: f})
 			}
-			if of := &all[i]; r.Node != "" && !slices.Contains(of.Nodes, r.Node) {
-				of.Nodes = append(of.Nodes, r.Node)
+			if alike := &all[i]; r.Node != "" && !slices.Contains(alike.Nodes, r.Node) {
+				alike.Nodes = append(alike.Nodes, r.Node)
 			}
 		}
 	}

@@ -224,8 +224,8 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 	if err != nil {
 		return "", err
 	}
-	mine := have.isOwn(f.Path, e, f.Shared)
-	if have.exists && !mine && f.Yield {
+	own := have.isOwn(f.Path, e, f.Shared)
+	if have.exists && !own && f.Yield {
 		return Yielded, nil
 	}
 	if have.sum == want && have.mode == f.Mode && e != nil && slices.Contains(e.Installed, want) && e.Shared == f.Shared {
@@ -236,7 +236,7 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 		s.Files = append(s.Files, e)
 	}
 	e.Shared = f.Shared
-	if have.exists && !mine && e.Before == nil {
+	if have.exists && !own && e.Before == nil {
 		if e.Before, err = s.backUp(ctx, f.Path, have); err != nil {
 			return "", err
 		}
@@ -452,8 +452,8 @@ func (s *session) backUp(ctx context.Context, path string, have found) (*Before,
 	if err := wait.For(ctx, quiet-min(quiet, time.Since(have.info.ModTime()).Abs())); err != nil {
 		return nil, err
 	}
-	of := sha256.Sum256([]byte(path)) // several directories may have a file with the same name and content
-	b.Backup = filepath.Base(path) + "." + hex.EncodeToString(of[:4]) + "." + have.sum[:16]
+	sum := sha256.Sum256([]byte(path)) // several directories may have a file with the same name and content
+	b.Backup = filepath.Base(path) + "." + hex.EncodeToString(sum[:4]) + "." + have.sum[:16]
 	kept := filepath.Join(s.dir.Path(), b.Backup)
 	if err := Copy(path, kept, 0o600); err != nil {
 		return nil, err

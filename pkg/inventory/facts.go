@@ -60,14 +60,14 @@ func (list *NICList) ofPort(p netdevs.Pair) *NIC {
 			return n
 		}
 	}
-	of := func(n *NIC) bool { // the device may belong to this NIC
+	matches := func(n *NIC) bool { // the device may belong to this NIC
 		if n.Auxiliary != "" {
 			return n.Auxiliary == p.Parent
 		}
 		return n.PCI != "" && n.PCI == p.Parent && !n.Representor
 	}
-	lent := list.first(func(n *NIC) bool { return of(n) && n.Lent != nil && len(n.Ports) == 0 })
-	onHost := list.first(func(n *NIC) bool { return of(n) && n.Lent == nil })
+	lent := list.first(func(n *NIC) bool { return matches(n) && n.Lent != nil && len(n.Ports) == 0 })
+	onHost := list.first(func(n *NIC) bool { return matches(n) && n.Lent == nil })
 	if p.Netdev == "" && p.LinkLayer != "InfiniBand" {
 		if lent == nil && onHost != nil && onHost.Name == "" {
 			return onHost
@@ -161,13 +161,13 @@ func (m *machine) protect(list *NICList, held *held, views map[int]*link.View) {
 		}
 	}
 	m.host.Holder = func(device string) string { return holders[device] }
-	of := map[string]*link.View{}
+	byName := map[string]*link.View{}
 	for _, v := range views {
-		of[v.Link.Name] = v
+		byName[v.Link.Name] = v
 	}
 	for i := range list.NICs {
 		if n := &list.NICs[i]; n.Lent == nil {
-			n.Protected = m.protected(list, n, of[n.Name])
+			n.Protected = m.protected(list, n, byName[n.Name])
 		}
 	}
 	for i := range list.facts {

@@ -135,15 +135,15 @@ func each(all []func()) func() {
 func (k *Keeper) status() map[string]any {
 	var dirs []local.StateDir
 	for _, d := range k.dirs {
-		of := local.StateDir{Path: d.node.Ledger.Dir(), Checked: d.lastScan(), Ending: []local.Ending{}}
+		state := local.StateDir{Path: d.node.Ledger.Dir(), Checked: d.lastScan(), Ending: []local.Ending{}}
 		for _, u := range d.unended() {
 			e := local.Ending{Key: u.record.Key, NIC: u.record.NICName(), Pod: u.record.Pod, Since: u.since, Tries: u.tries, Next: u.next}
 			if u.err != nil {
 				e.Error = u.err.Error()
 			}
-			of.Ending = append(of.Ending, e)
+			state.Ending = append(state.Ending, e)
 		}
-		dirs = append(dirs, of)
+		dirs = append(dirs, state)
 	}
 	return map[string]any{"stateDirs": dirs}
 }

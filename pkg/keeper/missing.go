@@ -61,7 +61,7 @@ func (m *nicWatch) scan(now time.Time) (next time.Time) {
 		}
 	}
 	known := map[ledger.Key]*absent{}
-	told := 0
+	reported := 0
 	for _, r := range lent {
 		why, is := missing[r.Key]
 		if !is || !m.dir.node.Alive(r) {
@@ -84,12 +84,12 @@ func (m *nicWatch) scan(now time.Time) (next time.Time) {
 			}, "containerID", r.ContainerID, "ifname", r.IfName, "nic", r.NICName())
 		}
 		if l.reported {
-			told++
+			reported++
 		}
 	}
 	m.known = known
 	m.dir.mu.Lock()
-	m.dir.nicsMissing = told
+	m.dir.nicsMissing = reported
 	m.dir.mu.Unlock()
 	return next
 }

@@ -176,12 +176,12 @@ func later(times []time.Time, now time.Time) []time.Time {
 func (k *stateDir) scan(now time.Time, room int) (next time.Time) {
 	k.keepFiles()
 	stale, errs := k.stale()
-	away := k.onTheirWay(stale)
+	moving := k.onTheirWay(stale)
 	k.watchPaths()
 	changed, changedErrs := k.node.Ledger.Returned()
 	k.reportChanged(changed)
 	k.reportUnreadable(errors.Join(append(errs, changedErrs...)...))
-	return k.begin(now, stale, away, room)
+	return k.begin(now, stale, moving, room)
 }
 
 // stale returns the attachments to end, and an error for each record that could not be read.
@@ -194,13 +194,13 @@ func (k *stateDir) stale() ([]*ledger.Record, []error) {
 }
 
 // begin starts to end the stale attachments that are due. scan calls it.
-func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.Key]bool, room int) (next time.Time) {
+func (k *stateDir) begin(now time.Time, stale []*ledger.Record, moving map[ledger.Key]bool, room int) (next time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(away) < k.returning {
+	if len(moving) < k.returning {
 		k.arrived = now
 	}
-	k.returning = len(away)
+	k.returning = len(moving)
 	k.checked, next = now, now.Add(slow)
 	k.again = later(k.again, now)
 	if len(k.again) > 0 {
@@ -223,7 +223,7 @@ func (k *stateDir) begin(now time.Time, stale []*ledger.Record, away map[ledger.
 		case d.running:
 		case d.next.After(now):
 			next = earlier(next, d.next)
-		case away[r.Key] && (now.Sub(d.since) < arrivalTimeout || now.Sub(k.arrived) < arrivalTimeout):
+		case moving[r.Key] && (now.Sub(d.since) < arrivalTimeout || now.Sub(k.arrived) < arrivalTimeout):
 			next = earlier(next, now.Add(arrivalCheck))
 		case k.running == room:
 			k.full = true // there is room again when a running end is done
@@ -260,11 +260,11 @@ func (k *stateDir) onTheirWay(stale []*ledger.Record) map[ledger.Key]bool {
 	if len(stale) == 0 {
 		return nil
 	}
-	away, err := k.node.OnTheirWay(stale)
+	moving, err := k.node.OnTheirWay(stale)
 	if err != nil {
 		k.log.Debug("cannot find all NICs that the kernel is moving to the host", "err", err)
 	}
-	return away
+	return moving
 }
 
 // end tries to end an attachment. Each try opens its own Node, so that an IPAM plugin that hangs
@@ -339,9 +339,9 @@ func (k *stateDir) settled(d *task) {
 
 // reportChanged reports each NIC that was not returned as it was. It reports each return only once.
 func (k *stateDir) reportChanged(all []*ledger.Returned) {
-	told := map[string]time.Time{}
+	reported := map[string]time.Time{}
 	for _, r := range all {
-		told[r.File] = r.Time
+		reported[r.File] = r.Time
 		if k.changed[r.File].Equal(r.Time) {
 			continue
 		}
@@ -350,7 +350,7 @@ func (k *stateDir) reportChanged(all []*ledger.Returned) {
 			Message: fmt.Sprintf("%s was returned, but not as it was, after %s: %s", r.NIC, r.Holder, strings.Join(r.Changed, "; ")),
 		}, "nic", r.NIC, "file", r.File)
 	}
-	k.changed = told
+	k.changed = reported
 }
 
 func (k *stateDir) reportUnreadable(err error) {

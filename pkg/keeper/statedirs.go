@@ -63,7 +63,7 @@ func KeptStateDirs(named []string, log *slog.Logger) (nodefile.StateDirs, []stri
 // outerOf returns the directory in all that contains dir, or "" if none contains dir.
 func outerOf(dir string, all []string) string {
 	real := nodefile.RealStateDir(dir)
-	i := slices.IndexFunc(all, func(of string) bool { return nodefile.IsBelow(real, nodefile.RealStateDir(of)) })
+	i := slices.IndexFunc(all, func(dir string) bool { return nodefile.IsBelow(real, nodefile.RealStateDir(dir)) })
 	if i < 0 {
 		return ""
 	}

@@ -247,8 +247,8 @@ func exit(text []byte, stderr *tail) error {
 		return nil
 	}
 	message := status.Message
-	if said := strings.TrimSpace(string(stderr.last)); said != "" {
-		message += ": " + said
+	if printed := strings.TrimSpace(string(stderr.last)); printed != "" {
+		message += ": " + printed
 	}
 	for _, cause := range status.Details.Causes {
 		if code, err := strconv.Atoi(cause.Message); cause.Reason == "ExitCode" && err == nil {

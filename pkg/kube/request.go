@@ -69,16 +69,16 @@ func (q request) object() string {
 // send sends q until it is answered, and returns the body of a 2xx answer.
 func (c *Client) send(ctx context.Context, q request) ([]byte, error) {
 	if c.config.Waiting != nil && !c.answered.Load() {
-		told := make(chan struct{})
+		reported := make(chan struct{})
 		tell := time.AfterFunc(patience, func() {
-			defer close(told)
+			defer close(reported)
 			if !c.answered.Load() {
 				c.waiting.Do(func() { c.config.Waiting(c.Server()) })
 			}
 		})
 		defer func() {
 			if !tell.Stop() {
-				<-told // the caller may write where Waiting writes
+				<-reported // the caller may write where Waiting writes
 			}
 		}()
 	}
@@ -204,7 +204,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 	began := time.Now()
 	var last *Error
 	renewed := false
-	for n, longest := 1, firstWait; ; n, longest = n+1, min(2*longest, maxWait) {
+	for n, limit := 1, firstWait; ; n, limit = n+1, min(2*limit, maxWait) {
 		failed := try()
 		if failed == nil {
 			return nil
@@ -218,7 +218,7 @@ func (c *Client) retry(ctx context.Context, q request, try func() *Error) error 
 		failed.Tries, failed.Tried = n, time.Since(began)
 		last = failed
 
-		pause := max(longest/2+rand.N(longest/2), failed.retryAfter)
+		pause := max(limit/2+rand.N(limit/2), failed.retryAfter)
 		switch {
 		case (failed.Status == http.StatusUnauthorized || failed.mistrust()) && !renewed:
 			c.renew()

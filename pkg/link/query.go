@@ -85,16 +85,16 @@ var ErrNotFound = errors.New("no such link")
 // hide the other links: see [Link.Damage].
 func Links(n *netns.Netns) ([]*Link, error) { return listLinks(n, 0) }
 
-// SomeLinks returns the first links of the namespace, at most as many as most, and also the links for
+// SomeLinks returns the first links of the namespace, at most limit of them, and also the links for
 // whose index wanted returns true. The returned links have no altnames. A pod can have thousands of
 // links, with 64 KiB of altnames each.
-func SomeLinks(n *netns.Netns, most int, wanted func(index int) bool) ([]*Link, error) {
+func SomeLinks(n *netns.Netns, limit int, wanted func(index int) bool) ([]*Link, error) {
 	links, err := nlsocket.RetryDump(func() ([]*Link, error) {
 		var found []*Link
 		first := 0
 		err := n.Exchange(askLink(unix.NLM_F_DUMP, 0), func(m []byte) {
 			index := IndexOf(m)
-			if first == most && !wanted(index) {
+			if first == limit && !wanted(index) {
 				return
 			}
 			if !wanted(index) {
@@ -109,7 +109,7 @@ func SomeLinks(n *netns.Netns, most int, wanted func(index int) bool) ([]*Link, 
 	if errors.Is(err, unix.EMSGSIZE) { // see listLinks
 		links = nil
 		err = linksOneByOne(n, func(l *Link) {
-			if len(links) < most || wanted(l.Index) {
+			if len(links) < limit || wanted(l.Index) {
 				l.AltNames = nil
 				links = append(links, l)
 			}
@@ -346,15 +346,15 @@ func Addresses(n *netns.Netns, index int) ([]*net.IPNet, error) {
 	return found, nil
 }
 
-// SomeAddresses is like Addresses, but returns only the first addresses, at most as many as most: a
-// pod can have any number of addresses.
-func SomeAddresses(n *netns.Netns, index, most int) ([]*net.IPNet, error) {
+// SomeAddresses is like Addresses, but returns only the first addresses, at most limit of them: a pod
+// can have any number of addresses.
+func SomeAddresses(n *netns.Netns, index, limit int) ([]*net.IPNet, error) {
 	found, err := nlsocket.RetryDump(func() ([]*net.IPNet, error) {
 		var found []*net.IPNet
 		req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 		req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
 		err := n.Exchange(req, func(m []byte) {
-			if len(found) == most {
+			if len(found) == limit {
 				return
 			}
 			h, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
@@ -401,10 +401,10 @@ func ListAddresses(n *netns.Netns, index int) ([]netlink.Addr, error) {
 	return found, err
 }
 
-// listAddrs lists the addresses of a link, or of all links if of is nil. In both cases the kernel
+// listAddrs lists the addresses of a link, or of all links if l is nil. In both cases the kernel
 // sends the addresses of all links.
-func listAddrs(n *netns.Netns, of netlink.Link) ([]netlink.Addr, error) {
-	addrs, err := nlsocket.RetryDump(func() ([]netlink.Addr, error) { return n.Handle().AddrList(of, netlink.FAMILY_ALL) })
+func listAddrs(n *netns.Netns, l netlink.Link) ([]netlink.Addr, error) {
+	addrs, err := nlsocket.RetryDump(func() ([]netlink.Addr, error) { return n.Handle().AddrList(l, netlink.FAMILY_ALL) })
 	if err != nil {
 		return nil, fmt.Errorf("list addresses in netns %s: %w", n.Path, err)
 	}

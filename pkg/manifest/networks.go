@@ -183,9 +183,9 @@ func parseRails(list string) ([]int, error) {
 // network returns the configuration of a rail's network and the range of its addresses. The
 // configuration was checked with the plugins' own parsers.
 func (g *Networks) network(rail int) (config []byte, own iprange.Range, err error) {
-	of := func(text string) string { return strings.ReplaceAll(text, railWord, strconv.Itoa(rail)) }
+	replace := func(text string) string { return strings.ReplaceAll(text, railWord, strconv.Itoa(rail)) }
 	n := network{CNIVersion: "1.0.0", Name: g.nameOf(rail), Type: g.Type, Rail: rail, MTU: g.MTU, RDMA: g.RDMA}
-	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway = "whereabouts", of(g.Range), of(g.Gateway)
+	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway = "whereabouts", replace(g.Range), replace(g.Gateway)
 	if config, err = json.MarshalIndent(n, "  ", "  "); err != nil {
 		return nil, own, err
 	}
@@ -214,9 +214,9 @@ func (g *Networks) network(rail int) (config []byte, own iprange.Range, err erro
 // networkOfAll returns the configuration of one network for all rails. The configuration was
 // checked with the plugin's own parser, which has also expanded it for a node with these rails.
 func (g *Networks) networkOfAll(rails []int) (config []byte, err error) {
-	of := func(text string) string { return strings.ReplaceAll(text, railWord, "$"+railWord) }
+	replace := func(text string) string { return strings.ReplaceAll(text, railWord, "$"+railWord) }
 	n := network{CNIVersion: "1.0.0", Name: g.Name, Type: g.Type, Rail: "auto", MTU: g.MTU, RDMA: g.RDMA}
-	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway, n.IPAM.SameHost = "whereabouts", of(g.Range), of(g.Gateway), g.SameHost
+	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway, n.IPAM.SameHost = "whereabouts", replace(g.Range), replace(g.Gateway), g.SameHost
 	if g.SameHost {
 		n.IPAM.BlockSize = sameHostBlocks
 	}

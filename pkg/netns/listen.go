@@ -10,13 +10,13 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// Listen calls told whenever the kernel sends a message to a multicast group of a netlink family
+// Listen calls notify whenever the kernel sends a message to a multicast group of a netlink family
 // (unix.NETLINK_ROUTE, unix.RTNLGRP_LINK) in the namespace, until ctx ends. Listen does not read
 // the messages, and the kernel drops messages that come too fast. So the caller must read the state
-// itself. Listen also calls told after the kernel has dropped messages. The caller may close the
+// itself. Listen also calls notify after the kernel has dropped messages. The caller may close the
 // Netns meanwhile: the namespace exists at least until Listen returns. The error wraps
 // EPROTONOSUPPORT if the kernel does not have the family.
-func (n *Netns) Listen(ctx context.Context, family, group int, told func()) error {
+func (n *Netns) Listen(ctx context.Context, family, group int, notify func()) error {
 	var socket *os.File
 	err := n.Do(func() error {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, family)
@@ -41,6 +41,6 @@ func (n *Netns) Listen(ctx context.Context, family, group int, told func()) erro
 		case err != nil && !errors.Is(err, unix.ENOBUFS):
 			return failure.Wrap(err, failure.Kernel, "listen to netlink family %d, group %d, in netns %s", family, group, n.Path)
 		}
-		told()
+		notify()
 	}
 }

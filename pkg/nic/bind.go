@@ -57,15 +57,15 @@ func (h *Host) writeDriver(driver, file, pci string) error {
 // device were re-created, the kernel would choose the lowest free numbers for its char devices
 // (ib_uverbs_add_one, ib_umad_init_port). FreeBelow returns "" if the numbers would stay.
 func (h *Host) FreeBelow(paths []string) string {
-	for _, of := range []struct{ class, prefix string }{{"infiniband_verbs", "uverbs"}, {"infiniband_mad", "umad"}} {
-		taken := h.entries("class", of.class)
+	for _, kind := range []struct{ class, prefix string }{{"infiniband_verbs", "uverbs"}, {"infiniband_mad", "umad"}} {
+		taken := h.entries("class", kind.class)
 		for _, path := range paths {
-			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), of.prefix))
+			number, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), kind.prefix))
 			if err != nil {
 				continue // this path belongs to the other class
 			}
 			for n := range number {
-				if name := fmt.Sprintf("%s%d", of.prefix, n); !slices.Contains(taken, name) {
+				if name := fmt.Sprintf("%s%d", kind.prefix, n); !slices.Contains(taken, name) {
 					return CharDevice(name)
 				}
 			}

@@ -107,7 +107,7 @@ func (n *File) checkStateDir(name string) error {
 	}
 	real := RealStateDir(name)
 	for _, dir := range kept {
-		if of := RealStateDir(dir); real != of && IsBelow(real, of) {
+		if resolved := RealStateDir(dir); real != resolved && IsBelow(real, resolved) {
 			return failure.From(ErrClosed, failure.InvalidConfig, "%q: %q is in the state directory %s", KeyStateDir, name, dir).
 				Cure("use a directory outside of that directory, or remove the key")
 		}

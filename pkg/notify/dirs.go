@@ -113,7 +113,7 @@ func (s *Subscription) Close() {
 // unwatch ends a watch if no subscription has it. mu is held.
 func (d *Dirs) unwatch(watch int) {
 	for s := range d.subscriptions {
-		if s.has(func(of int) bool { return of == watch }) {
+		if s.has(func(wd int) bool { return wd == watch }) {
 			return
 		}
 	}

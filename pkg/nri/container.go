@@ -79,19 +79,19 @@ func (p *Plugin) adjustment(ctx context.Context, pod *api.PodSandbox, c *api.Con
 
 // adjust does the same as adjustment, but may panic.
 func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Container, limit memlock) (*api.ContainerAdjustment, error) {
-	told, err := p.lookup(ctx, pod.GetId())
-	if err != nil || told == nil {
+	publication, err := p.lookup(ctx, pod.GetId())
+	if err != nil || publication == nil {
 		return nil, err
 	}
-	settings, err := told.Settings.For(pod.GetAnnotations()[railinfo.PublishAnnotation])
+	settings, err := publication.Settings.For(pod.GetAnnotations()[railinfo.PublishAnnotation])
 	errs := []error{err}
 	a := &api.ContainerAdjustment{}
 	if settings.Mount {
-		err := p.addMount(a, c, told.Dir)
+		err := p.addMount(a, c, publication.Dir)
 		errs, settings.Mount = append(errs, err), err == nil // without the mount, no variable may name a file in it
 	}
 	if settings.Devices {
-		for _, path := range chars(told.Rails) {
+		for _, path := range chars(publication.Rails) {
 			errs = append(errs, p.addDevice(a, c, path))
 		}
 	}
@@ -100,8 +100,8 @@ func (p *Plugin) adjust(ctx context.Context, pod *api.PodSandbox, c *api.Contain
 		// them, and would not use TCP either. The variables of vLLM also name devices for UCX.
 		settings.Env = slices.DeleteFunc(slices.Clone(settings.Env), func(f railinfo.Family) bool { return f == railinfo.UCX || f == railinfo.VLLM })
 	}
-	addEnv(a, c, told.Rails.Env(settings))
-	if settings.Memlock && locksMemory(told.Rails) {
+	addEnv(a, c, publication.Rails.Env(settings))
+	if settings.Memlock && locksMemory(publication.Rails) {
 		p.addMemlock(a, c, limit)
 	}
 	if len(a.Env)+len(a.Mounts)+len(a.Rlimits)+len(a.GetLinux().GetDevices()) == 0 {
@@ -139,8 +139,8 @@ func (p *Plugin) lookup(ctx context.Context, sandboxID string) (*publish.Publica
 	answered := make(chan answer, 1)
 	go func() {
 		defer func() { <-p.slots }()
-		told, err := component.Value(p.reporter, func() (*publish.Publication, error) { return p.Lookup(ctx, sandboxID) })
-		answered <- answer{told, err}
+		publication, err := component.Value(p.reporter, func() (*publish.Publication, error) { return p.Lookup(ctx, sandboxID) })
+		answered <- answer{publication, err}
 	}()
 	select {
 	case a := <-answered:

@@ -149,9 +149,9 @@ func newReport(nodes []*fact.Facts, results []rule.Result, picture []byte, versi
 	rails := map[int]bool{}
 	for _, f := range nodes {
 		n := nodeOnPage(f)
-		of := byNode[doctor.NewDocument(f, nil).Node]
-		n.Counts = countsOf(of)
-		n.rails, n.status = findingsOnRails(f, of, results), rule.Worst(append(of, ofCluster(n.Name, results)...))
+		ofNode := byNode[doctor.NewDocument(f, nil).Node]
+		n.Counts = countsOf(ofNode)
+		n.rails, n.status = findingsOnRails(f, ofNode, results), rule.Worst(append(ofNode, ofCluster(n.Name, results)...))
 		n.Status = signs[n.status]
 		for _, nic := range n.NICs {
 			if nic.rail != nil {
@@ -313,13 +313,13 @@ func badness(s rule.Status) int { return slices.Index(rule.Statuses, s) }
 // worseFirst compares two nodes for sorting. A node with a worse status comes first, and then a
 // node with more findings about rails. A node whose NICs are not known does not count as healthy.
 func worseFirst(a, b pageNode) int {
-	of := func(n *pageNode) int {
+	rank := func(n *pageNode) int {
 		if n.Error != "" {
 			return min(badness(n.status), badness(rule.Unknown))
 		}
 		return badness(n.status)
 	}
-	return cmp.Or(cmp.Compare(of(&a), of(&b)), cmp.Compare(len(b.rails), len(a.rails)))
+	return cmp.Or(cmp.Compare(rank(&a), rank(&b)), cmp.Compare(len(b.rails), len(a.rails)))
 }
 
 func nodeOnPage(f *fact.Facts) pageNode {

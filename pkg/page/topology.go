@@ -193,12 +193,12 @@ func (b *box) hasGPU() bool {
 }
 
 // arrange sets the sizes and positions of the cards and boxes in the box. It places them in rows. A
-// row is not wider than most. A row has at most two cards, so that a GPU stands beside its NIC.
-func (b *box) arrange(most float64) {
+// row is not wider than maxWidth. A row has at most two cards, so that a GPU stands beside its NIC.
+func (b *box) arrange(maxWidth float64) {
 	b.positions = nil
 	x, y, right, row := pad, headHeight, 0.0, 0.0
 	put := func(width, height float64) {
-		if x > pad && x+width+pad > most {
+		if x > pad && x+width+pad > maxWidth {
 			x, y, row = pad, y+row+gap, 0
 		}
 		b.positions = append(b.positions, point{x, y})
@@ -215,7 +215,7 @@ func (b *box) arrange(most float64) {
 		x, y, row = pad, y+row+gap, 0
 	}
 	for _, inner := range b.boxes {
-		inner.arrange(most - 2*pad)
+		inner.arrange(maxWidth - 2*pad)
 		put(inner.width, inner.height)
 	}
 	b.width, b.height = max(right, letterWidth*float64(utf8.RuneCountInString(b.title))+pad)+pad, y+row+pad

@@ -165,7 +165,7 @@ func (k *Keeper) find(ctx context.Context, sandboxID string) (*Publication, erro
 	}
 	k.refreshSettings()
 	for {
-		look := k.beginScan()
+		scan := k.beginScan()
 		records, errs := o.ofContainer(sandboxID)
 		if len(records) == 0 || ctx.Err() != nil {
 			return nil, errors.Join(append(errs, ctx.Err())...)
@@ -174,8 +174,8 @@ func (k *Keeper) find(ctx context.Context, sandboxID string) (*Publication, erro
 		if name == "" {
 			return nil, fmt.Errorf("%s: neither the pod's UID nor the container's ID can be the name of a directory", records[0].Holder())
 		}
-		if told, err := k.lookup(ctx, o, name, records, look); told != nil || err != nil {
-			return told, err
+		if publication, err := k.lookup(ctx, o, name, records, scan); publication != nil || err != nil {
+			return publication, err
 		}
 	}
 }
@@ -190,10 +190,10 @@ func (k *Keeper) beginScan() uint64 {
 
 // lookup is Lookup for the pod with these records, which were read after the scan began. It returns
 // nil without an error if the records must be read again.
-func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*ledger.Record, look uint64) (*Publication, error) {
-	p, told := k.holdCurrent(o, name, records, look)
-	if p == nil || told != nil {
-		return told, nil
+func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*ledger.Record, scan uint64) (*Publication, error) {
+	p, publication := k.holdCurrent(o, name, records, scan)
+	if p == nil || publication != nil {
+		return publication, nil
 	}
 	select {
 	case p.token <- struct{}{}:
@@ -201,9 +201,9 @@ func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*
 		return nil, ctx.Err()
 	}
 	defer func() { <-p.token }()
-	told, w := k.takeHeld(o, name, p, records, look)
+	publication, w := k.takeHeld(o, name, p, records, scan)
 	if w == nil {
-		return told, nil
+		return publication, nil
 	}
 	rails, err := k.build(o, name, p, w)
 	if rails == nil {
@@ -214,13 +214,13 @@ func (k *Keeper) lookup(ctx context.Context, o *opened, name string, records []*
 
 // holdCurrent sets the records that a Lookup has read. It returns the pod, or nil if the records
 // must be read again. It also returns the pod's publication, if that is current.
-func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, look uint64) (*pod, *Publication) {
+func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, scan uint64) (*pod, *Publication) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.pods[name] == nil && look < k.lastRead { // the pod may have ended since
+	if k.pods[name] == nil && scan < k.lastRead { // the pod may have ended since
 		return nil, nil
 	}
-	p := k.hold(name, records, look)
+	p := k.hold(name, records, scan)
 	if !p.current() {
 		return p, nil
 	}
@@ -230,13 +230,13 @@ func (k *Keeper) holdCurrent(o *opened, name string, records []*ledger.Record, l
 // takeHeld is holdCurrent for a caller that holds the token of p. It returns the pod's publication
 // if that is current. Otherwise it returns what to build. It returns neither if the pod has been
 // removed.
-func (k *Keeper) takeHeld(o *opened, name string, p *pod, records []*ledger.Record, look uint64) (*Publication, *work) {
+func (k *Keeper) takeHeld(o *opened, name string, p *pod, records []*ledger.Record, scan uint64) (*Publication, *work) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.pods[name] != p {
 		return nil, nil
 	}
-	k.hold(name, records, look)
+	k.hold(name, records, scan)
 	if p.current() {
 		return k.publicationOf(o, name, p), nil
 	}
@@ -329,9 +329,9 @@ func (k *Keeper) close() {
 	k.watches.close()
 }
 
-// hold sets the records of a pod, which were read after the scan with the number look began. mu is
+// hold sets the records of a pod, which were read after the scan with this number began. mu is
 // held.
-func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
+func (k *Keeper) hold(name string, records []*ledger.Record, scan uint64) *pod {
 	p := k.pods[name]
 	if p == nil {
 		p = newPod()
@@ -339,10 +339,10 @@ func (k *Keeper) hold(name string, records []*ledger.Record, look uint64) *pod {
 	}
 	// The records of a later scan are newer. But a Lookup must not show a sandbox the records of
 	// another one.
-	if look < p.scans && p.records[0].ContainerID == records[0].ContainerID {
+	if scan < p.scans && p.records[0].ContainerID == records[0].ContainerID {
 		return p
 	}
-	p.scans = max(p.scans, look)
+	p.scans = max(p.scans, scan)
 	if !slices.EqualFunc(p.records, records, func(a, b *ledger.Record) bool {
 		return a == b || a.Same(b) && a.Updated.Equal(b.Updated)
 	}) {
@@ -480,9 +480,9 @@ func (k *Keeper) read() error {
 		return err
 	}
 	k.refreshSettings()
-	look := k.beginRead()
+	scan := k.beginRead()
 	newest, unread := o.newest()
-	names := k.holdNewest(newest, look)
+	names := k.holdNewest(newest, scan)
 	var errs []error
 	if !unread {
 		before, err := o.files.names() // directories of an earlier agent
@@ -494,7 +494,7 @@ func (k *Keeper) read() error {
 		// An unreadable record may belong to a pod that still exists. The record stays unreadable
 		// until somebody repairs it, while other pods come and go.
 		if newest[name] == nil && (!unread || k.without(o, name)) {
-			errs = append(errs, k.drop(o, name, look))
+			errs = append(errs, k.drop(o, name, scan))
 		}
 	}
 	k.forget()
@@ -511,12 +511,12 @@ func (k *Keeper) beginRead() uint64 {
 }
 
 // holdNewest sets the records that read has read, and returns the names of all pods.
-func (k *Keeper) holdNewest(newest map[string][]*ledger.Record, look uint64) []string {
+func (k *Keeper) holdNewest(newest map[string][]*ledger.Record, scan uint64) []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for name, records := range newest {
-		if p := k.pods[name]; p == nil || p.scans < look { // otherwise a Lookup has read them since
-			k.hold(name, records, look)
+		if p := k.pods[name]; p == nil || p.scans < scan { // otherwise a Lookup has read them since
+			k.hold(name, records, scan)
 		}
 	}
 	return slices.Collect(maps.Keys(k.pods))
@@ -575,14 +575,14 @@ func (k *Keeper) without(o *opened, name string) bool {
 
 // drop removes a pod and its directory, unless a later scan has found records. A Lookup of the pod
 // waits until the pod is removed, and then builds it again.
-func (k *Keeper) drop(o *opened, name string, look uint64) error {
+func (k *Keeper) drop(o *opened, name string, scan uint64) error {
 	k.mu.Lock()
 	p := k.pods[name]
 	if p == nil {
 		p = newPod()
 		k.pods[name] = p
 	}
-	if p.scans >= look {
+	if p.scans >= scan {
 		k.mu.Unlock()
 		return nil
 	}
@@ -599,7 +599,7 @@ func (k *Keeper) drop(o *opened, name string, look uint64) error {
 	err := o.files.remove(name)
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if p.scans < look {
+	if p.scans < scan {
 		delete(k.pods, name)
 		k.reporter.Over(name)
 	}

@@ -68,25 +68,25 @@ func (c *Core) FindGID(d Device, port uint32, ip netip.Addr, netdev string) (iba
 }
 
 func pickGID(t ibaddr.GIDTable, d Device, port uint32, ip netip.Addr, netdev string) (ibaddr.GIDEntry, error) {
-	var mine []ibaddr.GIDEntry
+	var entries []ibaddr.GIDEntry
 	var others []string
 	for _, e := range t.Entries {
 		switch {
 		case e.GID != ibaddr.GIDOf(ip) || e.Type != ibaddr.RoCEv2:
 		case e.Netdev == netdev:
-			mine = append(mine, e)
+			entries = append(entries, e)
 		default:
 			others = append(others, fmt.Sprintf("%q (index %d)", e.Netdev, e.Index))
 		}
 	}
 	switch {
-	case len(mine) == 1:
-		return mine[0], nil
-	case len(mine) > 1:
+	case len(entries) == 1:
+		return entries[0], nil
+	case len(entries) > 1:
 		// The interface of each pod may be called "net1". If two such interfaces on one port have
 		// the same address, nobody can tell to which an entry belongs.
 		return ibaddr.GIDEntry{}, failure.New(failure.Mismatch, "%s port %d: two interfaces named %q have the address %s (GID indexes %d and %d)",
-			d.Name, port, netdev, ip, mine[0].Index, mine[1].Index).
+			d.Name, port, netdev, ip, entries[0].Index, entries[1].Index).
 			Cure("give each pod its own address")
 	case len(others) > 0:
 		return ibaddr.GIDEntry{}, fmt.Errorf("%w: %s port %d has the address %s as GID of %s, not of %q",

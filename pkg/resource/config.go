@@ -219,8 +219,8 @@ const (
 func checkName(name string, mode Mode) error {
 	why := nameMistake(name)
 	if why == "" && mode == PerRail {
-		longest := name + railSuffix + strconv.Itoa(MaxRail)
-		if _, last, _ := strings.Cut(longest, "/"); len(last) > maxName {
+		longName := name + railSuffix + strconv.Itoa(MaxRail)
+		if _, last, _ := strings.Cut(longName, "/"); len(last) > maxName {
 			why = fmt.Sprintf("with %q at its end, its name is longer than %d characters", railSuffix+strconv.Itoa(MaxRail), maxName)
 		}
 	}

@@ -18,10 +18,10 @@ const (
 // FileName returns the resource's name in a form that can be part of a file name. A long name is
 // cut and made unique.
 func FileName(resource string) string {
-	const most = 48
+	const maxName = 48
 	name := strings.ReplaceAll(resource, "/", "-")
-	if len(name) > most {
-		name = fmt.Sprintf("%s-%08x", name[:most-9], crc32.ChecksumIEEE([]byte(resource)))
+	if len(name) > maxName {
+		name = fmt.Sprintf("%s-%08x", name[:maxName-9], crc32.ChecksumIEEE([]byte(resource)))
 	}
 	return name
 }
@@ -34,10 +34,10 @@ func IsOwnSocket(name string) bool {
 // ServesResource reports whether a socket with this name belongs to rail-agent's device plugin and
 // serves the resource.
 func ServesResource(name, resource string) bool {
-	rest, ours := strings.CutPrefix(name, OwnSocket)
-	if !ours {
-		rest, ours = strings.CutPrefix(name, OwnRegistrySocket)
+	rest, own := strings.CutPrefix(name, OwnSocket)
+	if !own {
+		rest, own = strings.CutPrefix(name, OwnRegistrySocket)
 	}
 	end := strings.LastIndexByte(rest, '-') // the instance follows the last "-"
-	return ours && end >= 0 && rest[:end] == FileName(resource)
+	return own && end >= 0 && rest[:end] == FileName(resource)
 }

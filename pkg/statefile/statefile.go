@@ -406,12 +406,12 @@ func Name(parts ...string) string {
 	if name == "" {
 		return "%" // this is one empty part: in every other name two digits follow a "%"
 	}
-	const longest = 200
-	if len(name) <= longest {
+	const maxName = 200
+	if len(name) <= maxName {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	return name[:longest-2*sha256.Size-1] + "~" + hex.EncodeToString(sum[:])
+	return name[:maxName-2*sha256.Size-1] + "~" + hex.EncodeToString(sum[:])
 }
 
 func escape(s string) string {

@@ -24,8 +24,8 @@ const (
 	maxPrint = 16 << 20 // the maximum size of a program's output, in bytes
 )
 
-// ours is the label selector for the objects of rail-cni.
-const ours = "app.kubernetes.io/name=rail-cni"
+// ownLabel is the label selector for the objects of rail-cni.
+const ownLabel = "app.kubernetes.io/name=rail-cni"
 
 // ClusterOptions say which parts of a cluster are read.
 type ClusterOptions struct {
@@ -88,7 +88,7 @@ func (b *Bundle) addList(ctx context.Context, o *ClusterOptions, about string, r
 // addObjects adds the objects that install rail-cni, and the networks.
 func (b *Bundle) addObjects(ctx context.Context, o *ClusterOptions) {
 	for _, plural := range []string{"daemonsets", "deployments"} {
-		b.addList(ctx, o, "the objects of rail-cni", kube.Resource{Group: "apps", Version: "v1", Plural: plural, Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ours}, nil)
+		b.addList(ctx, o, "the objects of rail-cni", kube.Resource{Group: "apps", Version: "v1", Plural: plural, Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ownLabel}, nil)
 	}
 	b.addList(ctx, o, "the NetworkAttachmentDefinitions of all namespaces",
 		kube.Resource{Group: "k8s.cni.cncf.io", Version: "v1", Plural: "network-attachment-definitions"}, kube.ListOptions{}, nil)
@@ -126,9 +126,9 @@ type eventObject struct {
 // failed.
 var podReasons = []string{"FailedCreatePodSandBox", "FailedKillPod", "SandboxChanged", "FailedMount"}
 
-// of reports whether the Event comes from rail-cni, is about rail-cni's pods, or is about a pod's
+// concerns reports whether the Event comes from rail-cni, is about rail-cni's pods, or is about a pod's
 // network.
-func (e *eventObject) of(o *ClusterOptions) bool {
+func (e *eventObject) concerns(o *ClusterOptions) bool {
 	byUs := strings.HasPrefix(e.Source.Component, "rail-") || strings.HasPrefix(e.Reporting, "rail-")
 	ofUs := e.Object.Namespace == o.Namespace && strings.HasPrefix(e.Object.Name, "rail-")
 	last := e.Last
@@ -143,7 +143,7 @@ func (b *Bundle) addEvents(ctx context.Context, o *ClusterOptions) {
 	b.addList(ctx, o, "Events of rail-cni, of its pods, and of pods whose networks failed",
 		kube.Resource{Version: "v1", Plural: "events"}, kube.ListOptions{}, func(item []byte) bool {
 			var e eventObject
-			return json.Unmarshal(item, &e) == nil && e.of(o)
+			return json.Unmarshal(item, &e) == nil && e.concerns(o)
 		})
 }
 
@@ -166,7 +166,7 @@ type containerStatus struct {
 
 // addPods adds the pods of rail-cni and their logs.
 func (b *Bundle) addPods(ctx context.Context, o *ClusterOptions) {
-	l := b.addList(ctx, o, "the pods of rail-cni", kube.Resource{Version: "v1", Plural: "pods", Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ours}, func(item []byte) bool {
+	l := b.addList(ctx, o, "the pods of rail-cni", kube.Resource{Version: "v1", Plural: "pods", Namespace: o.Namespace}, kube.ListOptions{LabelSelector: ownLabel}, func(item []byte) bool {
 		var p podObject
 		return json.Unmarshal(item, &p) == nil && o.has(p.Spec.NodeName)
 	})
@@ -221,10 +221,10 @@ func (b *Bundle) addLog(ctx context.Context, o *ClusterOptions, pod, container s
 }
 
 // log returns the log of a container. It returns an error if reading takes longer than listTime.
-func (o *ClusterOptions) log(ctx context.Context, pod, container string, of kube.LogOptions) ([]byte, error) {
+func (o *ClusterOptions) log(ctx context.Context, pod, container string, opts kube.LogOptions) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	return o.Client.Log(ctx, o.Namespace, pod, container, of)
+	return o.Client.Log(ctx, o.Namespace, pod, container, opts)
 }
 
 // Printed lists the files with the output of railctl on each node.

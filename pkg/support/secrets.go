@@ -129,13 +129,13 @@ var (
 // with its element.
 func withoutSecrets(text string, isHTML bool) (clean string, removed int) {
 	low := lower(text)
-	for _, of := range secretTexts {
-		if !strings.Contains(low, of.word) {
+	for _, pattern := range secretTexts {
+		if !strings.Contains(low, pattern.word) {
 			continue
 		}
-		text = of.ReplaceAllStringFunc(text, func(found string) string {
+		text = pattern.ReplaceAllStringFunc(text, func(found string) string {
 			removed++
-			m := of.FindStringSubmatch(found)
+			m := pattern.FindStringSubmatch(found)
 			return m[1] + removedText + m[2]
 		})
 	}
@@ -412,8 +412,8 @@ func refers(value any) bool {
 	case string:
 		return v == "" || v == removedText
 	case []any:
-		for _, of := range v {
-			if _, isObject := of.(map[string]any); !isObject || !refers(of) {
+		for _, element := range v {
+			if _, isObject := element.(map[string]any); !isObject || !refers(element) {
 				return false
 			}
 		}
@@ -456,15 +456,15 @@ func scrub(value any, removed *int) any {
 		if name == "" {
 			name, _ = v["key"].(string)
 		}
-		for key, of := range v {
+		for key, element := range v {
 			switch {
 			case dropped[key]:
 				delete(v, key)
-			case (secretName(key) || key == "value" && secretName(name)) && !refers(of):
+			case (secretName(key) || key == "value" && secretName(name)) && !refers(element):
 				v[key] = removedText
 				*removed++
 			default:
-				v[key] = scrub(of, removed)
+				v[key] = scrub(element, removed)
 			}
 		}
 	}

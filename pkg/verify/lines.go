@@ -21,10 +21,10 @@ type Lines struct {
 }
 
 // NewLines returns a prober that gets requests on in and answers on out. The maximum size of an
-// answer is most bytes.
-func NewLines(in io.Writer, out io.Reader, most int) *Lines {
+// answer is maxLine bytes.
+func NewLines(in io.Writer, out io.Reader, maxLine int) *Lines {
 	l := &Lines{stdin: json.NewEncoder(in), out: bufio.NewScanner(out)}
-	l.out.Buffer(nil, most)
+	l.out.Buffer(nil, maxLine)
 	return l
 }
 

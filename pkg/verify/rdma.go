@@ -312,11 +312,11 @@ func (a *analysis) outliers(kind Kind, unit string, value func(*Path) float64, b
 	a.judge(func(p *Path) (bool, place) {
 		return p.RDMA != nil && value(p) > 0 && bad(value(p), middle, spread), between
 	}, func(ends []End, paths []*Path) {
-		var of []float64
+		var rates []float64
 		for _, p := range paths {
-			of = append(of, value(p))
+			rates = append(rates, value(p))
 		}
-		v := median(of)
+		v := median(rates)
 		a.add(Finding{Kind: kind, Ends: ends, Either: len(ends) > 1, Value: v, Median: middle, Unit: unit, Evidence: fmt.Sprintf(text, v, middle, a.either(ends))})
 	})
 }

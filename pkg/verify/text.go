@@ -94,7 +94,7 @@ func (f *Finding) short() string {
 
 // Where returns the ends of a finding as a text, for example "node-b rail 3 (net4)".
 func (r *Result) Where(f *Finding) string {
-	const most = 6
+	const maxShown = 6
 	join := ", "
 	if f.Either {
 		join = " or "
@@ -108,8 +108,8 @@ func (r *Result) Where(f *Finding) string {
 	}
 	var names []string
 	for i, e := range f.Ends {
-		if i == most {
-			names = append(names, fmt.Sprintf("%d more", len(f.Ends)-most))
+		if i == maxShown {
+			names = append(names, fmt.Sprintf("%d more", len(f.Ends)-maxShown))
 			break
 		}
 		name := e.String()

@@ -306,12 +306,12 @@ func whoOpens(mode string, pods []pod) error {
 		for _, d := range list {
 			own[d.uverbs] = true
 		}
-		said, err := openings(place)
+		printed, err := openings(place)
 		if err != nil {
 			return err
 		}
 		var can, not []string
-		for file, answer := range said {
+		for file, answer := range printed {
 			switch {
 			case answer == canOpen && own[file]:
 				can = append(can, file)

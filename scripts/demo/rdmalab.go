@@ -54,7 +54,7 @@ func makeHosts() error {
 // furnishNode moves its NICs to a node, with their RDMA devices in exclusive
 // mode, and sets them up as administrators do.
 func furnishNode(node, mode string, names []string) error {
-	var away, named []string
+	var missing, named []string
 	for i, name := range names {
 		nic := fmt.Sprintf("ens%dnp0", firstSlot[node]+i)
 		if node != nodes[0] && mode == exclusive {
@@ -67,13 +67,13 @@ func furnishNode(node, mode string, names []string) error {
 			}
 		}
 		// A name may still be in use by another NIC.
-		away = append(away, fmt.Sprintf("link set %s netns %s name rail%d", nic, node, i))
+		missing = append(missing, fmt.Sprintf("link set %s netns %s name rail%d", nic, node, i))
 		named = append(named,
 			fmt.Sprintf("link set rail%d name %s mtu %d", i, name, jumbo),
 			fmt.Sprintf("link property add dev %s altname %s", name, altnameOf(name)),
 			fmt.Sprintf("link set %s up", name))
 	}
-	if err := ipBatch(nodes[0], away); err != nil {
+	if err := ipBatch(nodes[0], missing); err != nil {
 		return err
 	}
 	return ipBatch(node, named)

@@ -111,8 +111,8 @@ func openings(netns string) (map[string]string, error) {
 	}
 	result := map[string]string{}
 	for line := range strings.Lines(out) {
-		file, said, _ := strings.Cut(strings.TrimSpace(line), " ")
-		result[file] = said
+		file, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+		result[file] = text
 	}
 	return result, nil
 }

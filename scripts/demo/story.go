@@ -42,8 +42,8 @@ func annotations() ([][]examples.Network, error) {
 }
 
 // lendRails is the workflow of examples/roce-nads.yaml: each of two pods owns
-// the eight NICs of its node. Meanwhile look shows them.
-func lendRails(c cni, title string, look func([]pod) error) error {
+// the eight NICs of its node. Meanwhile show prints them.
+func lendRails(c cni, title string, show func([]pod) error) error {
 	wanted, err := annotations()
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func lendRails(c cni, title string, look func([]pod) error) error {
 	}
 	printLine("")
 	printLine("the uplinks %s and the pods' eth0 are as they were", uplink)
-	if err := look(pods); err != nil {
+	if err := show(pods); err != nil {
 		return err
 	}
 

@@ -164,8 +164,8 @@ func (l *layout) image(dir, version string) (descriptor, error) {
 	c.Config.Entrypoint, c.Config.WorkingDir = []string{"/rail-agent"}, "/"
 	c.Config.Labels = map[string]string{"org.opencontainers.image.title": "rail-cni", "org.opencontainers.image.version": version, "org.opencontainers.image.licenses": "Apache-2.0"}
 	c.RootFS.Type, c.RootFS.DiffIDs = "layers", []string{digest(plain.Bytes())}
-	of := l.put(typeConfig, marshal(c))
-	image := l.put(typeManifest, marshal(manifest{SchemaVersion: 2, MediaType: typeManifest, Config: &of, Layers: []descriptor{l.put(typeLayer, packed.Bytes())}}))
+	config := l.put(typeConfig, marshal(c))
+	image := l.put(typeManifest, marshal(manifest{SchemaVersion: 2, MediaType: typeManifest, Config: &config, Layers: []descriptor{l.put(typeLayer, packed.Bytes())}}))
 	image.Platform = &c.platform
 	return image, nil
 }

@@ -170,6 +170,6 @@ func (b *bill) add(p *spdxPackage, id string) string {
 	return p.ID
 }
 
-func (b *bill) relate(of, kind, to string) {
-	b.Relationships = append(b.Relationships, spdxRelationship{of, kind, to})
+func (b *bill) relate(element, kind, to string) {
+	b.Relationships = append(b.Relationships, spdxRelationship{element, kind, to})
 }

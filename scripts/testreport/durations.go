@@ -54,13 +54,13 @@ func longestFirst(in io.Reader, out io.Writer, files []string) error {
 		return fmt.Errorf("reading the lines to sort: %w", err)
 	}
 	const unknown = 1e9
-	of := func(line string) float64 {
+	secondsIn := func(line string) float64 {
 		if s, ok := seconds[line]; ok {
 			return s
 		}
 		return unknown
 	}
-	slices.SortStableFunc(lines, func(a, b string) int { return cmp.Compare(of(b), of(a)) })
+	slices.SortStableFunc(lines, func(a, b string) int { return cmp.Compare(secondsIn(b), secondsIn(a)) })
 	for _, line := range lines {
 		fmt.Fprintln(out, line)
 	}

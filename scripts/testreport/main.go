@@ -413,11 +413,11 @@ func printSum(out io.Writer, dir, before string, noSkips bool) error {
 
 // secondsOf returns the times by name.
 func secondsOf(all []timing) map[string]float64 {
-	of := map[string]float64{}
+	byName := map[string]float64{}
 	for _, t := range all {
-		of[t.Name] = t.Seconds
+		byName[t.Name] = t.Seconds
 	}
-	return of
+	return byName
 }
 
 // printLargest prints a title and the n tests or packages with the most seconds, and what they took

@@ -67,15 +67,15 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 
 // helpOf prints the help of the command that args name.
 func helpOf(cmd *cobra.Command, args []string) error {
-	of, rest, err := cmd.Root().Find(args)
-	if of == nil || err != nil || len(rest) > 0 && of.HasSubCommands() {
+	found, rest, err := cmd.Root().Find(args)
+	if found == nil || err != nil || len(rest) > 0 && found.HasSubCommands() {
 		at := cmd.Root()
-		if of != nil && err == nil {
-			at = of
+		if found != nil && err == nil {
+			at = found
 		}
 		return unknownCommand(at, rest[0])
 	}
-	return of.Help()
+	return found.Help()
 }
 
 // OneArg returns the check of arguments for a command that takes exactly one argument. what describes

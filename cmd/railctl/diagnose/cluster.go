@@ -111,17 +111,17 @@ func judgeCluster(rules []rule.Rule, f *fact.Facts) []rule.Result {
 			results = append(results, same)
 			continue
 		}
-		for _, of := range ofConfigs {
-			results = append(results, of[i])
+		for _, node := range ofConfigs {
+			results = append(results, node[i])
 		}
 	}
 	return results
 }
 
 // sameEverywhere reports whether the results of the i-th rule differ only in the node.
-func sameEverywhere(of [][]rule.Result, i int) bool {
-	first := of[0][i]
-	return !slices.ContainsFunc(of, func(results []rule.Result) bool {
+func sameEverywhere(nodes [][]rule.Result, i int) bool {
+	first := nodes[0][i]
+	return !slices.ContainsFunc(nodes, func(results []rule.Result) bool {
 		r := results[i]
 		r.Node = first.Node
 		return !reflect.DeepEqual(r, first)

@@ -166,7 +166,7 @@ func isDevice(path string) bool {
 	if err == nil {
 		dir, err = filepath.Abs(dir)
 	}
-	below := func(of string) bool { return strings.HasPrefix(dir+"/", of) }
+	below := func(parent string) bool { return strings.HasPrefix(dir+"/", parent) }
 	return err == nil && (below("/proc/") || below("/dev/") && !below("/dev/shm/"))
 }
 

@@ -65,10 +65,10 @@ func printExplanations(cmd *cobra.Command, output *cli.Format, list []report.Exp
 		out := cli.Escaper(cmd.OutOrStdout())
 		fmt.Fprintf(out, "network %s, pool %s: from %s to %s\n", x.Network, x.Pool, x.First, x.Last)
 		printBlocksOf(out, &x)
-		const most = 20
+		const maxShown = 20
 		for i, s := range x.Steps {
-			if i == most && len(x.Steps) > most {
-				fmt.Fprintf(out, "  … and %d more; -o json lists all\n", len(x.Steps)-most)
+			if i == maxShown && len(x.Steps) > maxShown {
+				fmt.Fprintf(out, "  … and %d more; -o json lists all\n", len(x.Steps)-maxShown)
 				break
 			}
 			block := s.From.String()

@@ -142,9 +142,9 @@ func (r *Reader) read(ctx context.Context, q *request) (*fact.Facts, error) {
 		return nil, err
 	}
 	defer out.Close()
-	said := &output{}
+	printed := &output{}
 	cmd := exec.Command(r.Command[0], r.Command[1:]...) //nolint:gosec // the command is this program
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), to, said
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), to, printed
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=none")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	host, err := os.Open("/proc/thread-self/ns/net")
@@ -182,7 +182,7 @@ func (r *Reader) read(ctx context.Context, q *request) (*fact.Facts, error) {
 	}
 	if err != nil {
 		r.end(cmd.Process, ended, false, nil)
-		if text := said.text(); text != "" {
+		if text := printed.text(); text != "" {
 			err = fmt.Errorf("%w: %s", err, text)
 		}
 		return nil, err // the answer may still be in use by the decoder

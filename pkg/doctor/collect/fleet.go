@@ -216,7 +216,7 @@ func (f *fleet) leases(ctx context.Context) ([]fact.Lease, error) {
 
 // complete adds the facts from the API server to the facts of a node, because the node's agent
 // cannot read them.
-func (f *fleet) complete(n *fact.Facts, of *fact.Cluster) {
+func (f *fleet) complete(n *fact.Facts, cluster *fact.Cluster) {
 	if n.Kubelet == nil {
 		n.Kubelet = &fact.Kubelet{}
 	}
@@ -233,7 +233,7 @@ func (f *fleet) complete(n *fact.Facts, of *fact.Cluster) {
 	if n.Configs == nil {
 		n.Configs = &fact.Configs{}
 	}
-	n.Configs.NADs, n.Configs.Networks, n.Configs.Requests = of.NADs, of.Networks, of.Requests
+	n.Configs.NADs, n.Configs.Networks, n.Configs.Requests = cluster.NADs, cluster.Networks, cluster.Requests
 	for i := range n.Pods {
 		p := &n.Pods[i]
 		object, ok := f.pods.Value[p.Namespace+"/"+p.Name]

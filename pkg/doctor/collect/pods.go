@@ -29,12 +29,12 @@ func (c *collector) pods(lives func(*ledger.Record) bool) []fact.Pod {
 // recordsOf returns the records of the pod's newest container. A pod can have records of several
 // containers while an old container ends.
 func (c *collector) recordsOf(p *fact.Pod) []*ledger.Record {
-	of := func(r *ledger.Record) bool {
+	isOfPod := func(r *ledger.Record) bool {
 		return r.Pod != nil && r.Pod.Namespace == p.Namespace && r.Pod.Name == p.Name && r.Phase == ledger.Lent
 	}
 	var found []*ledger.Record
 	for _, r := range c.held {
-		if of(r) {
+		if isOfPod(r) {
 			found = append(found, r)
 		}
 	}

@@ -107,13 +107,13 @@ func (c *collector) ofCluster(ctx context.Context, f *fact.Facts) {
 	c.podsByAPI = sync.OnceValues(func() (map[string]objects.Pod, error) { return c.objects.Pods(ctx) })
 	node := sync.OnceValues(func() (*objects.Node, error) { return c.objects.Node(ctx) })
 	source := c.objects.Source("nodes " + c.Node)
-	counts := func(of func(*objects.Node) map[string]string) func(context.Context) (map[string]int64, error) {
+	counts := func(get func(*objects.Node) map[string]string) func(context.Context) (map[string]int64, error) {
 		return func(context.Context) (map[string]int64, error) {
 			n, err := node()
 			if err != nil {
 				return nil, err
 			}
-			return objects.DevicesOf(of(n)), nil
+			return objects.DevicesOf(get(n)), nil
 		}
 	}
 	k := f.Kubelet

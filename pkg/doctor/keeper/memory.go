@@ -29,20 +29,20 @@ func (k *Keeper) remember(rules []rule.Rule) {
 		return
 	}
 	k.remembered = true
-	told := memory{}
+	reported := memory{}
 	if err := k.inStateDir(func(d *statefile.Dir) error {
 		text, err := d.Read(memoryFile)
 		if err != nil {
 			return err
 		}
-		return json.Unmarshal(text, &told)
+		return json.Unmarshal(text, &reported)
 	}); err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {
 			k.Log.Warn("cannot read the list of problems already reported by the doctor", "file", memoryFile, "err", err)
 		}
 		return
 	}
-	for id, r := range told {
+	for id, r := range reported {
 		if !slices.ContainsFunc(rules, func(rule rule.Rule) bool { return rule.ID == id }) {
 			continue
 		}
@@ -59,7 +59,7 @@ func (k *Keeper) memorize() {
 	if k.Collect.StateDir == "" {
 		return
 	}
-	told := memory{}
+	reported := memory{}
 	for id, w := range k.rules {
 		r := reportedRule{Scope: w.scope, Fails: w.fails, Findings: map[string]string{}}
 		for key, f := range w.findings {
@@ -68,10 +68,10 @@ func (k *Keeper) memorize() {
 			}
 		}
 		if len(r.Findings) > 0 {
-			told[id] = r
+			reported[id] = r
 		}
 	}
-	text, err := json.Marshal(told)
+	text, err := json.Marshal(reported)
 	if err == nil {
 		err = k.inStateDir(func(d *statefile.Dir) error { return d.Write(memoryFile, text) })
 	}

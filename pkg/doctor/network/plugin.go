@@ -158,7 +158,7 @@ func (p *Pool) Ranges() (all []*ipam.Range, err error) {
 
 // First reports whether p is the first pool of the plugin. A rule whose finding holds for every
 // rail reports it only for the first pool.
-func (p *Pool) First(of *Plugin) bool { return p == &of.Pools[0] }
+func (p *Pool) First(plugin *Plugin) bool { return p == &plugin.Pools[0] }
 
 // Selected returns the name or PCI address by which the plugin selects its NIC on the host. It
 // returns "" if the plugin selects the NIC by its rail, or if the kubelet chooses the device.

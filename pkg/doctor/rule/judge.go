@@ -23,10 +23,10 @@ func Judge(rules []Rule, f *fact.Facts) []Result {
 	return results
 }
 
-func judge(of *Rule, f *fact.Facts, once map[any]any) (result Result) {
-	result = Result{ID: of.ID, Scope: of.Scope, Node: Clean(f.Node), Expects: of.Expects}
+func judge(rule *Rule, f *fact.Facts, once map[any]any) (result Result) {
+	result = Result{ID: rule.ID, Scope: rule.Scope, Node: Clean(f.Node), Expects: rule.Expects}
 	report := &Report{shared: once}
-	err := contain.Panics(func() error { of.Check(f, report); return nil })
+	err := contain.Panics(func() error { rule.Check(f, report); return nil })
 	if p := (*contain.PanicError)(nil); errors.As(err, &p) {
 		result.Status = Unknown
 		result.Missing = []string{Clean(fmt.Sprintf("the rule panicked: %v; please report this defect: %s", p.Value, firstFrames(p.Stack)))}
@@ -40,8 +40,8 @@ func judge(of *Rule, f *fact.Facts, once map[any]any) (result Result) {
 	}
 	switch {
 	case len(result.Findings) > 0:
-		result.Status = Status(of.Severity)
-		result.Consequence, result.Cure = of.Consequence, linked(of.Cure, f.Version)
+		result.Status = Status(rule.Severity)
+		result.Consequence, result.Cure = rule.Consequence, linked(rule.Cure, f.Version)
 	case len(result.Missing) > 0:
 		result.Status = Unknown
 	case report.objects == 0:

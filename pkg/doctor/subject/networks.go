@@ -41,14 +41,14 @@ func EachConfig(f *fact.Facts, r *rule.Report, kind fact.ConfigKind, do func(*fa
 	if f.Configs == nil {
 		return
 	}
-	name, of := "configurations", f.Configs.Files
+	name, configs := "configurations", f.Configs.Files
 	if kind == fact.NADConfig {
-		name, of = "NetworkAttachmentDefinitions", f.Configs.NADs
+		name, configs = "NetworkAttachmentDefinitions", f.Configs.NADs
 	}
-	if !of.Asked() || of.OK() && !slices.ContainsFunc(of.Value, func(c fact.Config) bool { return c.Kind == kind }) {
+	if !configs.Asked() || configs.OK() && !slices.ContainsFunc(configs.Value, func(c fact.Config) bool { return c.Kind == kind }) {
 		return
 	}
-	list, _ := rule.Read(r, name, of)
+	list, _ := rule.Read(r, name, configs)
 	for i := range list {
 		if list[i].Kind == kind {
 			do(&list[i])

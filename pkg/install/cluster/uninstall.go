@@ -193,7 +193,7 @@ func (u *Uninstaller) startUninstall(ctx context.Context, d *daemonSet) error {
 // wait waits until all nodes are done. Whenever the remaining nodes or their reasons change, it
 // reports them.
 func (u *Uninstaller) wait(ctx context.Context) error {
-	said, left, nodes := "", 1, 1
+	reported, left, nodes := "", 1, 1
 	for ctx.Err() == nil {
 		agents, err := u.find(ctx)
 		var waiting []string
@@ -214,9 +214,9 @@ func (u *Uninstaller) wait(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
-		if text := strings.Join(waiting, "\n"); text != said && text != "" {
+		if text := strings.Join(waiting, "\n"); text != reported && text != "" {
 			u.Report(text)
-			said = text
+			reported = text
 		}
 		_ = wait.For(ctx, pollPause) // the loop checks ctx
 	}

@@ -13,10 +13,10 @@ import (
 // waiting returns the last message of each node that is not done, sorted by the names of the nodes.
 func (u *Uninstaller) waiting(ctx context.Context) ([]string, error) {
 	agents, err := u.unready(ctx)
-	said, sayErr := u.lastEvents(ctx, agents)
+	events, sayErr := u.lastEvents(ctx, agents)
 	var lines []string
-	for _, node := range slices.Sorted(maps.Keys(said)) {
-		lines = append(lines, node+": "+said[node])
+	for _, node := range slices.Sorted(maps.Keys(events)) {
+		lines = append(lines, node+": "+events[node])
 	}
 	return lines, errors.Join(err, sayErr)
 }

@@ -155,19 +155,19 @@ func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
 		return err
 	}
 	defer ns.Close()
-	mine := func(r *ledger.Record) bool { return r != nil && r.Netns.ID.Equal(ns.ID) }
+	inNetns := func(r *ledger.Record) bool { return r != nil && r.Netns.ID.Equal(ns.ID) }
 	if mode == rdma.Exclusive {
 		core, err := rdma.Open(ns)
 		if err != nil {
 			return err
 		}
 		defer core.Close()
-		return c.netns(ns, core, mine)
+		return c.netns(ns, core, inNetns)
 	}
 	// All devices are visible on the host, where their own counters are exported. Here only the
 	// counters of the interfaces are read.
 	for who, r := range c.owners {
-		if !mine(r) {
+		if !inNetns(r) {
 			continue
 		}
 		parent := who.parent
@@ -190,8 +190,8 @@ func (c *scrape) pod(p *ledger.Record, host *rdma.Core, mode rdma.Mode) error {
 }
 
 // netns exports the devices that core sees. On the host it exports all devices that no pod has. In
-// a pod it exports the devices for which ours returns true.
-func (c *scrape) netns(ns *netns.Netns, core *rdma.Core, ours func(*ledger.Record) bool) error {
+// a pod it exports the devices for which inNetns returns true.
+func (c *scrape) netns(ns *netns.Netns, core *rdma.Core, inNetns func(*ledger.Record) bool) error {
 	devices, err := core.Devices()
 	if err != nil {
 		return err
@@ -206,17 +206,17 @@ func (c *scrape) netns(ns *netns.Netns, core *rdma.Core, ours func(*ledger.Recor
 		errs = append(errs, err)
 		for _, p := range ports {
 			r := c.owner(d, p, ns)
-			if r == nil && ns.Path != hostPath || r != nil && !ours(r) {
+			if r == nil && ns.Path != hostPath || r != nil && !inNetns(r) {
 				continue
 			}
-			told := c.describe(d, p, r)
-			if told.netdev == "" {
+			described := c.describe(d, p, r)
+			if described.netdev == "" {
 				continue
 			}
 			if d.NodeGUID == d.SysImageGUID {
-				c.roots[d.NodeGUID] = told.parent
+				c.roots[d.NodeGUID] = described.parent
 			}
-			seen = append(seen, told)
+			seen = append(seen, described)
 		}
 	}
 	for _, p := range seen {
@@ -243,22 +243,22 @@ const hostPath = "/proc/thread-self/ns/net"
 
 // describe returns a port with the labels of its counters.
 func (c *scrape) describe(d rdma.Device, p rdma.Port, r *ledger.Record) port {
-	told := port{device: d, name: d.Name, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r, active: p.State == rdma.PortActive}
+	described := port{device: d, name: d.Name, number: p.Number, netdev: p.NetdevName, parent: p.NetdevName, lent: r, active: p.State == rdma.PortActive}
 	if r == nil {
-		return told
+		return described
 	}
 	if r.Pod != nil {
-		told.pod = *r.Pod
+		described.pod = *r.Pod
 	}
-	told.netdev, told.parent = r.IfName, r.NICName()
+	described.netdev, described.parent = r.IfName, r.NICName()
 	if r.RDMA != nil {
 		for _, o := range r.RDMA.Devices {
 			if o.NodeGUID == d.NodeGUID && o.ParentDev == d.ParentDev {
-				told.name = o.Name
+				described.name = o.Name
 			}
 		}
 	}
-	return told
+	return described
 }
 
 var (

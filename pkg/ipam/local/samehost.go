@@ -182,9 +182,9 @@ func (p *pool) heldByContainer(id string) (map[netip.Addr]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	const longest = 100 // the name of a link may be cut off after this
+	const maxName = 100 // the name of a link may be cut off after this
 	prefix := statefile.Name(id)
-	prefix = prefix[:min(len(prefix), longest)]
+	prefix = prefix[:min(len(prefix), maxName)]
 	held := map[netip.Addr]string{}
 	for _, name := range names {
 		if !strings.HasPrefix(name, prefix) {

@@ -64,8 +64,8 @@ func settingText(kind uint16, value []byte) (name, text string) {
 	case kind == vfLinkState:
 		text = map[uint32]string{0: "auto", 1: "enable", 2: "disable"}[*v]
 	case kind == vfRate:
-		if most := uint32At(value, 8); most != nil {
-			text = fmt.Sprintf("min %d, max %d Mbit/s", *v, *most)
+		if maxRate := uint32At(value, 8); maxRate != nil {
+			text = fmt.Sprintf("min %d, max %d Mbit/s", *v, *maxRate)
 		}
 	}
 	return name, text

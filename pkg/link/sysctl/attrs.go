@@ -54,8 +54,8 @@ func OfAttrs(attrs nlattr.Attrs) map[string]string {
 	found := map[string]string{}
 	all, _ := attrs.Nested(unix.IFLA_AF_SPEC) // an empty attribute has none
 	for group, c := range confs {
-		of, _ := all.Nested(c.family)
-		numbers, _ := of.Get(c.array)
+		family, _ := all.Nested(c.family)
+		numbers, _ := family.Get(c.array)
 		for i, name := range c.names {
 			if name != "" && 4*i+4 <= len(numbers) {
 				found[group+"/"+name] = strconv.Itoa(int(int32(binary.NativeEndian.Uint32(numbers[4*i:]))))

@@ -112,16 +112,16 @@ const (
 // groups of a device follow the line of that device, or /proc/net/igmp6, in which each line has the
 // device and a group.
 func isMember(file io.Reader, device string, groups []string) bool {
-	of := ""
+	current := ""
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		switch {
 		case len(fields) < 2:
 		case !strings.HasPrefix(lines.Text(), "\t"): // "2 eth0 : 1 V3", or "2 eth0 ff02…12 1 00000004 0"
-			if of = fields[1]; of == device && len(fields) > 2 && slices.Contains(groups, fields[2]) {
+			if current = fields[1]; current == device && len(fields) > 2 && slices.Contains(groups, fields[2]) {
 				return true
 			}
-		case of == device && slices.Contains(groups, fields[0]):
+		case current == device && slices.Contains(groups, fields[0]):
 			return true
 		}
 	}

@@ -25,9 +25,9 @@ type reader struct {
 	values []reflect.Type
 }
 
-func (r reader) add(prefix string, of reflect.Type) {
-	for i := range of.NumField() {
-		f := of.Field(i)
+func (r reader) add(prefix string, typ reflect.Type) {
+	for i := range typ.NumField() {
+		f := typ.Field(i)
 		if !f.IsExported() && !f.Anonymous {
 			continue
 		}
@@ -47,8 +47,8 @@ func (r reader) add(prefix string, of reflect.Type) {
 			key, inner = key+"[]", inner.Elem()
 		}
 		// An unnamed struct type has no package path.
-		ours := inner.PkgPath() == r.pkg || inner.Name() == ""
-		if inner.Kind() == reflect.Struct && ours && !slices.Contains(r.values, inner) {
+		own := inner.PkgPath() == r.pkg || inner.Name() == ""
+		if inner.Kind() == reflect.Struct && own && !slices.Contains(r.values, inner) {
 			r.add(key+".", inner)
 			continue
 		}

@@ -109,17 +109,17 @@ func (p *place) String() string {
 	return strings.Join(names, "")
 }
 
-// replaced returns value with each variable in its strings replaced by the result of the function
-// of. Variables in keys are not replaced, and results are not expanded again. at names the value in
+// replaced returns value with each variable in its strings replaced by the result of lookup.
+// Variables in keys are not replaced, and results are not expanded again. at names the value in
 // errors.
-func replaced(at string, value any, of func(name string) (string, error)) (any, error) {
-	return replacedAt(&place{name: at}, value, of)
+func replaced(at string, value any, lookup func(name string) (string, error)) (any, error) {
+	return replacedAt(&place{name: at}, value, lookup)
 }
 
-func replacedAt(at *place, value any, of func(name string) (string, error)) (any, error) {
+func replacedAt(at *place, value any, lookup func(name string) (string, error)) (any, error) {
 	switch v := value.(type) {
 	case string:
-		text, err := replacedText(v, of)
+		text, err := replacedText(v, lookup)
 		if err != nil {
 			err = failure.Wrap(err, failure.InvalidConfig, "%.200q: %.80q", at.String(), v)
 		}
@@ -128,7 +128,7 @@ func replacedAt(at *place, value any, of func(name string) (string, error)) (any
 		list := make([]any, len(v))
 		for i := range v {
 			var err error
-			if list[i], err = replacedAt(&place{at, "[" + strconv.Itoa(i) + "]"}, v[i], of); err != nil {
+			if list[i], err = replacedAt(&place{at, "[" + strconv.Itoa(i) + "]"}, v[i], lookup); err != nil {
 				return nil, err
 			}
 		}
@@ -137,7 +137,7 @@ func replacedAt(at *place, value any, of func(name string) (string, error)) (any
 		object := make(map[string]any, len(v))
 		for key := range v {
 			var err error
-			if object[key], err = replacedAt(&place{at, "." + key}, v[key], of); err != nil {
+			if object[key], err = replacedAt(&place{at, "." + key}, v[key], lookup); err != nil {
 				return nil, err
 			}
 		}
@@ -146,7 +146,7 @@ func replacedAt(at *place, value any, of func(name string) (string, error)) (any
 	return value, nil
 }
 
-func replacedText(text string, of func(name string) (string, error)) (string, error) {
+func replacedText(text string, lookup func(name string) (string, error)) (string, error) {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, "${")
@@ -158,7 +158,7 @@ func replacedText(text string, of func(name string) (string, error)) (string, er
 		if !closed {
 			return "", failure.New(failure.InvalidConfig, `"${" has no "}"`).Cure("write a variable as ${rail} or ${node}")
 		}
-		value, err := of(name)
+		value, err := lookup(name)
 		if err != nil {
 			return "", err
 		}
@@ -305,12 +305,12 @@ func (t *Template) excludedOnRail(rail int, own, theirs *Template) []any {
 		list, _ := theirs.get(keyExclude).([]any)
 		all = append(all, list...)
 	}
-	mine, _ := addresses(rail, own.ipam) // no error, because checkRanges has refused ranges that cannot be read
+	first, _ := addresses(rail, own.ipam) // no error, because checkRanges has refused ranges that cannot be read
 	other, _ := addresses(rail, theirs.ipam)
-	if len(mine.ranges) == 0 || !other.gateway.IsValid() {
+	if len(first.ranges) == 0 || !other.gateway.IsValid() {
 		return all // the other rail has no gateway, or none that is an address, which whereabouts refuses there
 	}
-	if bits := mine.ranges[0].Prefix.Bits(); hostBits(mine.gateway, bits) != hostBits(other.gateway, bits) {
+	if bits := first.ranges[0].Prefix.Bits(); hostBits(first.gateway, bits) != hostBits(other.gateway, bits) {
 		all = append(all, other.gateway.String())
 	}
 	return all

@@ -98,16 +98,16 @@ func (t *Template) varyingRanges() []bool {
 // an error if such ranges have unequal sizes.
 func (t *Template) compare(own, theirs addressesOf, varying []bool) error {
 	for i := range min(len(own.ranges), len(theirs.ranges), len(varying)) {
-		mine, other := own.ranges[i], theirs.ranges[i]
+		first, other := own.ranges[i], theirs.ranges[i]
 		if !varying[i] {
 			continue
 		}
-		if mine.Bounds().Overlaps(other.Bounds()) {
-			return failure.New(failure.InvalidConfig, "the ranges %s and %s overlap", mine.text(), other.text()).
+		if first.Bounds().Overlaps(other.Bounds()) {
+			return failure.New(failure.InvalidConfig, "the ranges %s and %s overlap", first.text(), other.text()).
 				Cure("put ${rail} where it makes the ranges differ, within the prefix length")
 		}
-		if i == 0 && t.sameHost && mine.place() != other.place() {
-			return failure.New(failure.InvalidConfig, `"sameHost" needs ranges of equal size, but %s and %s differ in size`, mine.text(), other.text()).
+		if i == 0 && t.sameHost && first.place() != other.place() {
+			return failure.New(failure.InvalidConfig, `"sameHost" needs ranges of equal size, but %s and %s differ in size`, first.text(), other.text()).
 				Cure("give each rail a range with the same prefix length and the same bounds")
 		}
 	}

@@ -96,9 +96,9 @@ func onOneThread(run func() error) error {
 }
 
 func pluginError(err error, stdout, stderr []byte) error {
-	said := &types.Error{}
-	if json.Unmarshal(stdout, said) == nil && (said.Code != 0 || said.Msg != "") {
-		return said
+	cniErr := &types.Error{}
+	if json.Unmarshal(stdout, cniErr) == nil && (cniErr.Code != 0 || cniErr.Msg != "") {
+		return cniErr
 	}
 	if text := bytes.TrimSpace(stderr); len(text) > 0 {
 		return fmt.Errorf("%w: %s", err, text)

@@ -270,14 +270,14 @@ func (Interface) Check(_ context.Context, c *attachment.Checking) error {
 	if err != nil {
 		return err
 	}
-	mine := c.IPs()
-	for _, ip := range mine {
+	ips := c.IPs()
+	for _, ip := range ips {
 		if !slices.ContainsFunc(have, func(a *net.IPNet) bool { return a.String() == ip.Address.String() }) {
 			return attachment.Mismatch("interface %s lacks address %s", c.IfName, ip.Address.String())
 		}
 	}
 	for _, r := range c.Result.Routes {
-		if err := checkRoute(c, routeOf(r, mine)); err != nil {
+		if err := checkRoute(c, routeOf(r, ips)); err != nil {
 			return err
 		}
 	}

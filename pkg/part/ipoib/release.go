@@ -75,8 +75,8 @@ type search struct {
 // The pod may move the child during a search, so the release goes on until a search finds nothing.
 func (s *search) step(ctx context.Context) (gone bool, err error) {
 	for _, in := range []struct {
-		ns   *netns.Netns
-		mine func(*link.Link) bool
+		ns      *netns.Netns
+		isChild func(*link.Link) bool
 	}{{s.Pod, s.isChild}, {s.Home, s.isOnHost}, {s.first, s.isOnHost}} {
 		if in.ns == nil {
 			continue
@@ -85,7 +85,7 @@ func (s *search) step(ctx context.Context) (gone bool, err error) {
 		if err != nil {
 			return true, fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // where the child is, is not known, so the addresses stay
 		}
-		at := slices.IndexFunc(links, in.mine)
+		at := slices.IndexFunc(links, in.isChild)
 		if at < 0 {
 			continue
 		}

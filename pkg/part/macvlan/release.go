@@ -91,8 +91,8 @@ func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 		return nil, err
 	}
 	links = slices.DeleteFunc(links, func(l *link.Link) bool { return !onParent(l, r.Child) })
-	mine := func(l *link.Link) bool { return r.Child.PodIndex != 0 && l.Index == r.Child.PodIndex }
-	if len(links) == 1 && mine(links[0]) {
+	isChild := func(l *link.Link) bool { return r.Child.PodIndex != 0 && l.Index == r.Child.PodIndex }
+	if len(links) == 1 && isChild(links[0]) {
 		return links, nil // nearly always
 	}
 	others := n.OthersIn(pod, r)
@@ -102,7 +102,7 @@ func macvlansOf(releasing *attachment.Releasing) ([]*link.Link, error) {
 	var found []*link.Link
 	for _, l := range links {
 		switch {
-		case mine(l):
+		case isChild(l):
 		case slices.ContainsFunc(others, func(o *ledger.Record) bool { return Is(l, o) }):
 			continue
 		case l.MAC.String() == r.MAC, l.Name == tempName(r), answers()[l.Index]:
@@ -144,16 +144,16 @@ func Is(l *link.Link, o *ledger.Record) bool {
 // answering returns the indexes of the links in the pod netns that have an address of the
 // attachment. Links whose addresses cannot be read are left out.
 func answering(pod *netns.Netns, r *ledger.Record) map[int]bool {
-	var mine []net.IP
+	var ips []net.IP
 	for _, cidr := range r.Addresses {
 		if ip, _, err := net.ParseCIDR(cidr); err == nil {
-			mine = append(mine, ip)
+			ips = append(ips, ip)
 		}
 	}
-	if len(mine) == 0 {
+	if len(ips) == 0 {
 		return nil
 	}
-	found, _ := link.LinksWith(pod, mine)
+	found, _ := link.LinksWith(pod, ips)
 	return found
 }
 

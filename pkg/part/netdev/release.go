@@ -43,7 +43,7 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 			return returnNIC(ctx, releasing, pod, l)
 		}
 	}
-	l, away, err := awaitReturn(ctx, releasing)
+	l, ns, err := awaitReturn(ctx, releasing)
 	switch {
 	case err != nil:
 		return err
@@ -55,10 +55,10 @@ func (*Part) Release(ctx context.Context, releasing *attachment.Releasing) error
 		// A virtual link was deleted with its netns; a device was unplugged.
 		n.LogOf(r).Warn("NIC no longer exists")
 		return nil
-	case away != nil:
-		defer away.Close()
-		deleteStray(n, r, away, l.Index)
-		return returnNIC(ctx, releasing, away, l)
+	case ns != nil:
+		defer ns.Close()
+		deleteStray(n, r, ns, l.Index)
+		return returnNIC(ctx, releasing, ns, l)
 	}
 	return restore(ctx, releasing, l)
 }
@@ -87,9 +87,9 @@ func gone(releasing *attachment.Releasing) bool {
 
 // awaitReturn looks for the NIC on the host, where the kernel moves the NIC when its
 // pod netns ends, and waits as long as the NIC may still come. The kernel moves a NIC
-// to init_net even if the host netns is another netns. In that case away is init_net,
+// to init_net even if the host netns is another netns. In that case ns is init_net,
 // and the caller closes it.
-func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, away *netns.Netns, err error) {
+func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.Link, ns *netns.Netns, err error) {
 	r, home, host := releasing.Record, releasing.Home, releasing.Node.Host()
 	id, hints := r.Loan.Identity, []string{r.Loan.Snapshot.Name, r.IfName}
 	came, err := releasing.Await(ctx, func() int { return releasing.Node.NICsMoving() }, func() (done bool, err error) {
@@ -97,21 +97,21 @@ func awaitReturn(ctx context.Context, releasing *attachment.Releasing) (l *link.
 		if l != nil || err != nil || id.ParentDev == "" {
 			return true, err
 		}
-		if away, err = netns.Open(netns.InitPath); err != nil {
-			away = nil
+		if ns, err = netns.Open(netns.InitPath); err != nil {
+			ns = nil
 			return !host.Bound(id.ParentDev), nil // a container may not be permitted to open init_net
 		}
-		if l, err = link.Find(away, id, hints...); l != nil && !away.ID.Equal(home.ID) {
+		if l, err = link.Find(ns, id, hints...); l != nil && !ns.ID.Equal(home.ID) {
 			return true, nil
 		}
-		away.Close()
-		away = nil
+		ns.Close()
+		ns = nil
 		return !host.Bound(id.ParentDev), err
 	})
 	if !came {
 		err = failure.Wrap(ctx.Err(), failure.NotReturned, "the wait for the NIC %s was too short", r.Loan.Snapshot.Name)
 	}
-	return l, away, err
+	return l, ns, err
 }
 
 // returnNIC moves the NIC l from the netns from to the host, and restores it there. If another

@@ -94,13 +94,13 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 		if holder, err := n.HolderOf(s); holder != nil || err != nil {
 			return true, err
 		}
-		l, away, err := returned(s, u)
+		l, ns, err := returned(s, u)
 		releasing := &attachment.Releasing{Node: n, Home: n.Netns}
 		switch {
-		case l != nil && away != nil:
-			defer away.Close()
+		case l != nil && ns != nil:
+			defer ns.Close()
 			releasing.Record = unrecorded(u, l)
-			return true, returnNIC(context.WithoutCancel(ctx), releasing, away, l)
+			return true, returnNIC(context.WithoutCancel(ctx), releasing, ns, l)
 		case l != nil:
 			releasing.Record = unrecorded(u, l)
 			return true, restore(context.WithoutCancel(ctx), releasing, l)
@@ -118,20 +118,20 @@ func (p *Part) takeOverReturned(ctx context.Context, u *attachment.Upstream) err
 
 // returned looks for the NIC that s selects and that still has a name from the pod. It looks in the
 // host netns and in init_net, where the kernel moves the NIC. If the NIC is in init_net and the
-// host netns is another netns, away is init_net, and the caller closes it.
-func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, away *netns.Netns, err error) {
+// host netns is another netns, ns is init_net, and the caller closes it.
+func returned(s nic.Selector, u *attachment.Upstream) (l *link.Link, ns *netns.Netns, err error) {
 	if l, err = returnedIn(u.Node.Netns, s, u); l != nil || err != nil {
 		return l, nil, err
 	}
-	if away, err = netns.Open(netns.InitPath); err != nil {
+	if ns, err = netns.Open(netns.InitPath); err != nil {
 		return nil, nil, nil // a container may not be permitted to open init_net
 	}
-	if !away.ID.Equal(u.Node.Netns.ID) {
-		if l, err = returnedIn(away, s, u); l != nil {
-			return l, away, nil
+	if !ns.ID.Equal(u.Node.Netns.ID) {
+		if l, err = returnedIn(ns, s, u); l != nil {
+			return l, ns, nil
 		}
 	}
-	away.Close()
+	ns.Close()
 	return nil, nil, err
 }
 

@@ -208,9 +208,9 @@ func elsewhere(found *ledger.RDMA, err error) bool {
 // holderOf returns the record of another attachment that holds RDMA devices of parent, a device of
 // the host. If it finds none but could not read all records, it returns an error, because the
 // holder's record may be one of the unreadable records.
-func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledger.Record, unread error) {
+func holderOf(n *attachment.Node, parent string, self ledger.Key) (holder *ledger.Record, unread error) {
 	holders, errs := n.Ledger.Held(ledger.Anywhere, func(r *ledger.Record) bool {
-		return r.Key != mine && r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent })
+		return r.Key != self && r.RDMA != nil && slices.ContainsFunc(r.RDMA.Devices, func(d ledger.RDMADevice) bool { return d.Lent && d.ParentDev == parent })
 	})
 	if len(holders) == 0 {
 		return nil, errors.Join(errs...)
@@ -221,8 +221,8 @@ func holderOf(n *attachment.Node, parent string, mine ledger.Key) (holder *ledge
 // HeldByAnother reports whether another attachment holds RDMA devices of parent. It is for a DEL,
 // which must not fail because of the records of other attachments: so records that cannot be read
 // are ignored.
-func HeldByAnother(n *attachment.Node, parent string, mine ledger.Key) bool {
-	holder, unread := holderOf(n, parent, mine)
+func HeldByAnother(n *attachment.Node, parent string, self ledger.Key) bool {
+	holder, unread := holderOf(n, parent, self)
 	if unread != nil {
 		n.Log.Warn("cannot read a record, which may be that of an attachment with these RDMA devices", "parentDev", parent, "err", unread)
 	}

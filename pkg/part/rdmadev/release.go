@@ -108,7 +108,7 @@ func releaseDevice(ctx context.Context, releasing *attachment.Releasing, d ledge
 
 // devicesAway returns the number of RDMA devices that were lent to dead pods and are not on the
 // host.
-func devicesAway(n *attachment.Node, core *rdma.Core) (away int) {
+func devicesAway(n *attachment.Node, core *rdma.Core) (missing int) {
 	stale, _ := n.Stale() // an unreadable record is not counted
 	for _, r := range stale {
 		if r.RDMA == nil || !n.Ledger.Holds(r) {
@@ -116,11 +116,11 @@ func devicesAway(n *attachment.Node, core *rdma.Core) (away int) {
 		}
 		for _, d := range r.RDMA.Devices {
 			if device, err := findDevice(core, d); d.Lent && device == nil && err == nil {
-				away++
+				missing++
 			}
 		}
 	}
-	return away
+	return missing
 }
 
 // moveFromInit moves the device from init_net, where the kernel moved it, to home, which is another

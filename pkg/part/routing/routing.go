@@ -62,18 +62,18 @@ func free(tx *attachment.Tx, table int) error {
 	if err != nil {
 		return err
 	}
-	of := "another interface"
+	user := "another interface"
 	records, _ := tx.Node.Ledger.HeldIn(tx.Pod.ID) // a sweep reports records that cannot be read
 	for _, r := range records {
 		without := r.Phase == ledger.Lent && r.Routing != nil && len(r.Routing.Addresses) == 0 // the attachment has no rules
 		if r.Key != tx.Key && r.Routing != nil && r.Routing.Table == table && !without {
-			used, of = true, r.IfName
+			used, user = true, r.IfName
 		}
 	}
 	if !used {
 		return nil
 	}
-	return failure.New(failure.InvalidConfig, `"routing": the pod netns %s already has routes in table %d, of %s`, tx.Pod.Path, table, of).
+	return failure.New(failure.InvalidConfig, `"routing": the pod netns %s already has routes in table %d, of %s`, tx.Pod.Path, table, user).
 		Cure(`set "table" in "routing" of this network to another number`)
 }
 

@@ -71,9 +71,9 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if err := p.checkDriver(host, lent); err != nil {
 		return err
 	}
-	of, err := physicalLink(host, physical)
+	pf, err := physicalLink(host, physical)
 	if err == nil && lent.Snapshot == nil && !p.infiniBand { // the result has this MTU, as with sriov-cni
-		tx.Record.MTU = of.MTU
+		tx.Record.MTU = pf.MTU
 	}
 	if p.want.IsZero() {
 		return nil
@@ -81,13 +81,13 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	if err != nil {
 		return err
 	}
-	if p.infiniBand && of.Encap != "infiniband" {
-		return failure.New(failure.InvalidConfig, "%s is not an InfiniBand function: its physical function %s is %s", lent.PCI, of.Name, of.Encap).
+	if p.infiniBand && pf.Encap != "infiniband" {
+		return failure.New(failure.InvalidConfig, "%s is not an InfiniBand function: its physical function %s is %s", lent.PCI, pf.Name, pf.Encap).
 			Cure(`use "type": "sriov"`)
 	}
 	var now []byte
-	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, of.Index, number); return err }); err != nil {
-		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, of.Name).Cure("its driver may be resetting the function")
+	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, pf.Index, number); return err }); err != nil {
+		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, pf.Name).Cure("its driver may be resetting the function")
 	}
 	given := sriov.MAC(now)
 	if err := checkMAC(lent, given, p.want); err != nil {
@@ -232,16 +232,16 @@ func Set(ctx context.Context, host *nic.Host, pci string, w *sriov.Settings) err
 	if !ok {
 		return fmt.Errorf("virtual function %s: %w", pci, link.ErrNotFound)
 	}
-	of, err := physicalLink(host, physical)
+	pf, err := physicalLink(host, physical)
 	if err != nil {
 		return err
 	}
 	var now []byte
-	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, of.Index, number); return err }); err != nil {
+	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, pf.Index, number); return err }); err != nil {
 		return err
 	}
 	_, want := sriov.Changes(now, w)
-	_, err = sriov.Set(host.Netns, of.Index, want)
+	_, err = sriov.Set(host.Netns, pf.Index, want)
 	return err
 }
 
@@ -253,7 +253,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return nil
 	}
 	host := tx.Node.Host()
-	of, err := physicalLink(host, v.PF)
+	pf, err := physicalLink(host, v.PF)
 	if err != nil {
 		return err
 	}
@@ -268,16 +268,16 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 			}
 		}
 	}
-	_, err = sriov.Set(host.Netns, of.Index, v.Want)
+	_, err = sriov.Set(host.Netns, pf.Index, v.Want)
 	var differ []string
 	if err == nil {
-		err = answered(ctx, func() error { differ, _, err = sriov.Compare(host.Netns, of.Index, v.Number, v.Want); return err })
+		err = answered(ctx, func() error { differ, _, err = sriov.Compare(host.Netns, pf.Index, v.Number, v.Want); return err })
 	}
 	if err == nil && len(differ) > 0 {
 		err = fmt.Errorf("%s: the driver reports another value than the one that was set", strings.Join(differ, ", "))
 	}
 	if err != nil {
-		return failure.From(err, failure.NotAvailable, "virtual function %d of %s (%s)", v.Number, of.Name, v.PF).
+		return failure.From(err, failure.NotAvailable, "virtual function %d of %s (%s)", v.Number, pf.Name, v.PF).
 			Cure("remove the key from the network: not every driver supports each setting")
 	}
 	if !tx.Record.Rebinds() {
@@ -295,7 +295,7 @@ func (p Part) Apply(ctx context.Context, tx *attachment.Tx) error {
 		return err
 	}
 	if want := (guids{*p.want.GUID, *p.want.GUID}); have != want {
-		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was rebound, not %016x", v.Number, of.Name, have.node, have.port, want.node).
+		return failure.New(failure.NotAvailable, "virtual function %d of %s has the GUIDs %016x and %016x since its driver was rebound, not %016x", v.Number, pf.Name, have.node, have.port, want.node).
 			Cure("see the kernel log; not every driver takes a GUID")
 	}
 	noteDevice(tx.Record, have.node)
@@ -308,14 +308,14 @@ func (Part) Check(ctx context.Context, c *attachment.Checking) error {
 		return nil
 	}
 	v := c.Record.VF
-	of, err := physicalLink(c.Node.Host(), v.PF)
+	pf, err := physicalLink(c.Node.Host(), v.PF)
 	if err != nil {
 		return err
 	}
 	var differ []string
-	err = answered(ctx, func() error { differ, _, err = sriov.Compare(c.Node.Netns, of.Index, v.Number, v.Want); return err })
+	err = answered(ctx, func() error { differ, _, err = sriov.Compare(c.Node.Netns, pf.Index, v.Number, v.Want); return err })
 	if err == nil && len(differ) > 0 {
-		err = attachment.Mismatch("virtual function %d of %s is not as it was set: %s", v.Number, of.Name, strings.Join(differ, ", "))
+		err = attachment.Mismatch("virtual function %d of %s is not as it was set: %s", v.Number, pf.Name, strings.Join(differ, ", "))
 	}
 	return err
 }
@@ -385,7 +385,7 @@ func Restore(ctx context.Context, releasing *attachment.Releasing) error {
 func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Host) error {
 	r := releasing.Record
 	v := r.VF
-	of, err := physicalLink(host, v.PF)
+	pf, err := physicalLink(host, v.PF)
 	if err != nil {
 		return err
 	}
@@ -394,7 +394,7 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	waiting, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	_ = wait.Until(waiting, 50*time.Millisecond, func() (bool, error) { // a driver may be resetting the function; why is the error
-		refused, why = sriov.Set(host.Netns, of.Index, v.Before)
+		refused, why = sriov.Set(host.Netns, pf.Index, v.Before)
 		return why == nil, nil
 	})
 	if why == nil {
@@ -403,8 +403,8 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	var differ, unreported []string
 	var now []byte
 	err = answered(ctx, func() error {
-		if differ, unreported, err = sriov.Compare(host.Netns, of.Index, v.Number, v.Before); err == nil {
-			now, err = sriov.Function(host.Netns, of.Index, v.Number)
+		if differ, unreported, err = sriov.Compare(host.Netns, pf.Index, v.Number, v.Before); err == nil {
+			now, err = sriov.Function(host.Netns, pf.Index, v.Number)
 		}
 		return err
 	})
@@ -424,16 +424,16 @@ func restore(ctx context.Context, releasing *attachment.Releasing, host *nic.Hos
 	if len(differ) > 0 {
 		releasing.Node.LogOf(r).Warn("cannot restore settings of the virtual function: its driver refuses them", "pf", v.PF, "number", v.Number, "settings", differ, "err", why)
 	}
-	return keepMAC(host, of, v.Number, r.Loan.Snapshot)
+	return keepMAC(host, pf, v.Number, r.Loan.Snapshot)
 }
 
 // keepMAC sets the MAC that the interface had before, through the physical function, if another MAC
 // is still set there. This is needed for drivers that do not accept the zero MAC (be2net,
 // octeontx2): the MAC of the pod is still set then, and the driver would refuse the interface's own
 // MAC.
-func keepMAC(host *nic.Host, of *link.Link, number int, was *nicstate.Snapshot) error {
-	now, err := sriov.Function(host.Netns, of.Index, number)
-	if err != nil || was == nil || of.Encap == "infiniband" { // a physical IPoIB interface reports its own address there (ipoib_get_vf_config)
+func keepMAC(host *nic.Host, pf *link.Link, number int, was *nicstate.Snapshot) error {
+	now, err := sriov.Function(host.Netns, pf.Index, number)
+	if err != nil || was == nil || pf.Encap == "infiniband" { // a physical IPoIB interface reports its own address there (ipoib_get_vf_config)
 		return err
 	}
 	mac, err := net.ParseMAC(was.MAC)
@@ -441,6 +441,6 @@ func keepMAC(host *nic.Host, of *link.Link, number int, was *nicstate.Snapshot) 
 		return err
 	}
 	_, want := sriov.Changes(now, &sriov.Settings{MAC: mac})
-	_, err = sriov.Set(host.Netns, of.Index, want)
+	_, err = sriov.Set(host.Netns, pf.Index, want)
 	return err
 }

@@ -94,9 +94,9 @@ func ofDevice(d rdma.Device, ports []rdma.Port, guids map[uint32]ibaddr.GUID, li
 		for _, l := range links {
 			named := p.Netdev != 0 && l.Index == p.Netdev
 			guid, known := guids[p.Number]
-			ours := l.ParentDev != "" && l.ParentDev == d.ParentDev
+			sameParent := l.ParentDev != "" && l.ParentDev == d.ParentDev
 			ipoib := p.Netdev == 0 && p.LinkLayer == "InfiniBand" && l.Encap == "infiniband" &&
-				(ours && len(ports) == 1 && l.Lower == 0 || known && guidOf(l) == guid && (ours || !l.HasParent()))
+				(sameParent && len(ports) == 1 && l.Lower == 0 || known && guidOf(l) == guid && (sameParent || !l.HasParent()))
 			if named || ipoib {
 				pair.Netdev, pair.HasSignal, pair.Child, alone = l.Name, l.HasCarrier(), ipoib && !l.HasParent(), false
 				found = append(found, pair)

@@ -97,8 +97,8 @@ func (p *Prober) server(t *verify.RDMATest, args []string) verify.RDMAOutcome {
 
 // short returns the beginning of a text as one line.
 func short(s string) string {
-	const most = 500
-	return strings.ToValidUTF8(strings.Join(strings.Fields(s[:min(len(s), most)]), " "), "")
+	const maxBytes = 500
+	return strings.ToValidUTF8(strings.Join(strings.Fields(s[:min(len(s), maxBytes)]), " "), "")
 }
 
 // perftest returns the command line of a test.

@@ -247,13 +247,13 @@ func guard(ctx context.Context, client *kube.Client, pool ipam.Pool, size int, s
 			with[sameHost], client.Namespace(), now.Name, with[now.SameHost]).
 			Cure("give all networks of this range the same value of sameHost, or give this network another range or network_name")
 	}
-	of := "of this range"
+	scope := "of this range"
 	if sameHost || pool.Node == ipam.HostNode { // such networks share the blocks, even if their ranges differ
-		of = fmt.Sprintf("of this network_name with sameHost and ranges of the length /%d", pool.Prefix.Bits())
+		scope = fmt.Sprintf("of this network_name with sameHost and ranges of the length /%d", pool.Prefix.Bits())
 	}
 	return failure.New(failure.InvalidConfig, "the network has block_size %d, but IPPool %s/%s is divided into blocks of %d",
 		size, client.Namespace(), now.Name, now.BlockSize).
-		Cure("give all networks %s the same block_size, or give this network another network_name", of)
+		Cure("give all networks %s the same block_size, or give this network another network_name", scope)
 }
 
 // Guarded returns an error if the pool is divided into blocks, and nil otherwise. It is for

@@ -50,8 +50,8 @@ const shortestPause, maxPause = 10 * time.Millisecond, 500 * time.Millisecond
 // time may be. err is the error of the last race. If ctx ends first, PauseAfterRace returns
 // an error that wraps [ErrContended] and err.
 func PauseAfterRace(ctx context.Context, lost int, err error) error {
-	longest := min(shortestPause<<min(lost, 10), maxPause)
-	if wait.For(ctx, rand.N(longest)) == nil {
+	limit := min(shortestPause<<min(lost, 10), maxPause)
+	if wait.For(ctx, rand.N(limit)) == nil {
 		return nil
 	}
 	return failure.From(errors.Join(ErrContended, err), failure.TryAgain, "gave up after %d tries", lost).

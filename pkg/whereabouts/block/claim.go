@@ -160,11 +160,11 @@ func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix]
 // count returns the number of blocks from first to the block that contains last, but at
 // most 2^32.
 func count(first netip.Prefix, last netip.Addr) uint64 {
-	const most = 1 << 32
+	const maxBlocks = 1 << 32
 	n := new(big.Int).Sub(number(last), number(first.Addr()))
 	n.Rsh(n, hostBits(first))
-	if !n.IsUint64() || n.Uint64() >= most {
-		return most
+	if !n.IsUint64() || n.Uint64() >= maxBlocks {
+		return maxBlocks
 	}
 	return n.Uint64() + 1
 }

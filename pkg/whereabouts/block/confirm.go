@@ -97,8 +97,8 @@ func (p *pool) confirmOne(ctx context.Context, e entry) (*api.PoolState, error) 
 		return nil, p.change(ctx, func(f *file) { f.drop(e.Prefix) })
 	}
 	return now, p.change(ctx, func(f *file) {
-		if mine := f.find(e.Prefix); mine != nil && mine.Claim == e.Claim {
-			mine.Confirmed = asked
+		if kept := f.find(e.Prefix); kept != nil && kept.Claim == e.Claim {
+			kept.Confirmed = asked
 		}
 		f.Silent = 0
 	})

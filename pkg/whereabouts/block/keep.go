@@ -59,11 +59,11 @@ func (k *Keeper) Run(ctx context.Context) {
 		bounded, cancel := context.WithTimeout(ctx, passTime)
 		err := k.Pass(bounded)
 		cancel()
-		said := fmt.Sprint(err)
-		if err != nil && said != k.lastError && ctx.Err() == nil {
+		text := fmt.Sprint(err)
+		if err != nil && text != k.lastError && ctx.Err() == nil {
 			k.Log.Warn("cannot update all address blocks, retrying", "err", err)
 		}
-		k.lastError = said
+		k.lastError = text
 	}
 }
 
@@ -212,9 +212,9 @@ func (p *pool) returnBlock(ctx context.Context, e entry) error {
 		if err != nil {
 			return false, err
 		}
-		mine := f.find(e.Prefix)
-		if empty = len(entries) == 0 && mine != nil; empty {
-			mine.State = returning
+		kept := f.find(e.Prefix)
+		if empty = len(entries) == 0 && kept != nil; empty {
+			kept.State = returning
 		}
 		return empty, nil
 	})

@@ -196,11 +196,11 @@ func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim, asked
 // assign assigns the first free address of blocks, which must be parts of the claim's pool.
 // If owner already has an address of blocks, assign returns that address.
 func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, blocks []netip.Prefix) (netip.Prefix, error) {
-	mine := func(a netip.Addr) bool {
+	isOwn := func(a netip.Addr) bool {
 		return slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Contains(a) })
 	}
 	part, some := c.Range.Within(blocks)
-	if !some || c.Want.IsValid() && !mine(c.Want) {
+	if !some || c.Want.IsValid() && !isOwn(c.Want) {
 		return netip.Prefix{}, errNoRoom
 	}
 	c.Range = part
@@ -211,7 +211,7 @@ func (p *pool) assign(ctx context.Context, owner ipam.Owner, c ipam.Claim, block
 			return netip.Prefix{}, errNoRoom
 		case err != nil:
 			return netip.Prefix{}, err
-		case mine(got[0].Addr()):
+		case isOwn(got[0].Addr()):
 			return got[0], nil
 		}
 		// The address is of a block that the node has lost, or that the server did not confirm.

@@ -213,8 +213,8 @@ func (v *Pool) claim(s *source) {
 // Count returns a number in digits, or as a power of two if it is long, to keep
 // tables narrow.
 func Count(n *big.Int) string {
-	const most = 40 // bits
-	if n.BitLen() > most {
+	const maxBits = 40 // bits
+	if n.BitLen() > maxBits {
 		return fmt.Sprintf("2^%d", n.BitLen())
 	}
 	return n.String()

@@ -72,15 +72,15 @@ func (s *Store) replaySlices(ctx context.Context) error {
 	here := ofServer(s.client)
 	for file, d := range waiting {
 		if here(d) {
-			of := share{d.Slices, d.Pool.Node}
-			if shares[of] == nil {
-				shares[of] = map[string]*deferred{}
+			key := share{d.Slices, d.Pool.Node}
+			if shares[key] == nil {
+				shares[key] = map[string]*deferred{}
 			}
-			shares[of][file] = d
+			shares[key][file] = d
 		}
 	}
-	for of, entries := range shares {
-		slice, err := s.readSlice(ctx, of.slices, of.node)
+	for key, entries := range shares {
+		slice, err := s.readSlice(ctx, key.slices, key.node)
 		switch {
 		case err == nil:
 			err = s.enterSlice(ctx, entries, slice)

@@ -14,9 +14,9 @@ import (
 // and the read.
 const vanishing = 3
 
-// reserve makes owner's reservation of addr and returns the UID of the reservation. It
-// returns false if another owner has reserved addr.
-func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o ipam.Owner) (uid string, ours bool, err error) {
+// reserve makes owner's reservation of addr and returns the UID of the reservation. own
+// is false if another owner has reserved addr.
+func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o ipam.Owner) (uid string, own bool, err error) {
 	name := pool.ReservationName(addr)
 	for range vanishing {
 		uid, err := api.CreateReservation(ctx, s.client, name, o)

@@ -316,11 +316,11 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 		return nil
 	}
 	if j.Exclusive {
-		uid, ours, err := t.s.reserve(ctx, t.pool, j.addr, j.Owner)
+		uid, own, err := t.s.reserve(ctx, t.pool, j.addr, j.Owner)
 		if err != nil {
 			return err
 		}
-		if !ours {
+		if !own {
 			j.phase, j.drop, j.former = phaseWaiting, &h, api.Entry{}
 			j.foreign++
 			if j.Want.IsValid() {
@@ -340,14 +340,14 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 // these are only the chosen addresses that turned out to be reserved. After foreignChecks
 // of them, it lists all reservations of the pool's network.
 func (t *turn) hideForeign(ctx context.Context) error {
-	most := 0
+	foreign := 0
 	for _, j := range t.jobs {
 		if j.drop != nil {
 			t.hidden.Add(j.drop.addr)
-			most = max(most, j.foreign)
+			foreign = max(foreign, j.foreign)
 		}
 	}
-	if most < foreignChecks || t.listed {
+	if foreign < foreignChecks || t.listed {
 		return nil
 	}
 	t.listed = true

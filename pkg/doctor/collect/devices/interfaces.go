@@ -49,13 +49,13 @@ const linkTries = 5
 // interfaces returns the interfaces of a pod. The error wraps [link.ErrNotFound] if an interface of
 // an attachment left while it was read.
 func (sp *space) interfaces(records []*ledger.Record) ([]fact.Interface, error) {
-	of := map[int]*ledger.Record{}
+	byIndex := map[int]*ledger.Record{}
 	for _, r := range records {
 		if l := r.InterfaceIn(sp.Netns); l != nil {
-			of[l.Index] = r
+			byIndex[l.Index] = r
 		}
 	}
-	links, err := link.SomeLinks(sp.Netns, maxInterfaces, func(index int) bool { return of[index] != nil })
+	links, err := link.SomeLinks(sp.Netns, maxInterfaces, func(index int) bool { return byIndex[index] != nil })
 	if err != nil {
 		return nil, err
 	}
@@ -65,15 +65,15 @@ func (sp *space) interfaces(records []*ledger.Record) ([]fact.Interface, error) 
 	}
 	found := []fact.Interface{}
 	for _, l := range links {
-		if l.Encap == "loopback" || len(found) == maxInterfaces && of[l.Index] == nil {
+		if l.Encap == "loopback" || len(found) == maxInterfaces && byIndex[l.Index] == nil {
 			continue
 		}
-		i, err := sp.podInterface(l, of[l.Index], devices)
+		i, err := sp.podInterface(l, byIndex[l.Index], devices)
 		if err != nil {
 			gone := sp.orGone(err, l)
 			// The pod's own links may appear, disappear and change their names at any time. This
 			// must not affect the facts about the interfaces of attachments.
-			if of[l.Index] == nil && (errors.Is(gone, link.ErrNotFound) || errors.Is(gone, fs.ErrNotExist)) {
+			if byIndex[l.Index] == nil && (errors.Is(gone, link.ErrNotFound) || errors.Is(gone, fs.ErrNotExist)) {
 				continue
 			}
 			return nil, gone
@@ -114,8 +114,8 @@ func (sp *space) podInterface(l *link.Link, r *ledger.Record, devices []rdma.Dev
 	}
 	// The kernel uses the larger of the interface's value and the value of "all" (ip-sysctl).
 	read := func(name string) (value int, err error) {
-		for _, of := range []string{"all", l.Name} {
-			path, err := within("/proc/sys/net/ipv4/conf", []string{of, name})
+		for _, key := range []string{"all", l.Name} {
+			path, err := within("/proc/sys/net/ipv4/conf", []string{key, name})
 			if err != nil {
 				return 0, err
 			}

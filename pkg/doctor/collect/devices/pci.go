@@ -79,8 +79,8 @@ func (c *Reader) pcieLink(address, bridge string) (l fact.PCIe, err error) {
 // the root complex. It is also so for a virtual function in a virtual machine, because the machine
 // does not see the physical function. The link of any other NIC that answers has a width.
 func (c *Reader) withoutLink(address string) (bool, error) {
-	most, err := files.ReadText(c.pci(address, "max_link_width"))
-	if err != nil || most == "0" {
+	maxWidth, err := files.ReadText(c.pci(address, "max_link_width"))
+	if err != nil || maxWidth == "0" {
 		return err == nil, err
 	}
 	width, err := files.ReadText(c.pci(address, "current_link_width"))

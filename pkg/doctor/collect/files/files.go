@@ -19,8 +19,8 @@ const maxText = 1 << 20
 // a FIFO. It returns an error if the file is larger than 1 MiB.
 func ReadText(path string) (string, error) { return ReadUpTo(path, maxText) }
 
-// ReadUpTo is [ReadText] for a file of at most so many bytes.
-func ReadUpTo(path string, most int64) (string, error) {
+// ReadUpTo is [ReadText] for a file of at most maxBytes bytes.
+func ReadUpTo(path string, maxBytes int64) (string, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
@@ -29,9 +29,9 @@ func ReadUpTo(path string, most int64) (string, error) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		return "", errors.Join(err, fmt.Errorf("%s is not a regular file", path))
 	}
-	text, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("%s is larger than %d bytes", path, most)
+	text, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && int64(len(text)) > maxBytes {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxBytes)
 	}
 	return strings.TrimRight(string(text), "\n"), err
 }
@@ -62,11 +62,11 @@ func Exists(path string) (bool, error) {
 }
 
 // LinesWith returns the lines of text for which wanted returns true, in their order. If there are
-// more than most such lines, it returns only the first ones.
-func LinesWith(text string, most int, wanted func(line string) bool) []string {
+// more than maxLines such lines, it returns only the first ones.
+func LinesWith(text string, maxLines int, wanted func(line string) bool) []string {
 	var found []string
 	for line := range strings.Lines(text) {
-		if line = strings.TrimSpace(line); line != "" && wanted(line) && len(found) < most {
+		if line = strings.TrimSpace(line); line != "" && wanted(line) && len(found) < maxLines {
 			found = append(found, line)
 		}
 	}

@@ -36,13 +36,13 @@ const maxProgram = 256 << 20
 // directory returns the named directory if the caller has named one. Otherwise it returns the last
 // directory in which rail-agent's record has files. If there is none, it returns the usual
 // directory.
-func (c *Reader) directory(named, usual string, of func(path string) string) (string, error) {
+func (c *Reader) directory(named, usual string, find func(path string) string) (string, error) {
 	if named != "" {
 		return named, nil
 	}
 	entries, err := c.record()
 	for _, e := range slices.Backward(entries) {
-		if dir := of(e.Path); dir != "" {
+		if dir := find(e.Path); dir != "" {
 			return dir, nil
 		}
 	}

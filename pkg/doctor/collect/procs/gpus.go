@@ -74,15 +74,15 @@ func (c *Reader) gpuDevices() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, of := range []struct{ class, prefix, vendor string }{{"drm", "renderD", "1002"}, {"accel", "accel", "1da3"}} {
-		dir := filepath.Join(c.Sys, "class", of.class)
+	for _, kind := range []struct{ class, prefix, vendor string }{{"drm", "renderD", "1002"}, {"accel", "accel", "1da3"}} {
+		dir := filepath.Join(c.Sys, "class", kind.class)
 		if names, err = files.Names(dir); err != nil {
 			return nil, err
 		}
 		for _, name := range names {
 			target, err := os.Readlink(filepath.Join(dir, name, "device"))
-			isOf := slices.ContainsFunc(gpus, func(g fact.GPU) bool { return err == nil && g.PCI == filepath.Base(target) && g.Vendor == of.vendor })
-			if strings.HasPrefix(name, of.prefix) && isOf {
+			isOf := slices.ContainsFunc(gpus, func(g fact.GPU) bool { return err == nil && g.PCI == filepath.Base(target) && g.Vendor == kind.vendor })
+			if strings.HasPrefix(name, kind.prefix) && isOf {
 				found[name] = filepath.Base(target)
 			}
 		}

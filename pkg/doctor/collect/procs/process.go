@@ -59,8 +59,8 @@ func (c *Reader) scanProcesses() (*Processes, error) {
 	if _, err := os.ReadFile(filepath.Join(c.Proc, "1/comm")); err != nil {
 		return nil, fmt.Errorf("the processes of other users are hidden (hidepid): %w", err)
 	}
-	of, err := os.Readlink(filepath.Join(c.Proc, "self/ns/pid"))
-	p := &Processes{all: err == nil && of == InitPIDNamespace}
+	pidns, err := os.Readlink(filepath.Join(c.Proc, "self/ns/pid"))
+	p := &Processes{all: err == nil && pidns == InitPIDNamespace}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {

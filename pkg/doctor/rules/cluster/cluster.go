@@ -177,10 +177,10 @@ func (m *majority) mode() string {
 	return best
 }
 
-// skew reports each node that has another value than most nodes. Empty values are not compared. The
-// function of returns the values of a node. Its entries may leave out what if name alone describes
+// skew reports each node that has another value than most nodes. Empty values are not compared. get
+// returns the values of a node. Its entries may leave out what if name alone describes
 // the value.
-func skew(f *fact.Facts, r *rule.Report, name string, of func(*fact.Facts) []entry) {
+func skew(f *fact.Facts, r *rule.Report, name string, get func(*fact.Facts) []entry) {
 	all := map[string]*majority{}
 	type node struct {
 		name    string
@@ -188,7 +188,7 @@ func skew(f *fact.Facts, r *rule.Report, name string, of func(*fact.Facts) []ent
 	}
 	var nodes []node
 	subject.EachNode(f, func(n *fact.Facts) {
-		entries := slices.DeleteFunc(of(n), func(e entry) bool { return e.value == "" })
+		entries := slices.DeleteFunc(get(n), func(e entry) bool { return e.value == "" })
 		nodes = append(nodes, node{n.Node, entries})
 		for _, e := range entries {
 			if all[e.what] == nil {
@@ -203,9 +203,9 @@ func skew(f *fact.Facts, r *rule.Report, name string, of func(*fact.Facts) []ent
 			if m.total > 1 {
 				r.Judged() // they are compared
 			}
-			if most := m.mode(); e.value != most {
+			if mode := m.mode(); e.value != mode {
 				what := strings.TrimSpace(e.what + " " + name)
-				found := r.Find("node "+n.name, "%s: %s here, and %s on %d of %d nodes", what, e.value, most, m.count[most], m.total)
+				found := r.Find("node "+n.name, "%s: %s here, and %s on %d of %d nodes", what, e.value, mode, m.count[mode], m.total)
 				if e.rail != nil {
 					found.OnRail(*e.rail)
 				}
@@ -236,7 +236,7 @@ func versions(r *rule.Report, n *fact.Facts) []entry {
 
 // railSkew reports each node on which the NIC of a rail has another value than on most nodes. Only
 // NICs of the same model are compared. Zero values are not compared.
-func railSkew[T comparable](f *fact.Facts, r *rule.Report, name string, of func(*fact.NIC) fact.Fact[T], text func(T) string) {
+func railSkew[T comparable](f *fact.Facts, r *rule.Report, name string, get func(*fact.NIC) fact.Fact[T], text func(T) string) {
 	skew(f, r, name, func(node *fact.Facts) []entry {
 		var all []entry
 		subject.EachNIC(node, r, func(n *fact.NIC) {
@@ -244,7 +244,7 @@ func railSkew[T comparable](f *fact.Facts, r *rule.Report, name string, of func(
 				return
 			}
 			var none T
-			if value, ok := rule.Read(r, node.Node+" "+n.Label()+" "+name, of(n)); ok && value != none {
+			if value, ok := rule.Read(r, node.Node+" "+n.Label()+" "+name, get(n)); ok && value != none {
 				all = append(all, entry{fmt.Sprintf("rail %d (%s)", *n.Rail, n.Model()), text(value), n.Rail})
 			}
 		})
@@ -340,18 +340,18 @@ func checkSubnets(f *fact.Facts, r *rule.Report, swapped bool) {
 	})
 	railOf := map[netip.Prefix][]int{}
 	for _, rail := range slices.Sorted(maps.Keys(rails)) {
-		if most, _ := rails[rail].usual(); most.IsValid() {
-			railOf[most] = append(railOf[most], rail)
+		if usual, _ := rails[rail].usual(); usual.IsValid() {
+			railOf[usual] = append(railOf[usual], rail)
 		}
 	}
 	subject.EachNode(f, func(n *fact.Facts) {
 		for _, rail := range slices.Sorted(maps.Keys(subnets[n])) {
-			most, sure := rails[rail].usual()
-			if most.IsValid() {
+			usual, sure := rails[rail].usual()
+			if usual.IsValid() {
 				r.Judged()
 			}
-			if nets := subnets[n][rail]; most.IsValid() && !nets[most] && (swapped || sure) {
-				reportSubnet(r, n, rail, nets, most, railOf, swapped)
+			if nets := subnets[n][rail]; usual.IsValid() && !nets[usual] && (swapped || sure) {
+				reportSubnet(r, n, rail, nets, usual, railOf, swapped)
 			}
 		}
 	})
@@ -380,19 +380,19 @@ func (s *railSubnets) add(nets map[netip.Prefix]bool) {
 // frequent, as on two nodes that differ, usual returns the first node's subnet. A result that is
 // not sure is good enough to find swapped rails, but not to find wrong subnets: a rail can have
 // several networks, and two nodes can have pods of different networks.
-func (s *railSubnets) usual() (most netip.Prefix, sure bool) {
+func (s *railSubnets) usual() (subnet netip.Prefix, sure bool) {
 	if s.nodes < 2 {
-		return most, false
+		return subnet, false
 	}
 	for _, p := range s.order {
-		if s.count[p] > s.count[most] {
-			most = p
+		if s.count[p] > s.count[subnet] {
+			subnet = p
 		}
 	}
-	return most, s.count[most] >= 2 && 2*s.count[most] > s.nodes
+	return subnet, s.count[subnet] >= 2 && 2*s.count[subnet] > s.nodes
 }
 
-func reportSubnet(r *rule.Report, n *fact.Facts, rail int, nets map[netip.Prefix]bool, most netip.Prefix, railOf map[netip.Prefix][]int, swapped bool) {
+func reportSubnet(r *rule.Report, n *fact.Facts, rail int, nets map[netip.Prefix]bool, usual netip.Prefix, railOf map[netip.Prefix][]int, swapped bool) {
 	var texts []string
 	var other []int
 	for _, p := range subject.SortedPrefixes(nets) {
@@ -404,7 +404,7 @@ func reportSubnet(r *rule.Report, n *fact.Facts, rail int, nets map[netip.Prefix
 	case isSwapped:
 		r.Find("node "+n.Node, "rail %d has the subnet %s, which is the subnet of rail %d on other nodes", rail, strings.Join(texts, ", "), other[0]).OnRail(rail)
 	default:
-		r.Find("node "+n.Node, "rail %d has the subnet %s, and on most nodes the subnet %s", rail, strings.Join(texts, ", "), most).OnRail(rail)
+		r.Find("node "+n.Node, "rail %d has the subnet %s, and on most nodes the subnet %s", rail, strings.Join(texts, ", "), usual).OnRail(rail)
 	}
 }
 

@@ -136,11 +136,11 @@ func isFor(n *network.Network, node *fact.Facts, r *rule.Report) bool {
 // keysOfOurs returns the keys of the plugin's configuration that only rail-cni reads. It also
 // returns the variables in the addresses, which only rail-cni replaces.
 func keysOfOurs(p *network.Plugin) []string {
-	ours := ourKeys
+	keys := ourKeys
 	if p.Kind == "ib-sriov" { // ib-sriov-cni also reads "pkey"
-		ours = slices.DeleteFunc(slices.Clone(ours), func(key string) bool { return key == "pkey" })
+		keys = slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return key == "pkey" })
 	}
-	found := keysIn(p.Raw, ours)
+	found := keysIn(p.Raw, keys)
 	for _, variable := range []string{"${rail}", "${node}"} {
 		if strings.Contains(string(p.Raw), variable) {
 			found = append(found, variable)

@@ -448,13 +448,13 @@ func checkProtected(f *fact.Facts, r *rule.Report) {
 	problems, _ := rule.Read(r, "rail and pool problems", f.NICs.Problems)
 	shared := inSharedPools(f, r)
 	subject.EachNIC(f, r, func(n *fact.NIC) {
-		told := slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, n.Label()) })
-		told = told || switchdev(n) // NIC-SWITCHDEV reports it
+		reported := slices.ContainsFunc(problems, func(p string) bool { return strings.Contains(p, n.Label()) })
+		reported = reported || switchdev(n) // NIC-SWITCHDEV reports it
 		if n.Rail == nil {
 			return
 		}
 		r.Judged()
-		if n.Protected != "" && n.Children == 0 && !shared[n.Name] && !shared[n.PCI] && !told {
+		if n.Protected != "" && n.Children == 0 && !shared[n.Name] && !shared[n.PCI] && !reported {
 			r.Find(n.Object(), "rail %d: %s", *n.Rail, n.Protected)
 		}
 	})
@@ -463,14 +463,14 @@ func checkProtected(f *fact.Facts, r *rule.Report) {
 // differ reports each NIC for pods that has another value than most NICs of the same model and link type. NICs with a
 // rail are not compared with NICs without a rail, because the two kinds belong to different networks. Empty values are
 // not compared.
-func differ[T comparable](f *fact.Facts, r *rule.Report, name string, of func(*fact.NIC) fact.Fact[T], text func(T) string) {
+func differ[T comparable](f *fact.Facts, r *rule.Report, name string, get func(*fact.NIC) fact.Fact[T], text func(T) string) {
 	type group struct {
 		count map[T]int
 		nics  []*fact.NIC
 	}
 	groups := map[string]*group{}
 	subject.EachRail(f, r, func(n *fact.NIC) {
-		value, ok := rule.Read(r, n.Label()+" "+name, of(n))
+		value, ok := rule.Read(r, n.Label()+" "+name, get(n))
 		var none T
 		if !ok || value == none {
 			return
@@ -493,15 +493,15 @@ func differ[T comparable](f *fact.Facts, r *rule.Report, name string, of func(*f
 			continue
 		}
 		// Values in the order of the NICs, so that a tie is judged the same way each time.
-		most := of(g.nics[0]).Value
+		first := get(g.nics[0]).Value
 		for _, n := range g.nics {
-			if v := of(n).Value; g.count[v] > g.count[most] {
-				most = v
+			if v := get(n).Value; g.count[v] > g.count[first] {
+				first = v
 			}
 		}
 		for _, n := range g.nics {
-			if v := of(n).Value; v != most {
-				r.Find(n.Object(), "it has %s, and %d of %d have %s", text(v), g.count[most], len(g.nics), text(most))
+			if v := get(n).Value; v != first {
+				r.Find(n.Object(), "it has %s, and %d of %d have %s", text(v), g.count[first], len(g.nics), text(first))
 			}
 		}
 	}

@@ -63,7 +63,7 @@ var portRules = []rule.Rule{
 		Consequence: "RDMA sends small packets, which costs up to 30 to 50 % of the bandwidth.",
 		Cure:        "Set the MTU of the NIC, of the networks on the NIC and of the switches to 9000, or to the largest MTU that the fabric carries.",
 		Check: func(f *fact.Facts, r *rule.Report) {
-			const fast, largest = 100_000, 4096
+			const fast, maxMTU = 100_000, 4096
 			subject.EachPort(f, r, func(n *fact.NIC, p *fact.Port) {
 				mtu, _ := rule.Read(r, n.Label()+" mtu", n.MTU)
 				mbps, _ := rule.Read(r, n.Label()+" mbps", n.Mbps)
@@ -71,7 +71,7 @@ var portRules = []rule.Rule{
 					return
 				}
 				r.Judged()
-				if p.ActiveMTU < largest {
+				if p.ActiveMTU < maxMTU {
 					r.Find(n.Object(), "its MTU is %d at %g Gb/s, so RDMA packets of port %d of %s carry %d bytes", mtu, float64(mbps)/1000, p.Port, p.Device, p.ActiveMTU)
 				}
 			})

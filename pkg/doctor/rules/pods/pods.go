@@ -626,14 +626,14 @@ func checkARPFlux(f *fact.Facts, r *rule.Report) {
 				}
 			}
 		})
-		told := map[*fact.Interface]bool{}
+		reported := map[*fact.Interface]bool{}
 		for _, network := range subject.SortedPrefixes(byNet) {
 			list := byNet[network]
 			for _, i := range list {
-				if len(list) < 2 || told[i] || i.ARPIgnore != 0 && i.RPFilter != 1 {
+				if len(list) < 2 || reported[i] || i.ARPIgnore != 0 && i.RPFilter != 1 {
 					continue
 				}
-				told[i] = true
+				reported[i] = true
 				r.Find(p.Object(), "%d rails are in %s, and %s has arp_ignore %d and rp_filter %d", len(list), network, i.Name, i.ARPIgnore, i.RPFilter).Part(i.Name)
 			}
 		}

@@ -39,8 +39,8 @@ var kubeletRules = []rule.Rule{
 			for i := range pools {
 				p := &pools[i]
 				r.Judged()
-				told := slices.ContainsFunc(problems, func(text string) bool { return strings.Contains(text, p.Resource) })
-				if len(p.NICs) == 0 && !told {
+				reported := slices.ContainsFunc(problems, func(text string) bool { return strings.Contains(text, p.Resource) })
+				if len(p.NICs) == 0 && !reported {
 					r.Find("resource "+p.Resource, "the pool has no NIC")
 				}
 			}
