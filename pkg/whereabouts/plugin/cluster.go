@@ -16,6 +16,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/netconf/ipamconf"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/block"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/store"
 )
 
@@ -70,7 +71,7 @@ func (c *call) openBlocks() (*block.Store, error) {
 	}
 	return block.New(block.Options{
 		Client: client, Kubeconfig: c.conf.Kubeconfig, FlatFile: c.flatFile(), StateDir: c.conf.StateDir, Node: node, Size: c.conf.BlockSize,
-		Gone: store.Gone(c.podNetns()),
+		Gone: sandbox.Gone(c.podNetns()),
 		Warn: func(err error) { c.warn("a step failed", err) },
 	})
 }

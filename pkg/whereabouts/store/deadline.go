@@ -4,6 +4,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
+
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 )
@@ -33,7 +35,7 @@ func Deadline(stateDir, netns string, owner ipam.Owner) time.Time {
 			begun = t
 		}
 	}
-	earlier(openSandbox(netns).born)
+	earlier(sandbox.Open(netns).Born)
 	// The sandbox has a known time of birth only if the runtime pins the namespace's file to
 	// a path. The notes of the container's earlier ADDs have a time at which it existed.
 	eachServer(filepath.Join(stateDir, storeDir), func(_ string, all notes) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
+
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
@@ -59,7 +61,7 @@ func TestADDsOfASandboxShareTheirTime(t *testing.T) {
 func TestTimeOfASandboxBeginsWithItsNamespace(t *testing.T) {
 	pod := testnet.NewNetns(t, "pod")
 	path := "/run/netns/" + pod.Name
-	born := openSandbox(path).born
+	born := sandbox.Open(path).Born
 	if got := Deadline(t.TempDir(), path, pooltest.Pod(0)); !got.Equal(born.Add(SandboxTime)) {
 		t.Errorf("the time ends %s after the sandbox was made, want %s", got.Sub(born), SandboxTime)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -166,31 +165,5 @@ func TestWhatTheDeadAskedForIsNotCarriedOutByAWriterWhoLostARace(t *testing.T) {
 	all.Wait()
 	if got := entries(t, c.Pool); len(got) != 1 || len(reservations(t, c.Pool.Space)) != 1 {
 		t.Errorf("entries %v, reservations %v", got, reservations(t, c.Pool.Space))
-	}
-}
-
-func TestSandboxIsGoneWhenItsPathLeadsElsewhere(t *testing.T) {
-	pod := testnet.NewNetns(t, "pod")
-	path := "/run/netns/" + pod.Name
-	before := time.Now()
-	alive, none, file := openSandbox(path), openSandbox("/nonexistent/netns"), openSandbox(os.Args[0])
-	if alive.born.IsZero() || !alive.born.Before(before) || !none.born.IsZero() || !file.born.IsZero() {
-		t.Errorf("born %s, %s, %s; it is %s", alive.born, none.born, file.born, before)
-	}
-	for _, s := range []sandbox{alive, none, file, openSandbox("/proc/self/ns/net")} {
-		if s.gone() {
-			t.Errorf("%s is gone", s.path)
-		}
-	}
-	pod.Kill()
-	if !alive.gone() {
-		t.Error("it is not gone")
-	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil { // like the state between umount and unlink
-		t.Fatal(err)
-	}
-	defer os.Remove(path)
-	if !alive.gone() {
-		t.Error("a file is taken for the namespace")
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
+
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
@@ -53,7 +55,7 @@ type Store struct {
 	kubeconfig string
 	flatFile   string
 	journal    Journal
-	sandbox    sandbox
+	sandbox    sandbox.Sandbox
 	warn, slow func(error)
 
 	base   string         // the directory of all servers
@@ -78,7 +80,7 @@ const (
 // request.
 func New(o Options) (*Store, error) {
 	s := &Store{
-		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, journal: Journal{o.JournalDir}, sandbox: openSandbox(o.Netns), warn: o.Warn, slow: o.Slow,
+		client: o.Client, kubeconfig: o.Kubeconfig, flatFile: o.FlatFile, journal: Journal{o.JournalDir}, sandbox: sandbox.Open(o.Netns), warn: o.Warn, slow: o.Slow,
 		base: filepath.Join(o.StateDir, storeDir), server: statefile.Name(o.Client.Server(), o.Client.Namespace()),
 	}
 	base, err := statefile.Open(s.base)
@@ -134,7 +136,7 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 	var got []netip.Prefix
 	var pools []ipam.Pool
 	born := time.Now() // or earlier
-	if made := s.sandbox.born; !made.IsZero() && made.Before(born) {
+	if made := s.sandbox.Born; !made.IsZero() && made.Before(born) {
 		born = made
 	}
 	for _, c := range claims {
@@ -146,11 +148,11 @@ func (s *Store) Allocate(ctx context.Context, owner ipam.Owner, claims []ipam.Cl
 		}
 		pools = append(pools, c.Pool)
 		request := &ask{
-			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Rotate: c.Rotate, Born: born, isCanceled: s.sandbox.gone,
+			Owner: owner, Range: &spec, Want: c.Want, Exclusive: c.Exclusive, Rotate: c.Rotate, Born: born, isCanceled: s.sandbox.Gone,
 		}
 		given, err := s.submit(ctx, c.Pool, request)
-		if s.sandbox.gone() {
-			err = s.sandbox.goneError()
+		if s.sandbox.Gone() {
+			err = s.sandbox.GoneError()
 		}
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)

@@ -1,4 +1,6 @@
-package store
+// Package sandbox reports whether the network namespace of an ADD's pod still exists. An ADD that
+// waited for a server must not hand out an address to a pod that has ended meanwhile.
+package sandbox
 
 import (
 	"errors"
@@ -12,20 +14,20 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/failure"
 )
 
-// sandbox is the network namespace of an ADD's pod.
-type sandbox struct {
-	path string
+// Sandbox is the network namespace of an ADD's pod.
+type Sandbox struct {
+	Path string
 	// file identifies the file at path when the call began. It is nil if that file was not
 	// a namespace. Then nothing is known about the sandbox.
 	file fs.FileInfo
-	// born is the creation time of the namespace, by this node's clock. It is zero if that
+	// Born is the creation time of the namespace, by this node's clock. It is zero if that
 	// time is unknown.
-	born time.Time
+	Born time.Time
 }
 
-// openSandbox returns the sandbox at path.
-func openSandbox(path string) sandbox {
-	s := sandbox{path: path}
+// Open returns the sandbox at path.
+func Open(path string) Sandbox {
+	s := Sandbox{Path: path}
 	var at unix.Statfs_t
 	if unix.Statfs(path, &at) != nil || at.Type != unix.NSFS_MAGIC {
 		return s
@@ -39,34 +41,34 @@ func openSandbox(path string) sandbox {
 	// simple_inode_init_ts). A bind mount keeps the inode. Without a bind mount the
 	// kernel makes the inode again for each call, and born is the time of that call.
 	if is, ok := file.Sys().(*syscall.Stat_t); ok {
-		s.born = time.Unix(is.Ctim.Unix())
+		s.Born = time.Unix(is.Ctim.Unix())
 	}
 	return s
 }
 
-// gone reports whether the path no longer leads to the namespace. Only this process can
+// Gone reports whether the path no longer leads to the namespace. Only this process can
 // find that out, because another process may have other mounts.
-func (s sandbox) gone() bool {
+func (s Sandbox) Gone() bool {
 	if s.file == nil {
 		return false
 	}
-	now, err := os.Stat(s.path)
+	now, err := os.Stat(s.Path)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(s.file, now)
 }
 
-// goneError returns the error of an ADD whose sandbox is gone.
-func (s sandbox) goneError() error {
-	return failure.New(failure.InvalidNetns, "the network namespace %s is gone", s.path).
+// GoneError returns the error of an ADD whose sandbox is gone.
+func (s Sandbox) GoneError() error {
+	return failure.New(failure.InvalidNetns, "the network namespace %s is gone", s.Path).
 		Cure("nothing to do: the pod's sandbox was ended")
 }
 
 // Gone returns a function that returns an error once the network namespace that is now at
 // netns is gone. The function always returns nil if there is no namespace at netns.
 func Gone(netns string) func() error {
-	s := openSandbox(netns)
+	s := Open(netns)
 	return func() error {
-		if s.gone() {
-			return s.goneError()
+		if s.Gone() {
+			return s.GoneError()
 		}
 		return nil
 	}
