@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 )
 
 // commandsOf returns a command and all its subcommands.

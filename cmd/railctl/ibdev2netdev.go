@@ -4,10 +4,9 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/netns"
 	"github.com/rail-cni/rail-cni/pkg/rdma"

@@ -6,14 +6,11 @@ import (
 	"os"
 	"runtime"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/diagnose"
-
-	"github.com/rail-cni/rail-cni/cmd/railctl/pools"
-
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
+	"github.com/rail-cni/rail-cni/cmd/railctl/diagnose"
+	"github.com/rail-cni/rail-cni/cmd/railctl/pools"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 )

@@ -7,10 +7,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/rdma"
 	"github.com/rail-cni/rail-cni/pkg/rdma/bootmode"

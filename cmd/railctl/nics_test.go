@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/pcie"

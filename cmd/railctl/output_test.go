@@ -8,9 +8,9 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"go.yaml.in/yaml/v3"
+
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 )
 
 // toTerminal are texts that change a terminal: colors and titles as sequences of seven and eight

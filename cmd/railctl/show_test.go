@@ -11,10 +11,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"go.yaml.in/yaml/v3"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/inventory"
 	"github.com/rail-cni/rail-cni/pkg/ledger"

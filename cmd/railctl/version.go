@@ -4,11 +4,10 @@ import (
 	"fmt"
 	"runtime"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	cniversion "github.com/containernetworking/cni/pkg/version"
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/ledger"
 )
 

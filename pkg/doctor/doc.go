@@ -9,5 +9,5 @@
 // below pkg/doctor/rules, by what they judge, and [Rules] is the list of all. Their tests are here:
 // the fixture of a rule may be found by no other rule.
 //
-// The package and what it imports use neither the kernel nor Kubernetes.
+// The rules call nothing that reads the node or Kubernetes.
 package doctor

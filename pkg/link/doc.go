@@ -11,7 +11,8 @@
 //
 // The packages below this directory use other interfaces of the kernel: announce (ARP and NDP), bpf (programs), device
 // (driver and queues), routes (raw routes and nexthops), sockdiag (TCP connections), sriov (virtual functions), sysctl and
-// vrrp. Package settings has the table of the settings that are restored for a link. This package imports only routes. The other packages, except vrrp, import this package.
+// vrrp. Package settings has the table of the settings that are restored for a link. This package imports only routes. The
+// other packages, except vrrp, import this package.
 //
 // Only these packages and pkg/nicstate make rtnetlink requests: they repeat a dump that the kernel interrupted. The linter
 // forbids the raw calls elsewhere.

@@ -83,8 +83,8 @@ func namesOfFormats(formats []Format) []string {
 	return all
 }
 
-// AddOutputFlag adds the flag -o to a command. The map outputs has the flag's formats, by the path
-// of the command.
+// AddOutputFlag adds the flag -o to a command. [Outputs] has the flag's formats, by the path of
+// the command.
 func AddOutputFlag(cmd *cobra.Command, path string) *Format {
 	f := Table
 	formats := Outputs["railctl "+path]

@@ -35,7 +35,8 @@ type Progress struct {
 	mu sync.Mutex
 }
 
-// NewProgress returns a progress line on w. It returns nil if w is not a terminal.
+// NewProgress returns a progress line on w. It returns nil if w is not a terminal: then Show returns
+// nil, and Clear does nothing.
 func NewProgress(w io.Writer) *Progress {
 	if _, ok := terminal(w); !ok || os.Getenv("TERM") == "dumb" {
 		return nil
@@ -46,6 +47,9 @@ func NewProgress(w io.Writer) *Progress {
 // Show returns a function that writes how many of all things are done. The text has a verb for both
 // numbers. The function is safe for concurrent use.
 func (p *Progress) Show(text string) func(done, all int) {
+	if p == nil {
+		return nil
+	}
 	return func(done, all int) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -55,6 +59,9 @@ func (p *Progress) Show(text string) func(done, all int) {
 
 // Clear removes the line.
 func (p *Progress) Clear() {
+	if p == nil {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprint(p.to, "\r\x1b[K")

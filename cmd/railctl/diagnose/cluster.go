@@ -5,10 +5,9 @@ import (
 	"reflect"
 	"slices"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
 	facts "github.com/rail-cni/rail-cni/pkg/doctor/collect"
@@ -76,10 +75,9 @@ func (d *doctorFlags) readCluster(cmd *cobra.Command, agents string, nodes ...st
 		return nil, err
 	}
 	o := facts.ClusterOptions{Client: client, AgentNamespace: agents, Nodes: nodes, Version: cli.Version}
-	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
-		o.Done = bar.Show("nodes: %d of %d read")
-		defer bar.Clear()
-	}
+	bar := cli.NewProgress(cmd.ErrOrStderr())
+	o.Done = bar.Show("nodes: %d of %d read")
+	defer bar.Clear()
 	f, err := facts.Cluster(cmd.Context(), o)
 	if err != nil {
 		return nil, err

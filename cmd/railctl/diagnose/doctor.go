@@ -11,12 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/agent/local"
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/doctor"
@@ -195,10 +194,9 @@ func (d *doctorFlags) read(cmd *cobra.Command) (*fact.Facts, error) {
 	default:
 		o.OfPod = !d.Named()
 	}
-	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
-		o.Done = bar.Show("facts: %d of %d read")
-		defer bar.Clear()
-	}
+	bar := cli.NewProgress(cmd.ErrOrStderr())
+	o.Done = bar.Show("facts: %d of %d read")
+	defer bar.Clear()
 	return facts.Node(cmd.Context(), o), nil
 }
 

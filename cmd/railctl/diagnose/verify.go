@@ -12,11 +12,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/nodefile"
 	"github.com/rail-cni/rail-cni/pkg/page"
@@ -247,10 +246,9 @@ func (v *verifyFlags) inNamespaces(ctx context.Context, cmd *cobra.Command) (*ve
 
 // measure runs the probers, and shows the progress.
 func (v *verifyFlags) measure(ctx context.Context, cmd *cobra.Command, nodes []verify.Node) (*verify.Result, error) {
-	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
-		v.Done = bar.Show("rounds: %d of %d measured")
-		defer bar.Clear()
-	}
+	bar := cli.NewProgress(cmd.ErrOrStderr())
+	v.Done = bar.Show("rounds: %d of %d measured")
+	defer bar.Clear()
 	return verify.Run(ctx, nodes, v.Options)
 }
 

@@ -7,11 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 
 	"github.com/rail-cni/rail-cni/cmd/internal/cluster"
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/cell"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/verify"
@@ -93,10 +92,9 @@ func (v *verifyFlags) inCluster(ctx context.Context, cmd *cobra.Command) (*verif
 		fabric, err := v.findFabric(ctx, o.Agents)
 		asked <- answer{fabric, err}
 	}()
-	if bar := cli.NewProgress(cmd.ErrOrStderr()); bar != nil {
-		o.Done = bar.Show("pods: %d of %d run")
-		defer bar.Clear()
-	}
+	bar := cli.NewProgress(cmd.ErrOrStderr())
+	o.Done = bar.Show("pods: %d of %d run")
+	defer bar.Clear()
 	fleet, err := pods.Start(ctx, *o)
 	if fleet != nil {
 		defer func() {

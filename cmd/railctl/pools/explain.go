@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
-
 	"github.com/spf13/cobra"
 
+	"github.com/rail-cni/rail-cni/cmd/railctl/cli"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/report"
 )
 

@@ -2,7 +2,7 @@
 // those of device plugins; what the kubelet has given to containers, which it says at a socket ([PodResources]) and keeps
 // in a file ([Checkpoint]); and what other device plugins serve ([Others]).
 //
-// It changes nothing of the kubelet's, and knows no pools and no NICs.
+// Except for the socket that [Listen] makes, it changes nothing in the directory. It knows no pools and no NICs.
 //
 //	containers, err := kubeletdir.NewPodResources("/var/lib/kubelet").Containers(ctx)
 package kubeletdir

@@ -36,8 +36,8 @@ func inDir(dir string, f func(short string) error) error {
 	return f(fmt.Sprintf("/proc/self/fd/%d", d.Fd()))
 }
 
-// Listen makes a socket. It replaces a socket at which nobody listens. Closing the listener does
-// not remove the socket.
+// Listen makes a socket. It removes what is at the path: the caller has checked that nobody listens
+// there. Closing the listener does not remove the socket.
 func Listen(path string) (*net.UnixListener, error) {
 	var listener *net.UnixListener
 	err := inDir(filepath.Dir(path), func(dir string) error {

@@ -48,8 +48,8 @@ type Result struct {
 	reasons []string // for each element of Missing, the reason alone
 }
 
-// Reason returns why the fact with this index in Missing could not be read. A result that was
-// from a document has no separate reasons, so reasonOf returns the whole text of Missing[i].
+// Reason returns why the fact with this index in Missing could not be read. A result from a
+// document has no separate reasons, so Reason returns the whole text of Missing[i].
 func (r *Result) Reason(i int) string {
 	if i < len(r.reasons) {
 		return r.reasons[i]

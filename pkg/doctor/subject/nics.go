@@ -20,7 +20,7 @@ func EachNIC(f *fact.Facts, r *rule.Report, do func(*fact.NIC)) {
 	}
 }
 
-// EachRail calls do for each NIC that pods may hold (see nicsForPods).
+// EachRail calls do for each NIC that pods may hold (see [NICsForPods]).
 func EachRail(f *fact.Facts, r *rule.Report, do func(*fact.NIC)) {
 	EachNIC(f, r, func(n *fact.NIC) {
 		if NICsForPods(f, r)[n] {

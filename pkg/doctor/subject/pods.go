@@ -17,7 +17,7 @@ func EachAttachment(f *fact.Facts, r *rule.Report, do func(*fact.Attachment)) {
 }
 
 // AnyPod reports whether the node has pods that hold a NIC. If there are none, and the attachments
-// could not be read, anyPod notes that in r.
+// could not be read, AnyPod notes that in r.
 func AnyPod(f *fact.Facts, r *rule.Report) bool {
 	if f.Ledger != nil && len(f.Pods) == 0 && !f.Ledger.Attachments.OK() {
 		rule.Read(r, "attachments", f.Ledger.Attachments)

@@ -18,7 +18,7 @@ func SortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	})
 }
 
-// KnownState reports whether the state of a port was read. If it was not, stateOf notes in r that the
+// KnownState reports whether the state of a port was read. If it was not, KnownState notes in r that the
 // fact name is missing.
 func KnownState(r *rule.Report, name, state string) bool {
 	if state != "" && state != "?" {

@@ -28,7 +28,7 @@ func ReadIPoIB(attrs nlattr.Attrs, v *link.View) *link.IPoIB {
 	return s
 }
 
-// RestoreIPoIB sets the mode and umcast of l if they differ from the snapshot s. It reports whether it has changed
+// RestoreIPoIB sets the mode and umcast of l to those of want, where attrs differ. It reports whether it has changed
 // the link: a change of the mode sets the MTU.
 //
 // It writes the files in sysfs, because a change of the mode by netlink can leave two tasks with the RTNL:

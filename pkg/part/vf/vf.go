@@ -87,7 +87,7 @@ func (p Part) Claim(ctx context.Context, tx *attachment.Tx) error {
 	}
 	var now []byte
 	if err := answered(ctx, func() error { now, err = sriov.Function(host.Netns, pf.Index, number); return err }); err != nil {
-		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, pf.Name).Cure("its driver may be resetting the function")
+		return failure.From(err, failure.TryAgain, "virtual function %d of %s", number, pf.Name).Cure("try again, because the driver may be resetting the function")
 	}
 	given := sriov.MAC(now)
 	if err := checkMAC(lent, given, p.want); err != nil {

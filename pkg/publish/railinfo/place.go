@@ -7,7 +7,7 @@ import (
 	"github.com/rail-cni/rail-cni/pkg/pcie"
 )
 
-// SetPlace sets where the NIC is, whose PCI address is set: its NUMA node, the switch above it, and the distances of
+// SetPlace sets where the NIC is. l.PCI must be set. It sets the NIC's NUMA node, the switch above it, and the distances of
 // the GPUs. uuids are those of the GPUs that are known, by PCI address. It sets nothing if the tree does not have the NIC.
 func (l *Rail) SetPlace(tree *pcie.Tree, gpus []*pcie.Device, uuids map[string]string) {
 	device := tree.ByAddress(l.PCI)

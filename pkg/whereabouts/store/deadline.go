@@ -4,10 +4,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
-
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
 )
 
 const (

@@ -5,11 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
-
 	"github.com/rail-cni/rail-cni/integration/pooltest"
 	"github.com/rail-cni/rail-cni/integration/testnet"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
 )
 
 func TestADDsOfASandboxShareTheirTime(t *testing.T) {

@@ -11,13 +11,12 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
-
 	"github.com/rail-cni/rail-cni/pkg/failure"
 	"github.com/rail-cni/rail-cni/pkg/ipam"
 	"github.com/rail-cni/rail-cni/pkg/kube"
 	"github.com/rail-cni/rail-cni/pkg/statefile"
 	"github.com/rail-cni/rail-cni/pkg/whereabouts/api"
+	"github.com/rail-cni/rail-cni/pkg/whereabouts/sandbox"
 )
 
 // RetryFor is the RetryFor of the client's [kube.Config]: how long a request is repeated

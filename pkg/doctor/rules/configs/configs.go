@@ -56,7 +56,7 @@ var configRules = []rule.Rule{
 		Expects: "Each node on which pods of a network can run has a plugin of the network's type. If the network has keys that only rail-cni's plugins read, this plugin is rail-cni's. " +
 			"The rule does not check nodes without any plugin of rail-cni.",
 		Consequence: "If there is no such plugin, each ADD of the network fails. If the plugin is another project's, it ignores or refuses the keys.",
-		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent install --plugins). By default sriov, ib-sriov and ipoib are not installed. " +
+		Cure: "Install rail-cni's plugin (plugins.names in the chart, or rail-agent run --install --plugins). By default sriov, ib-sriov and ipoib are not installed. " +
 			"Or, if the network can do without these keys, remove them from the network.",
 		Check: checkForeignTypes,
 	},

@@ -63,7 +63,7 @@ var ledgerRules = []rule.Rule{
 		ID: "LEDGER-LENDING", Scope: rule.NodeScope, Severity: rule.Warn,
 		Expects:     "No ADD takes longer than ten minutes.",
 		Consequence: "The ADD was probably killed before it ended. Neither the host nor a pod can use the NIC.",
-		Cure:        "Delete the pod. Then run railctl gc, which returns the NIC as soon as the pod's network namespace is gone. The container runtime's log says why the ADD ended.",
+		Cure:        "Delete the pod. If the NIC is not back when the pod's network namespace is gone, run railctl gc. The container runtime's log says why the ADD ended.",
 		Check: func(f *fact.Facts, r *rule.Report) {
 			subject.EachAttachment(f, r, func(a *fact.Attachment) {
 				r.Judged()
