@@ -23,12 +23,12 @@ import (
 
 // installFlags are the flags of "run" for the installation of the plugins.
 type installFlags struct {
-	on, uninstall, force bool
-	prefix, nodeFile     string
-	toolDir              string
-	plugins              []string
-	record               string
-	credential           credentialFlags
+	enabled, uninstall, force bool
+	prefix, nodeFile          string
+	toolDir                   string
+	plugins                   []string
+	record                    string
+	credential                credentialFlags
 }
 
 // credentialFlags are the flags of "run" for the kubeconfig of the plugin
@@ -55,7 +55,7 @@ func addRecordFlag(flags *pflag.FlagSet, path *string) {
 }
 
 func (f *installFlags) add(flags *pflag.FlagSet) {
-	flags.BoolVar(&f.on, "install", false, "install the plugins of --own into each --cni-bin, "+
+	flags.BoolVar(&f.enabled, "install", false, "install the plugins of --own into each --cni-bin, "+
 		"back up the files that they replace, and restore the plugins if they are replaced")
 	flags.StringSliceVar(&f.plugins, "plugins", node.DefaultPlugins, "plugins to install and to watch, from this list: "+strings.Join(node.PluginNames, ", "))
 	flags.StringVar(&f.prefix, "prefix", "", `prefix of the installed plugins' names: "rail-" makes rail-host-device, …`)
@@ -102,12 +102,12 @@ func (f *installFlags) components(ctx context.Context, h *host, restore bool) ([
 	if err := f.check(); err != nil {
 		return nil, err
 	}
-	if f.on && len(h.binDirs) == 0 {
+	if f.enabled && len(h.binDirs) == 0 {
 		return nil, errors.New("--install needs a CNI directory; name it with --cni-bin")
 	}
-	plugins := node.Plugins{BinDirs: h.binDirs, Own: h.own, Names: f.plugins, Prefix: f.prefix, NodeFile: f.nodeFile, Log: h.log}
+	plugins := node.Plugins{BinDirs: h.binDirs, Own: h.pluginDir, Names: f.plugins, Prefix: f.prefix, NodeFile: f.nodeFile, Log: h.log}
 	var components []component.Component
-	if f.on || f.uninstall {
+	if f.enabled || f.uninstall {
 		program, err := os.Executable()
 		if err != nil {
 			return nil, err

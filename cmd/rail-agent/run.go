@@ -116,7 +116,7 @@ func newRun(a *agentFlags) *cobra.Command {
 	flags.StringVar(&f.nodeIP, "node-ip", "",
 		"InternalIP of the node (default: $NODE_IP); host-device lends the NIC with this address only if the network has \"allow\": [\"uplink\"]")
 	flags.StringArrayVar(&f.binDirs, "cni-bin", nil, "CNI directory whose plugins the agent watches; may be given several times")
-	flags.StringVar(&f.own, "own", "", "directory with the plugins to install, or to compare with the installed plugins (default: the directory of the agent's program)")
+	flags.StringVar(&f.pluginDir, "own", "", "directory with the plugins to install, or to compare with the installed plugins (default: the directory of the agent's program)")
 	flags.BoolVar(&f.restore, "restore-binaries", false, "copy plugins from --own into each --cni-bin whenever they are missing or replaced there")
 	flags.BoolVar(&f.container, "container", false, "make /proc/sys and /sys of the agent's container writable; for a container that has capabilities but is not privileged")
 	f.install.add(flags)
@@ -136,7 +136,7 @@ type runFlags struct {
 	kubeconfig string
 	nodeIP     string
 	binDirs    []string
-	own        string
+	pluginDir  string
 	restore    bool
 	container  bool
 	install    installFlags
@@ -155,7 +155,7 @@ type host struct {
 	list      nodefile.StateDirs // the state directories, as the plugins are told
 	ip        netip.Addr         // zero if not known
 	binDirs   []string
-	own       string
+	pluginDir string
 	socket    string                 // "" for none
 	client    *kube.Client           // nil without a cluster
 	nodeFile  nodefile.Reader        // the reader of the node file, which all components share
@@ -228,18 +228,18 @@ func (a *agentFlags) keep(ctx context.Context, f *runFlags) error {
 
 // host returns the host, and the components that all other components need.
 func (a *agentFlags) host(f *runFlags) (*host, []component.Component, error) {
-	h := &host{binDirs: f.binDirs, own: f.own, log: a.log, name: cmp.Or(f.agent.NodeName, os.Getenv("NODE_NAME"))}
+	h := &host{binDirs: f.binDirs, pluginDir: f.pluginDir, log: a.log, name: cmp.Or(f.agent.NodeName, os.Getenv("NODE_NAME"))}
 	h.list, h.stateDirs = keeper.KeptStateDirs(a.stateDirs, a.log)
 	var err error
 	if h.socket = cmp.Or(f.agent.Socket, local.SocketIn(h.stateDirs[0])); h.socket == off {
 		h.socket = ""
 	}
-	if h.own == "" {
+	if h.pluginDir == "" {
 		program, err := os.Executable()
 		if err != nil {
 			return nil, nil, err
 		}
-		h.own = filepath.Dir(program)
+		h.pluginDir = filepath.Dir(program)
 	}
 	if h.name == "" {
 		if h.name, err = os.Hostname(); err != nil {

@@ -65,7 +65,7 @@ func (c *ibdev2netdev) run(cmd *cobra.Command) error {
 	if err := cli.RequireRoot(); err != nil {
 		return err
 	}
-	ns, err := c.where()
+	ns, err := c.openNetns()
 	if err != nil {
 		return err
 	}
@@ -112,8 +112,8 @@ func (c *ibdev2netdev) what() string {
 	return "the host netns"
 }
 
-// where opens the network namespace that the user requested.
-func (c *ibdev2netdev) where() (*netns.Netns, error) {
+// openNetns opens the network namespace that the user requested.
+func (c *ibdev2netdev) openNetns() (*netns.Netns, error) {
 	switch {
 	case c.netns != "":
 		return netns.Open(c.netns)

@@ -310,7 +310,7 @@ func TestIbdev2netdevFindsThePod(t *testing.T) {
 	pod := l.share("web-1", "c1")
 	for _, c := range []ibdev2netdev{{holder: inventory.Holder{Pod: "default/web-1"}}, {holder: inventory.Holder{Container: "c1"}}, {netns: pod.Path}} {
 		c.stateDir = l.state
-		ns, err := c.where()
+		ns, err := c.openNetns()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -168,7 +168,7 @@ func TestScenesAreChosenByName(t *testing.T) {
 }
 
 func TestContendersRunAsARuntimeWould(t *testing.T) {
-	p := places{ours: "/ours", peers: "/peers", ip: "/ip", rdma: "/rdma", state: "/run/state", disk: "/disk"}
+	p := places{bin: "/ours", peers: "/peers", ip: "/ip", rdma: "/rdma", state: "/run/state", disk: "/disk"}
 	for name, list := range map[string][]*contender{
 		"links": contenders(p), "shared": rdmaContenders(p, modeShared), "exclusive": rdmaContenders(p, modeExclusive),
 	} {
@@ -229,7 +229,7 @@ func runsAsARuntimeWould(t *testing.T, c *contender) {
 }
 
 func TestReportSaysWhatBecameOfEachGoal(t *testing.T) {
-	p := places{ours: "/ours", peers: "/peers", ip: "/ip", state: "/run/state"}
+	p := places{bin: "/ours", peers: "/peers", ip: "/ip", state: "/run/state"}
 	list := contenders(p)
 	m := &measurement{results: map[string]*result{}, processes: map[string]*process{}}
 	for _, c := range list {

@@ -81,11 +81,11 @@ func (a axis) ticks() []float64 {
 
 // width returns the width of the chart. The lines' names stand on the right.
 func (c chart) width() float64 {
-	longest := 27
+	maxLen := 27
 	for name := range c.lines {
-		longest = max(longest, utf8.RuneCountInString(name))
+		maxLen = max(maxLen, utf8.RuneCountInString(name))
 	}
-	return chartLeft + plotWidth + 10 + math.Ceil(chartLetter*float64(longest))
+	return chartLeft + plotWidth + 10 + math.Ceil(chartLetter*float64(maxLen))
 }
 
 // svg returns the chart as SVG.

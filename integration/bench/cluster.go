@@ -95,7 +95,7 @@ func newClusterLab(ctx context.Context, o options, p places, etcd string) (*clus
 	if err := os.Mkdir(planeDir, 0o700); err != nil {
 		return nil, err
 	}
-	l := &clusterLab{o: o, dir: dir, confs: filepath.Join(dir, "confs"), cnitool: filepath.Join(p.ours, "cnitool")}
+	l := &clusterLab{o: o, dir: dir, confs: filepath.Join(dir, "confs"), cnitool: filepath.Join(p.bin, "cnitool")}
 	if l.plane, err = controlplane.New(ctx, planeDir, controlplane.Options{Audit: true, Fsync: true, Etcd: etcd}); err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func newClusterLab(ctx context.Context, o options, p places, etcd string) (*clus
 	l.path = map[string]string{
 		hostLocal:   p.peers,
 		whereabouts: peer + ":" + p.peers,
-		oursBoth:    p.ours,
+		oursBoth:    p.bin,
 	}
 	// Upstream's macvlan for all others, so that only the addresses differ.
 	for _, name := range []string{ours, oursLocal, oursBlocks} {
@@ -111,7 +111,7 @@ func newClusterLab(ctx context.Context, o options, p places, etcd string) (*clus
 	}
 	return l, errors.Join(
 		os.Mkdir(filepath.Join(dir, "ours"), 0o755),
-		os.Symlink(filepath.Join(p.ours, "whereabouts"), filepath.Join(dir, "ours", "whereabouts")),
+		os.Symlink(filepath.Join(p.bin, "whereabouts"), filepath.Join(dir, "ours", "whereabouts")),
 		l.configure(p),
 	)
 }

@@ -33,23 +33,23 @@ func (r *clusterRun) table(verb string, results map[string]map[workload]*cluster
 	}}
 	for _, w := range append(slices.Clone(workloads), firsts) {
 		for _, name := range clusterPlugins {
-			mine := results[name][w]
-			if mine == nil || len(mine.each) == 0 {
+			res := results[name][w]
+			if res == nil || len(res.each) == 0 {
 				continue
 			}
 			row := []string{
 				w.String() + ": " + name,
-				fmt.Sprintf("%.1f", median(mine.each)), fmt.Sprintf("%.1f", quantile(mine.each, 0.9)), fmt.Sprintf("%.2f", median(mine.wall)/1000),
+				fmt.Sprintf("%.1f", median(res.each)), fmt.Sprintf("%.1f", quantile(res.each, 0.9)), fmt.Sprintf("%.2f", median(res.wall)/1000),
 			}
 			for _, base := range []string{whereabouts, hostLocal} {
 				cell := ""
-				if theirs := results[base][w]; name != base && theirs != nil && len(theirs.wall) > 0 {
-					cell = fmt.Sprintf("%.2f", w.ratio(mine, theirs))
+				if other := results[base][w]; name != base && other != nil && len(other.wall) > 0 {
+					cell = fmt.Sprintf("%.2f", w.ratio(res, other))
 				}
 				row = append(row, cell)
 			}
-			t.rows = append(t.rows, append(row, fmt.Sprintf("%.2f", median(mine.requests)),
-				fmt.Sprintf("%.1f", median(mine.plugins)), fmt.Sprintf("%.1f", median(mine.servers))))
+			t.rows = append(t.rows, append(row, fmt.Sprintf("%.2f", median(res.requests)),
+				fmt.Sprintf("%.1f", median(res.plugins)), fmt.Sprintf("%.1f", median(res.servers))))
 		}
 	}
 	return t
@@ -57,11 +57,11 @@ func (r *clusterRun) table(verb string, results map[string]map[workload]*cluster
 
 // ratio compares single calls if pods start one by one, and the wall time of
 // all pods if they start together.
-func (w workload) ratio(mine, theirs *clusterResult) float64 {
+func (w workload) ratio(res, other *clusterResult) float64 {
 	if w.together == 1 {
-		return ratio(mine.each, theirs.each)
+		return ratio(res.each, other.each)
 	}
-	return ratio(mine.wall, theirs.wall)
+	return ratio(res.wall, other.wall)
 }
 
 // verdicts returns the project's goals for the addresses of a cluster, and

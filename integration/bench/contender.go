@@ -36,11 +36,11 @@ type goals struct {
 
 // places holds the paths of binaries and state directories.
 type places struct {
-	ours, peers string // directories of binaries
-	ip          string // ip(8)
-	rdma        string // rdma(8); only in the rig
-	state       string // on the node's tmpfs
-	disk        string // on the file system of the output; may be empty
+	bin, peers string // directories of binaries
+	ip         string // ip(8)
+	rdma       string // rdma(8); only in the rig
+	state      string // on the node's tmpfs
+	disk       string // on the file system of the output; may be empty
 }
 
 const ifName = "net1"
@@ -86,26 +86,26 @@ func contenders(p places) []*contender {
 	// Not the floor of the goals, but the least that a plugin must do.
 	b.floorMove("hd-floor-up", "the same, and up: ip link set … up", "up")
 	b.hostDevice("hd-up", "upstream", p.peers, noIPAM, "", "hd-floor", "", goals{})
-	b.hostDevice("hd", "ours", p.ours, noIPAM, "hd-up", "hd-floor", p.state, goal)
+	b.hostDevice("hd", "ours", p.bin, noIPAM, "hd-up", "hd-floor", p.state, goal)
 	b.hostDevice("hd-up-static", "upstream + static", p.peers, staticIPAM, "", "hd-floor", "", goals{})
-	b.hostDevice("hd-static", "ours + static", p.ours, staticIPAM, "hd-up-static", "hd-floor", p.state, goals{})
+	b.hostDevice("hd-static", "ours + static", p.bin, staticIPAM, "hd-up-static", "hd-floor", p.state, goals{})
 	b.hostDevice("hd-up-local", "upstream + host-local", p.peers, hostLocalIPAM(p.state, "198.51.100.0/24"), "", "hd-floor", "", goals{})
-	b.hostDevice("hd-local", "ours + whereabouts, local store", p.ours, localIPAM, "hd-up-local", "hd-floor", p.state, goals{})
+	b.hostDevice("hd-local", "ours + whereabouts, local store", p.bin, localIPAM, "hd-up-local", "hd-floor", p.state, goals{})
 	if p.disk != "" {
-		b.hostDevice("hd-disk", "ours + whereabouts, state on disk", p.ours, localIPAM, "hd-up-local", "hd-floor", p.disk, goals{})
+		b.hostDevice("hd-disk", "ours + whereabouts, state on disk", p.bin, localIPAM, "hd-up-local", "hd-floor", p.disk, goals{})
 	}
 
 	b.floorChild("mv-floor", "floor: bare ip link add … netns … type macvlan")
 	b.macvlan("mv-up", "upstream + host-local", p.peers, hostLocalIPAM(p.state, "198.51.100.0/24"), "", "mv-floor", "", goals{})
-	b.macvlan("mv", "ours + whereabouts, local store", p.ours, localIPAM, "mv-up", "mv-floor", p.state, goals{base: 0.8})
+	b.macvlan("mv", "ours + whereabouts, local store", p.bin, localIPAM, "mv-up", "mv-floor", p.state, goals{base: 0.8})
 
 	// State of their own, in which the other rows need not look for dead pods.
 	crowded := p.state + "-crowded"
 	b.crowd("mv-crowd-up", "upstream + host-local", p.peers, hostLocalIPAM(crowded, "198.18.0.0/20"), "", "", goals{})
-	b.crowd("mv-crowd", "ours + whereabouts, local store", p.ours, largeIPAM, "mv-crowd-up", crowded, goals{})
+	b.crowd("mv-crowd", "ours + whereabouts, local store", p.bin, largeIPAM, "mv-crowd-up", crowded, goals{})
 
 	b.ipam("ip-up", "upstream host-local", filepath.Join(p.peers, "host-local"), hostLocalIPAM(p.state, "198.51.100.0/24"), "", "")
-	b.ipam("ip", "ours whereabouts, local store", filepath.Join(p.ours, "whereabouts"), localIPAM, "ip-up", p.state)
+	b.ipam("ip", "ours whereabouts, local store", filepath.Join(p.bin, "whereabouts"), localIPAM, "ip-up", p.state)
 	b.ipam("ip-static", "upstream static", filepath.Join(p.peers, "static"), staticIPAM, "", "")
 	return b.list
 }
@@ -176,7 +176,7 @@ func (b *builder) chain(c *contender, path string, conf map[string]any) {
 			"CNI_IFNAME=" + ifName,
 			// Our directory first: each plugin finds the IPAM plugin of its
 			// config.
-			"CNI_PATH=" + b.ours + ":" + b.peers,
+			"CNI_PATH=" + b.bin + ":" + b.peers,
 			"PATH=" + os.Getenv("PATH"),
 			nodeFileEnv(),
 		}
@@ -230,7 +230,7 @@ type binary struct {
 	title, path string
 	sizeGoal    int64 // bytes, 0 is none
 	rssGoal     int64
-	ours        bool
+	railCNI     bool
 	plugin      bool // answers VERSION
 }
 
@@ -240,18 +240,18 @@ const (
 )
 
 func binaries(p places) []*binary {
-	ours := func(name string, size int64, plugin bool) *binary {
-		b := &binary{title: "ours " + name, path: filepath.Join(p.ours, name), sizeGoal: size, ours: true, plugin: plugin}
+	newBinary := func(name string, size int64, plugin bool) *binary {
+		b := &binary{title: "ours " + name, path: filepath.Join(p.bin, name), sizeGoal: size, railCNI: true, plugin: plugin}
 		if plugin {
 			b.rssGoal = 16 * mebi
 		}
 		return b
 	}
 	list := []*binary{
-		ours("host-device", 7*mega, true),
-		ours("macvlan", 7*mega, true),
-		ours("whereabouts", 16*mega, true),
-		ours("railctl", 0, false),
+		newBinary("host-device", 7*mega, true),
+		newBinary("macvlan", 7*mega, true),
+		newBinary("whereabouts", 16*mega, true),
+		newBinary("railctl", 0, false),
 	}
 	for _, name := range []string{"host-device", "macvlan", "host-local", "static"} {
 		list = append(list, &binary{title: "upstream " + name, path: filepath.Join(p.peers, name), plugin: true})

@@ -21,9 +21,9 @@ func ipoibContenders(p places) []*contender {
 	b.floorIPoIB("ib-floor", "floor: bare ip link add … netns … type ipoib")
 	steps := filepath.Join(p.peers, "ipoib-steps")
 	b.ipoib("ib-up", "upstream, the steps of ipoib-cni", steps, noIPAM, "", "", goals{})
-	b.ipoib("ib", "ours, its carrier awaited", filepath.Join(p.ours, "ipoib"), noIPAM, "ib-up", p.state, goals{base: 1.3})
+	b.ipoib("ib", "ours, its carrier awaited", filepath.Join(p.bin, "ipoib"), noIPAM, "ib-up", p.state, goals{base: 1.3})
 	b.ipoib("ib-up-static", "upstream + static, the steps of ipoib-cni", steps, staticIPAM, "", "", goals{})
-	b.ipoib("ib-static", "ours + static, announced", filepath.Join(p.ours, "ipoib"), staticIPAM, "ib-up-static", p.state, goals{base: 1.3})
+	b.ipoib("ib-static", "ours + static, announced", filepath.Join(p.bin, "ipoib"), staticIPAM, "ib-up-static", p.state, goals{base: 1.3})
 	return b.list
 }
 

@@ -161,7 +161,7 @@ func findPlaces(o options) (places, error) {
 	for _, dir := range []struct {
 		to   *string
 		from string
-	}{{&p.ours, o.bin}, {&p.peers, o.peers}} {
+	}{{&p.bin, o.bin}, {&p.peers, o.peers}} {
 		if *dir.to, err = filepath.Abs(dir.from); err != nil {
 			return p, err
 		}

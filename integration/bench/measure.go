@@ -226,12 +226,12 @@ func quantile(samples []float64, q float64) float64 {
 		return 0
 	}
 	sorted := slices.Sorted(slices.Values(samples))
-	at := q * float64(len(sorted)-1)
-	low := int(at)
+	pos := q * float64(len(sorted)-1)
+	low := int(pos)
 	if low == len(sorted)-1 {
 		return sorted[low]
 	}
-	return sorted[low] + (at-float64(low))*(sorted[low+1]-sorted[low])
+	return sorted[low] + (pos-float64(low))*(sorted[low+1]-sorted[low])
 }
 
 func median(samples []float64) float64 { return quantile(samples, 0.5) }

@@ -148,7 +148,7 @@ func (r *podResult) sandboxes(log io.Reader, since time.Time) error {
 		if m == nil {
 			continue
 		}
-		at, err := time.Parse(time.RFC3339Nano, m[1])
+		logged, err := time.Parse(time.RFC3339Nano, m[1])
 		if err != nil {
 			return err
 		}
@@ -167,10 +167,10 @@ func (r *podResult) sandboxes(log io.Reader, since time.Time) error {
 			if run {
 				began[fmt.Sprintf(`StopPodSandbox for \"%s\"`, id)] = time.Time{} // one to look for
 			}
-			to.Sandbox = append(to.Sandbox, milliseconds(at.Sub(first)))
+			to.Sandbox = append(to.Sandbox, milliseconds(logged.Sub(first)))
 			delete(began, call)
-		case !done && (run && at.After(since) || known && first.IsZero()):
-			began[call] = at
+		case !done && (run && logged.After(since) || known && first.IsZero()):
+			began[call] = logged
 		}
 	}
 	return lines.Err()

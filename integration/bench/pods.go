@@ -297,13 +297,13 @@ func (l *podLab) until(ctx context.Context, n int, do func() error, is func(kind
 	are := map[string]bool{}
 	var failed error
 	err = l.Admin().Watch(ctx, podsPath+"?resourceVersion="+list.Metadata.ResourceVersion, func(kind string, object json.RawMessage) bool {
-		at := time.Now()
+		now := time.Now()
 		var p seen
 		if failed = json.Unmarshal(object, &p); failed != nil || are[p.Metadata.Name] {
 			return failed == nil
 		}
 		if are[p.Metadata.Name], failed = is(kind, &p); are[p.Metadata.Name] {
-			took = append(took, at.Sub(began).Seconds())
+			took = append(took, now.Sub(began).Seconds())
 		}
 		return failed == nil && len(took) < n
 	})

@@ -49,13 +49,13 @@ func (r *podReport) added(sc scene, s suite, v podVerb) float64 {
 // addedRatio returns what the rails of one of our suites add, divided by what
 // upstream's add. It fails if the difference is not larger than the noise.
 func (r *podReport) addedRatio(sc scene, s suite, v podVerb) (float64, error) {
-	ours, theirs := r.added(sc, s, v), r.added(sc, upstream, v)
+	added, base := r.added(sc, s, v), r.added(sc, upstream, v)
 	floor := r.times(sc, noRails, v).All
 	noise := (slices.Max(floor) - slices.Min(floor)) / 2
-	if theirs <= noise || ours < -noise/2 {
-		return 0, fmt.Errorf("upstream's rails add %.2f s, ours %.2f s, and the floor differs from itself by ±%.2f s", theirs, ours, noise)
+	if base <= noise || added < -noise/2 {
+		return 0, fmt.Errorf("upstream's rails add %.2f s, ours %.2f s, and the floor differs from itself by ±%.2f s", base, added, noise)
 	}
-	return ours / theirs, nil
+	return added / base, nil
 }
 
 func (r *podReport) tables() []table {
@@ -79,15 +79,15 @@ func (r *podReport) table(sc scene, v podVerb) table {
 		v.note, "median s", "min", "max", "×upstream", "rails add s", "×upstream", "a pod p50 s", "sandbox p50 ms", "p90", "failed", "CPU s", "×upstream",
 	}}
 	for _, s := range sc.suites {
-		mine := r.times(sc, s, v)
+		times := r.times(sc, s, v)
 		row := []string{
-			s.title, fmt.Sprintf("%.2f", median(mine.All)), fmt.Sprintf("%.2f", slices.Min(mine.All)), fmt.Sprintf("%.2f", slices.Max(mine.All)), "", "", "",
-			fmt.Sprintf("%.2f", median(mine.Each)), fmt.Sprintf("%.0f", median(mine.Sandbox)), fmt.Sprintf("%.0f", quantile(mine.Sandbox, 0.9)),
-			strconv.Itoa(mine.Failed), fmt.Sprintf("%.2f", median(mine.CPU)), "",
+			s.title, fmt.Sprintf("%.2f", median(times.All)), fmt.Sprintf("%.2f", slices.Min(times.All)), fmt.Sprintf("%.2f", slices.Max(times.All)), "", "", "",
+			fmt.Sprintf("%.2f", median(times.Each)), fmt.Sprintf("%.0f", median(times.Sandbox)), fmt.Sprintf("%.0f", quantile(times.Sandbox, 0.9)),
+			strconv.Itoa(times.Failed), fmt.Sprintf("%.2f", median(times.CPU)), "",
 		}
 		if s != upstream {
-			row[4] = fmt.Sprintf("%.2f", ratio(mine.All, r.times(sc, upstream, v).All))
-			row[12] = fmt.Sprintf("%.2f", ratio(mine.CPU, r.times(sc, upstream, v).CPU))
+			row[4] = fmt.Sprintf("%.2f", ratio(times.All, r.times(sc, upstream, v).All))
+			row[12] = fmt.Sprintf("%.2f", ratio(times.CPU, r.times(sc, upstream, v).CPU))
 		}
 		if s != noRails {
 			row[5] = fmt.Sprintf("%.2f", r.added(sc, s, v))

@@ -83,7 +83,7 @@ func (b *builder) rdmaUpstream(group, id, title string, ipam map[string]any, flo
 func (b *builder) rdmaOurs(group, id, title string, ipam map[string]any, base, floor string, g goals) {
 	c, _ := b.nextRDMA(group, id, title, base, floor, g)
 	conf := map[string]any{"type": "host-device", "device": c.nic, "rdma": "required"}
-	b.plugin(c, filepath.Join(b.ours, "host-device"), conf, ipam, b.state)
+	b.plugin(c, filepath.Join(b.bin, "host-device"), conf, ipam, b.state)
 }
 
 // checkDevice makes sure that the contender's RDMA device is in the namespace

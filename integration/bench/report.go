@@ -149,20 +149,20 @@ func newReport(a about, list []*contender, files []*binary, m *measurement) *rep
 }
 
 func (r *report) judgeContender(c *contender) {
-	mine := r.m.results[c.id]
+	res := r.m.results[c.id]
 	against := func(other *contender, words string, limit float64) {
 		if other == nil || limit == 0 {
 			return
 		}
-		theirs := r.m.results[other.id]
-		err := mine.Err
+		base := r.m.results[other.id]
+		err := res.Err
 		if err == nil {
-			err = theirs.Err
+			err = base.Err
 		}
 		kind, _, _ := strings.Cut(c.group, ":")
 		r.verdicts = append(r.verdicts,
-			judge(kind+" ADD, "+c.title+", over "+words, limit, ratio(mine.Add, theirs.Add), "×", err),
-			judge(kind+" DEL, "+c.title+", over "+words, limit, ratio(mine.Del, theirs.Del), "×", err))
+			judge(kind+" ADD, "+c.title+", over "+words, limit, ratio(res.Add, base.Add), "×", err),
+			judge(kind+" DEL, "+c.title+", over "+words, limit, ratio(res.Del, base.Del), "×", err))
 	}
 	against(find(r.list, c.base), "upstream", c.goals.base)
 	against(find(r.list, c.floor), "the bare move", c.goals.floor)
@@ -177,8 +177,8 @@ func (r *report) judgeGrowth() {
 		err = errors.Join(err, a.Err, b.Err)
 		return median(a.AddCPU) - median(b.AddCPU)
 	}
-	mine, theirs := growth("mv-crowd", "mv"), growth("mv-crowd-up", "mv-up")
-	r.verdicts = append(r.verdicts, judge(fmt.Sprintf("macvlan ADD, CPU that %d others cost, over upstream", crowd), 1, mine/theirs, "×", err))
+	cost, base := growth("mv-crowd", "mv"), growth("mv-crowd-up", "mv-up")
+	r.verdicts = append(r.verdicts, judge(fmt.Sprintf("macvlan ADD, CPU that %d others cost, over upstream", crowd), 1, cost/base, "×", err))
 }
 
 // tables returns the tables of the report.
@@ -209,9 +209,9 @@ func (r *report) groupTable(group string) table {
 		if c.group != group {
 			continue
 		}
-		mine := r.m.results[c.id]
-		if mine.Err != nil {
-			t.missing(c.title, mine.Err)
+		res := r.m.results[c.id]
+		if res.Err != nil {
+			t.missing(c.title, res.Err)
 			continue
 		}
 		row := []string{c.title}
@@ -219,7 +219,7 @@ func (r *report) groupTable(group string) table {
 			func(r *result) (wall, cpu []float64, asked *kernel) { return r.Add, r.AddCPU, r.AddKernel },
 			func(r *result) (wall, cpu []float64, asked *kernel) { return r.Del, r.DelCPU, r.DelKernel },
 		} {
-			wall, cpu, asked := pick(mine)
+			wall, cpu, asked := pick(res)
 			row = append(row, fmt.Sprintf("%.1f", median(wall)), fmt.Sprintf("%.1f", quantile(wall, 0.9)), fmt.Sprintf("%.1f", median(cpu)))
 			for _, id := range []string{c.base, c.floor} {
 				cell := ""
@@ -231,8 +231,8 @@ func (r *report) groupTable(group string) table {
 			}
 			row = append(row, asked.cells()...)
 		}
-		if mine.NotCounted != nil {
-			t.notes = append(t.notes, fmt.Sprintf("not counted: %s: %v", c.title, mine.NotCounted))
+		if res.NotCounted != nil {
+			t.notes = append(t.notes, fmt.Sprintf("not counted: %s: %v", c.title, res.NotCounted))
 		}
 		t.rows = append(t.rows, row)
 	}

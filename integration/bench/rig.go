@@ -85,7 +85,7 @@ func guest(o options) error {
 	if err != nil {
 		return err
 	}
-	p := places{state: "/run/rail-cni", ours: os.Getenv("RAIL_CNI_BIN"), peers: os.Getenv("RAIL_CNI_PEERS")}
+	p := places{state: "/run/rail-cni", bin: os.Getenv("RAIL_CNI_BIN"), peers: os.Getenv("RAIL_CNI_PEERS")}
 	for name, path := range map[string]*string{"ip": &p.ip, "rdma": &p.rdma} {
 		if *path, err = exec.LookPath(name); err != nil {
 			return err

@@ -146,13 +146,13 @@ func within(netns string, f func() error) error {
 		return err
 	}
 	defer back.Close()
-	there, err := os.Open(filepath.Join(netnsDir, netns))
+	ns, err := os.Open(filepath.Join(netnsDir, netns))
 	if err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
-	defer there.Close()
-	if err := unix.Setns(int(there.Fd()), unix.CLONE_NEWNET); err != nil {
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("entering network namespace %s: %w", netns, err)
 	}

@@ -253,10 +253,10 @@ type burst struct {
 
 // newBurst returns the next burst of the run. Its sandboxes are others than those before.
 func (r *scaleRun) newBurst() *burst {
-	const most = 1000 // sandboxes of a pod
+	const maxSandboxes = 1000 // sandboxes of a pod
 	b := &burst{scaleRun: r, last: make([]int, r.c.Nodes)}
 	for node := range b.last {
-		b.last[node] = r.bursts * most
+		b.last[node] = r.bursts * maxSandboxes
 	}
 	r.bursts++
 	return b
@@ -385,7 +385,7 @@ func (b *burst) measure(ctx context.Context, limit time.Duration) (*scaleResult,
 	}
 	result := &scaleResult{
 		scaleCase: b.c, Ready: b.ready, Given: b.given, Renewals: renewals, Unrenewed: failed, Sandboxes: b.sandboxes, Tries: after.tries - before.tries, WAL: after.wal - before.wal,
-		CPU: [3]float64{after.apiserver - before.apiserver, after.etcd - before.etcd, after.own - before.own},
+		CPU: [3]float64{after.apiserver - before.apiserver, after.etcd - before.etcd, after.self - before.self},
 	}
 	if b.lastError != nil {
 		fmt.Fprintln(os.Stderr, "  the last error:", b.lastError)
@@ -433,18 +433,18 @@ func (r *scaleResult) last() float64 {
 }
 
 // counters are counters of the servers and of this process.
-type counters struct{ tries, wal, apiserver, etcd, own float64 }
+type counters struct{ tries, wal, apiserver, etcd, self float64 }
 
 func (l *scaleLab) counters(ctx context.Context) (c counters, err error) {
 	etcd, apiserver, err := l.plane.Metrics(ctx)
 	if err != nil {
 		return c, err
 	}
-	var own unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &own); err != nil {
+	var usage unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {
 		return c, err
 	}
-	c.own = time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
+	c.self = time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
 	c.wal = metric(etcd, "etcd_disk_wal_write_bytes_total")
 	c.etcd, c.apiserver = metric(etcd, "process_cpu_seconds_total"), metric(apiserver, "process_cpu_seconds_total")
 	c.tries = metric(apiserver, "etcd_request_duration_seconds_count", `operation="update"`, "ippools")

@@ -271,8 +271,8 @@ func (m scaleModel) last(c scaleCase) float64 {
 func fit(runs []*scaleResult) scaleModel {
 	var ff, fe, ee, f1, e1 float64
 	for _, run := range runs {
-		one, of := scaleModel{fixed: 1}.last(run.scaleCase)/run.last(), scaleModel{entry: 1}.last(run.scaleCase)/run.last()
-		ff, fe, ee, f1, e1 = ff+one*one, fe+one*of, ee+of*of, f1+one, e1+of
+		fixed, entry := scaleModel{fixed: 1}.last(run.scaleCase)/run.last(), scaleModel{entry: 1}.last(run.scaleCase)/run.last()
+		ff, fe, ee, f1, e1 = ff+fixed*fixed, fe+fixed*entry, ee+entry*entry, f1+fixed, e1+entry
 	}
 	det := ff*ee - fe*fe
 	m := scaleModel{(f1*ee - e1*fe) / det, (ff*e1 - fe*f1) / det}
@@ -351,8 +351,8 @@ func (r *scaleReport) overTime(nodes int) (lines map[string][]point) {
 		step := run.last() / 10
 		for i := range 10 {
 			count := 0
-			for _, at := range run.Given {
-				if at > float64(i)*step && at <= float64(i+1)*step {
+			for _, given := range run.Given {
+				if given > float64(i)*step && given <= float64(i+1)*step {
 					count++
 				}
 			}

@@ -64,7 +64,7 @@ func (t *traffic) measure(p places, s *scratch) error {
 		}
 		c := b.next(groupExclusive, fmt.Sprintf("traffic%d", i), "", "", "", goals{})
 		c.nic, c.device = n.nic, n.device
-		b.plugin(c, filepath.Join(p.ours, "host-device"), map[string]any{"type": "host-device", "device": n.nic, "rdma": "required"},
+		b.plugin(c, filepath.Join(p.bin, "host-device"), map[string]any{"type": "host-device", "device": n.nic, "rdma": "required"},
 			map[string]any{"type": "static", "addresses": []any{map[string]any{"address": fmt.Sprintf("198.51.100.%d/24", i+1)}}}, p.state)
 		pods = append(pods, c)
 	}

@@ -124,11 +124,11 @@ func (n *Node) install(path string) error {
 	if err != nil {
 		return err
 	}
-	at := filepath.Join(pluginDir, filepath.Base(path))
-	if err := n.write(at, binary); err != nil {
+	dest := filepath.Join(pluginDir, filepath.Base(path))
+	if err := n.write(dest, binary); err != nil {
 		return err
 	}
-	return os.Chmod(n.Path(at), 0o755)
+	return os.Chmod(n.Path(dest), 0o755)
 }
 
 // containerdConfig returns the configuration of the node's containerd.

@@ -84,11 +84,11 @@ func (n *Node) takeHome(pod, home *netns.Netns, rails map[string]bool) error {
 // inUse reports whether a process other than this one is in a network
 // namespace, or has it open.
 func inUse(id netns.ID) bool {
-	own := fmt.Sprintf("/proc/%d/", os.Getpid())
+	self := fmt.Sprintf("/proc/%d/", os.Getpid())
 	for _, pattern := range []string{"/proc/[0-9]*/ns/net", "/proc/[0-9]*/fd/*"} {
 		paths, _ := filepath.Glob(pattern) // the pattern is valid
 		for _, path := range paths {
-			if target, err := os.Readlink(path); err == nil && target == id.String() && !strings.HasPrefix(path, own) {
+			if target, err := os.Readlink(path); err == nil && target == id.String() && !strings.HasPrefix(path, self) {
 				return true
 			}
 		}

@@ -141,12 +141,12 @@ func (i Image) WriteFile(file string) error {
 // AddProgram adds a program of the machine under its own path, with the
 // libraries that it is linked with.
 func (i *Image) AddProgram(name string) error {
-	at, err := exec.LookPath(name)
+	path, err := exec.LookPath(name)
 	if err != nil {
 		return err
 	}
-	i.Files[at] = at
-	libraries, err := output(exec.Command("ldd", at))
+	i.Files[path] = path
+	libraries, err := output(exec.Command("ldd", path))
 	if err != nil {
 		return err
 	}

@@ -111,10 +111,10 @@ func nodeFiles(name string) error {
 	m.mount(work+"/cgroup", "/sys/fs/cgroup", "", unix.MS_BIND|unix.MS_REC, "")
 	m.do("umount", work+"/cgroup", func() error { return unix.Unmount(work+"/cgroup", unix.MNT_DETACH) })
 	for _, dir := range []string{"etc", "opt", "var"} {
-		upper, own := filepath.Join(work, dir), filepath.Join(work, dir+".work")
+		upper, workdir := filepath.Join(work, dir), filepath.Join(work, dir+".work")
 		m.mkdir(upper)
-		m.mkdir(own)
-		m.mount("overlay", "/"+dir, "overlay", 0, fmt.Sprintf("lowerdir=/%s,upperdir=%s,workdir=%s", dir, upper, own))
+		m.mkdir(workdir)
+		m.mount("overlay", "/"+dir, "overlay", 0, fmt.Sprintf("lowerdir=/%s,upperdir=%s,workdir=%s", dir, upper, workdir))
 	}
 	for _, dir := range private {
 		m.mkdir(dir)

@@ -68,15 +68,15 @@ func Altname(rail int) string { return fmt.Sprintf("enp%ds0f0np0", rail+1) }
 //	           port, uplink0, so that it stays as it is when pods come and go
 //	the rails
 func (n *Node) wire(ctx context.Context) error {
-	at, i := n.cluster.holder.Pid(), n.index
+	pid, i := n.cluster.holder.Pid(), n.index
 	cable := func(name, end, bridge string, mtu int) []string {
 		return []string{
 			fmt.Sprintf("link add %s mtu %d master %s type veth peer name %s mtu %d netns %d", end, mtu, bridge, name, mtu, n.init.Pid()),
 			"link set " + end + " up",
 		}
 	}
-	there := append(cable("eth0", fmt.Sprintf("n%d-eth0", i), "nodes", 1500), cable("uplink0", fmt.Sprintf("n%d-uplink0", i), "pods", 1500)...)
-	here := []string{
+	outer := append(cable("eth0", fmt.Sprintf("n%d-eth0", i), "nodes", 1500), cable("uplink0", fmt.Sprintf("n%d-uplink0", i), "pods", 1500)...)
+	inner := []string{
 		"link set lo up",
 		"link set eth0 up",
 		"address add " + n.Address + "/24 dev eth0",
@@ -89,18 +89,18 @@ func (n *Node) wire(ctx context.Context) error {
 	for j := 1; j <= n.cluster.options.Nodes; j++ {
 		// As in a cluster's network, pods of all nodes reach each other.
 		if j != i {
-			here = append(here, fmt.Sprintf("route add 10.244.%d.0/24 via %s", j, nodeAddress(j)))
+			inner = append(inner, fmt.Sprintf("route add 10.244.%d.0/24 via %s", j, nodeAddress(j)))
 		}
 	}
 	for k, rail := range n.cluster.options.Rails {
-		there = append(there, cable(rail, fmt.Sprintf("n%d-rail%d", i, k+1), fmt.Sprintf("rail%d", k+1), 9000)...)
-		here = append(here, "link property add dev "+rail+" altname "+Altname(k), "link set "+rail+" up")
+		outer = append(outer, cable(rail, fmt.Sprintf("n%d-rail%d", i, k+1), fmt.Sprintf("rail%d", k+1), 9000)...)
+		inner = append(inner, "link property add dev "+rail+" altname "+Altname(k), "link set "+rail+" up")
 	}
-	there = append(there, fmt.Sprintf("route add 10.244.%d.0/24 via %s", i, n.Address))
-	if err := batch(ctx, at, there); err != nil {
+	outer = append(outer, fmt.Sprintf("route add 10.244.%d.0/24 via %s", i, n.Address))
+	if err := batch(ctx, pid, outer); err != nil {
 		return err
 	}
-	return batch(ctx, n.init.Pid(), here)
+	return batch(ctx, n.init.Pid(), inner)
 }
 
 // SetCable connects the node's NIC of this rail to its switch, or takes the cable out. The first

@@ -153,12 +153,12 @@ func Built(variable string, path ...string) (string, error) {
 	if dir := os.Getenv(variable); dir != "" {
 		return dir, nil
 	}
-	at, err := os.Getwd()
+	wd, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
 	below := filepath.Join(append([]string{"bin"}, path...)...)
-	for dir := at; ; dir = filepath.Dir(dir) {
+	for dir := wd; ; dir = filepath.Dir(dir) {
 		built := filepath.Join(dir, below)
 		if _, err := os.Stat(built); err == nil || dir == filepath.Dir(dir) {
 			return built, nil

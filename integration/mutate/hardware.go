@@ -63,8 +63,8 @@ func reported(m Mutation) Mutation {
 	return m
 }
 
-func messages(name, by string, command uint8, attrs ...[]byte) Mutation {
-	return Mutation{Name: name, By: by, Fate: Restored, Rig: true, Set: func(pod *testnet.Netns, nic string) error {
+func messages(name, cmdline string, command uint8, attrs ...[]byte) Mutation {
+	return Mutation{Name: name, By: cmdline, Fate: Restored, Rig: true, Set: func(pod *testnet.Netns, nic string) error {
 		return set(pod, nic, command, attrs...)
 	}}
 }
@@ -77,8 +77,8 @@ func bits(kind uint16, size, value uint32) []byte {
 		testnet.Attribute(unix.ETHTOOL_A_BITSET_MASK, word(value))))
 }
 
-func ioctl(name, by string, argument []byte) Mutation {
-	return Mutation{Name: name, By: by, Fate: Restored, Rig: true, Set: func(pod *testnet.Netns, nic string) error {
+func ioctl(name, cmdline string, argument []byte) Mutation {
+	return Mutation{Name: name, By: cmdline, Fate: Restored, Rig: true, Set: func(pod *testnet.Netns, nic string) error {
 		return pod.Ethtool(nic, slices.Clone(argument))
 	}}
 }

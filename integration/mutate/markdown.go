@@ -10,11 +10,11 @@ func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| what a pod sets | by | after DEL | tried on |\n|---|---|---|---|\n")
 	for _, m := range Table {
-		where := "veth"
+		device := "veth"
 		if m.Rig {
-			where = "the rig's NIC"
+			device = "the rig's NIC"
 		}
-		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", m.Name, m.By, m.Fate, where)
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", m.Name, m.By, m.Fate, device)
 	}
 	return b.String()
 }

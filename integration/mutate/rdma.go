@@ -54,8 +54,8 @@ func optional(counters ...uint32) []byte {
 
 var errNoRDMADevice = errors.New("the pod has no RDMA device")
 
-func rdmaMessage(name, by string, command uint16, attrs ...[]byte) Mutation {
-	return Mutation{Name: name, By: by, Fate: Restored, Rig: true, Set: func(pod *testnet.Netns, nic string) error {
+func rdmaMessage(name, cmdline string, command uint16, attrs ...[]byte) Mutation {
+	return Mutation{Name: name, By: cmdline, Fate: Restored, Rig: true, Set: func(pod *testnet.Netns, nic string) error {
 		name, device := pod.RDMADevice(nic)
 		if name == "" {
 			return errNoRDMADevice

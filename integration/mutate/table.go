@@ -231,8 +231,8 @@ func feature(pod *testnet.Netns, nic string, bit int) error {
 
 func word(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
-func attributes(name, by string, attrs ...[]byte) Mutation {
-	return Mutation{Name: name, By: "ip link set net1 " + by, Fate: Restored, Set: func(pod *testnet.Netns, nic string) error {
+func attributes(name, args string, attrs ...[]byte) Mutation {
+	return Mutation{Name: name, By: "ip link set net1 " + args, Fate: Restored, Set: func(pod *testnet.Netns, nic string) error {
 		return pod.SetLink(nic, attrs...)
 	}}
 }

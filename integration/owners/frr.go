@@ -69,17 +69,17 @@ func (r *Router) command(name string, commands ...string) error {
 		if _, err := c.Write(append([]byte(command), 0)); err != nil {
 			return err
 		}
-		var said []byte
-		for len(said) < 4 || !bytes.Equal(said[len(said)-4:len(said)-1], []byte{0, 0, 0}) {
+		var output []byte
+		for len(output) < 4 || !bytes.Equal(output[len(output)-4:len(output)-1], []byte{0, 0, 0}) {
 			some := make([]byte, 4096)
 			n, err := c.Read(some)
 			if err != nil {
 				return fmt.Errorf("%s, %q: %w", name, command, err)
 			}
-			said = append(said, some[:n]...)
+			output = append(output, some[:n]...)
 		}
-		if said[len(said)-1] != 0 && !strings.HasPrefix(command, "show") {
-			return fmt.Errorf("%s, %q: status %d: %s", name, command, said[len(said)-1], said[:len(said)-4])
+		if output[len(output)-1] != 0 && !strings.HasPrefix(command, "show") {
+			return fmt.Errorf("%s, %q: status %d: %s", name, command, output[len(output)-1], output[:len(output)-4])
 		}
 	}
 	return nil

@@ -130,18 +130,18 @@ func (i *image) directory(dir string) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		at := strings.TrimPrefix(name, i.tree)
+		path := strings.TrimPrefix(name, i.tree)
 		if strings.HasSuffix(name, ".so") {
-			return i.program(at, name)
+			return i.program(path, name)
 		}
-		i.Files[at] = name
+		i.Files[path] = name
 		return nil
 	})
 }
 
 // program adds a program or a library with the libraries that it is linked with. A plugin whose
 // libraries are missing is left out, as Open MPI leaves it out.
-func (i *image) program(at, name string) error {
+func (i *image) program(path, name string) error {
 	ldd := exec.Command("ldd", name)
 	ldd.Env = i.search
 	out, err := ldd.CombinedOutput()
@@ -149,12 +149,12 @@ func (i *image) program(at, name string) error {
 		return fmt.Errorf("ldd %s: %w\n%s", name, err, out)
 	}
 	if strings.Contains(string(out), "not found") {
-		if strings.HasSuffix(at, ".so") {
+		if strings.HasSuffix(path, ".so") {
 			return nil
 		}
 		return fmt.Errorf("%s lacks libraries\n%s", name, out)
 	}
-	i.Files[at] = name
+	i.Files[path] = name
 	for word := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(word, "/") {
 			i.Files[strings.TrimPrefix(word, i.tree)] = word

@@ -97,13 +97,13 @@ func RequestsSince(t testing.TB, plane *controlplane.Plane, began time.Time) []c
 	if err != nil {
 		t.Fatal(err)
 	}
-	var own []controlplane.Request
+	var requests []controlplane.Request
 	for _, r := range all {
 		if strings.HasPrefix(r.UserAgent, "test-"+t.Name()) {
-			own = append(own, r)
+			requests = append(requests, r)
 		}
 	}
-	return own
+	return requests
 }
 
 // Create creates an object at path.

@@ -41,11 +41,11 @@ type Options struct {
 
 // FindRoot returns the top of the checkout that dir is in.
 func FindRoot(dir string) (string, error) {
-	for at := dir; ; at = filepath.Dir(at) {
-		if _, err := os.Stat(filepath.Join(at, "integration", "rig", "module", "Kbuild")); err == nil {
-			return at, nil
+	for root := dir; ; root = filepath.Dir(root) {
+		if _, err := os.Stat(filepath.Join(root, "integration", "rig", "module", "Kbuild")); err == nil {
+			return root, nil
 		}
-		if at == filepath.Dir(at) {
+		if root == filepath.Dir(root) {
 			return "", fmt.Errorf("%s is not in a checkout of rail-cni", dir)
 		}
 	}

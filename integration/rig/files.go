@@ -13,10 +13,10 @@ import (
 // to a file of this host, at the path that it has in the machine.
 type Files string
 
-// Put adds the file source of this host as at, an absolute path in the machine. A file that
+// Put adds the file source of this host as path, an absolute path in the machine. A file that
 // is there already stays.
-func (dir Files) Put(at, source string) error {
-	to := filepath.Join(string(dir), at)
+func (dir Files) Put(path, source string) error {
+	to := filepath.Join(string(dir), path)
 	source, err := filepath.Abs(source)
 	if err == nil {
 		_, err = os.Stat(source)
@@ -25,18 +25,18 @@ func (dir Files) Put(at, source string) error {
 		err = os.Symlink(source, to)
 	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("the machine's %s: %w", at, err)
+		return fmt.Errorf("the machine's %s: %w", path, err)
 	}
 	return nil
 }
 
 // PutProgram is Put for a program, and adds the shared libraries that it needs.
-func (dir Files) PutProgram(at, source string) error {
+func (dir Files) PutProgram(path, source string) error {
 	out, err := exec.Command("ldd", source).CombinedOutput()
 	if err != nil && !strings.Contains(string(out), "not a dynamic executable") {
 		return fmt.Errorf("ldd %s: %w\n%s", source, err, out)
 	}
-	errs := []error{dir.Put(at, source)}
+	errs := []error{dir.Put(path, source)}
 	for word := range strings.FieldsSeq(string(out)) {
 		if strings.HasPrefix(word, "/") && !strings.HasSuffix(word, ":") {
 			errs = append(errs, dir.Put(word, word))

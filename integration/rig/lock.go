@@ -34,7 +34,7 @@ func lock(ctx context.Context, dir string, names []string, log io.Writer) (unloc
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	for said := false; ; said = true {
+	for logged := false; ; logged = true {
 		for _, name := range names {
 			f, err := tryLock(filepath.Join(dir, name))
 			if err != nil {
@@ -44,7 +44,7 @@ func lock(ctx context.Context, dir string, names []string, log io.Writer) (unloc
 				return func() { _ = f.Close() }, nil
 			}
 		}
-		if !said {
+		if !logged {
 			fmt.Fprintln(log, "rig: waiting for another process that uses the rig …")
 		}
 		select {

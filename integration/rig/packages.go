@@ -78,23 +78,23 @@ func (b *builder) apt(ctx context.Context, dir, program string, args ...string) 
 	if len(b.sources) == 0 {
 		return run(ctx, dir, program, args...)
 	}
-	own := filepath.Join(b.shared, "apt-"+b.linux)
+	aptDir := filepath.Join(b.shared, "apt-"+b.linux)
 	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
-		if err := os.MkdirAll(filepath.Join(own, d), 0o755); err != nil {
+		if err := os.MkdirAll(filepath.Join(aptDir, d), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	sources := filepath.Join(own, "sources.list")
+	sources := filepath.Join(aptDir, "sources.list")
 	if err := os.WriteFile(sources, []byte(strings.Join(b.sources, "\n")+"\n"), 0o644); err != nil {
 		return nil, err
 	}
-	status := filepath.Join(own, "status") // of the packages that are installed
+	status := filepath.Join(aptDir, "status") // of the packages that are installed
 	if err := os.WriteFile(status, nil, 0o644); err != nil {
 		return nil, err
 	}
 	return run(ctx, dir, program, append([]string{
 		"-o", "Dir::Etc::sourcelist=" + sources, "-o", "Dir::Etc::sourceparts=/dev/null",
-		"-o", "Dir::State::Lists=" + filepath.Join(own, "lists"), "-o", "Dir::Cache=" + filepath.Join(own, "cache"),
+		"-o", "Dir::State::Lists=" + filepath.Join(aptDir, "lists"), "-o", "Dir::Cache=" + filepath.Join(aptDir, "cache"),
 		"-o", "Dir::State::status=" + status, "-o", "APT::Architecture=" + b.arch.name, "-o", "APT::Architectures=" + b.arch.name,
 		"-o", "APT::Sandbox::User=root", // the checkout may be closed to apt's user
 	}, args...)...)

@@ -25,9 +25,9 @@ var backports = series{linux: "qemu", arch: amd64, sources: debian("debian bookw
 // their NIC with virtual functions, one of Debian's backports, which is unpacked in the cache.
 // The libraries that it needs are those of this machine's QEMU.
 func (b *builder) emulator(ctx context.Context) (emulator, error) {
-	own := emulator{program: b.arch.qemu}
-	if !b.functions() || own.has(ctx, functionsNIC) == nil {
-		return own, nil
+	installed := emulator{program: b.arch.qemu}
+	if !b.functions() || installed.has(ctx, functionsNIC) == nil {
+		return installed, nil
 	}
 	dir := filepath.Join(b.shared, "qemu")
 	unpacked := emulator{filepath.Join(dir, "usr", "bin", b.arch.qemu), filepath.Join(dir, "usr", "share", "qemu")}

@@ -108,10 +108,10 @@ func (d *dumper) rtnetlink() {
 			d.add("link %s", strings.TrimSpace(line))
 		}
 	}
-	at := func(m []byte) bool { return int(binary.NativeEndian.Uint32(m[4:])) == d.index }
-	d.objects("address", unix.RTM_GETADDR, unix.SizeofIfAddrmsg, words(0, 0), at)
+	onLink := func(m []byte) bool { return int(binary.NativeEndian.Uint32(m[4:])) == d.index }
+	d.objects("address", unix.RTM_GETADDR, unix.SizeofIfAddrmsg, words(0, 0), onLink)
 	d.objects("neigh", unix.RTM_GETNEIGH, unix.SizeofNdMsg, words(0, 0, 0), func(m []byte) bool {
-		return at(m) && binary.NativeEndian.Uint16(m[8:])&unix.NUD_PERMANENT != 0
+		return onLink(m) && binary.NativeEndian.Uint16(m[8:])&unix.NUD_PERMANENT != 0
 	})
 	leaves := Attribute(unix.RTA_OIF, words(uint32(d.index)))
 	d.objects("route", unix.RTM_GETROUTE, unix.SizeofRtMsg, words(unix.AF_INET, 0, 0), func(m []byte) bool { return bytes.Contains(m, leaves) })
@@ -121,7 +121,7 @@ func (d *dumper) rtnetlink() {
 		d.add("%v", err)
 	}
 	for _, m := range disciplines {
-		if at(m) { // TCA_KIND comes first
+		if onLink(m) { // TCA_KIND comes first
 			d.add("qdisc parent %x %s", binary.NativeEndian.Uint32(m[12:]), printable(m[24:20+binary.NativeEndian.Uint16(m[20:])]))
 		}
 	}
@@ -129,13 +129,13 @@ func (d *dumper) rtnetlink() {
 
 // objects adds the interface's objects of a kind, each as one line: its header
 // without the index, and its attributes.
-func (d *dumper) objects(kind string, request uint16, header int, payload []byte, of func(m []byte) bool) {
+func (d *dumper) objects(kind string, request uint16, header int, payload []byte, match func(m []byte) bool) {
 	answers, err := ask(unix.NETLINK_ROUTE, request, unix.NLM_F_DUMP, payload)
 	if err != nil {
 		d.add("%v", err)
 	}
 	for _, m := range answers {
-		if !of(m) {
+		if !match(m) {
 			continue
 		}
 		if kind != "route" {

@@ -33,16 +33,16 @@ var shared = sync.OnceValue(func() error {
 func addNamed(t testing.TB, name string) {
 	t.Helper()
 	if err := errors.Join(shared(), inThread(func() error {
-		own, err := netns.Get()
+		current, err := netns.Get()
 		if err != nil {
 			return err
 		}
-		defer own.Close()
+		defer current.Close()
 		made, err := netns.NewNamed(name) // and this thread is in it
 		if err == nil {
 			err = made.Close()
 		}
-		return errors.Join(err, netns.Set(own))
+		return errors.Join(err, netns.Set(current))
 	})); err != nil {
 		t.Fatalf("make the network namespace %s: %v", name, err)
 	}

@@ -66,8 +66,8 @@ func stale(dir string) error {
 		return nil
 	}
 	defer os.Setenv(asked, dir)
-	here, err := os.Stat(filepath.Join(root(), "bin"))
-	if there, thereErr := os.Stat(dir); err != nil || thereErr != nil || !os.SameFile(here, there) {
+	binInfo, err := os.Stat(filepath.Join(root(), "bin"))
+	if dirInfo, dirErr := os.Stat(dir); err != nil || dirErr != nil || !os.SameFile(binInfo, dirInfo) {
 		return nil
 	}
 	built, err := os.Stat(filepath.Join(dir, "host-device"))
@@ -141,15 +141,15 @@ type Call struct {
 // its output. If the plugin fails the error is the one that it printed.
 func (n *Netns) Run(c Call) (stdout []byte, err error) {
 	n.t.Helper()
-	stdout, said, err := n.RunSaying(c)
-	if said != "" {
-		n.t.Logf("%s %s wrote: %s", c.Plugin, c.Verb, said)
+	stdout, stderr, err := n.RunSaying(c)
+	if stderr != "" {
+		n.t.Logf("%s %s wrote: %s", c.Plugin, c.Verb, stderr)
 	}
 	return stdout, err
 }
 
 // RunSaying is Run, and also returns what the plugin wrote to stderr.
-func (n *Netns) RunSaying(c Call) (stdout []byte, said string, err error) {
+func (n *Netns) RunSaying(c Call) (stdout []byte, stderr string, err error) {
 	n.t.Helper()
 	if c.Path == "" {
 		c.Path = Bin(n.t) + ":" + Peers(n.t)

@@ -121,30 +121,30 @@ func unmarshal(data []byte, into any) error {
 }
 
 // lost fails for each key and value of before that after does not have. after may have more keys.
-func lost(t *testing.T, where string, before, after any) {
+func lost(t *testing.T, path string, before, after any) {
 	t.Helper()
 	switch before := before.(type) {
 	case map[string]any:
 		now, _ := after.(map[string]any)
 		for key, value := range before {
 			if have, ok := now[key]; !ok {
-				t.Errorf("%s: this version loses the key %q: read it, at least to end what the state names (docs/reference/versions.md)", where, key)
+				t.Errorf("%s: this version loses the key %q: read it, at least to end what the state names (docs/reference/versions.md)", path, key)
 			} else {
-				lost(t, where+": "+key, value, have)
+				lost(t, path+": "+key, value, have)
 			}
 		}
 	case []any:
 		now, _ := after.([]any)
 		if len(now) != len(before) {
-			t.Errorf("%s: it has %d entries, this version reads %d", where, len(before), len(now))
+			t.Errorf("%s: it has %d entries, this version reads %d", path, len(before), len(now))
 			return
 		}
 		for i := range before {
-			lost(t, fmt.Sprintf("%s[%d]", where, i), before[i], now[i])
+			lost(t, fmt.Sprintf("%s[%d]", path, i), before[i], now[i])
 		}
 	default:
 		if !reflect.DeepEqual(before, after) {
-			t.Errorf("%s: it is %v, this version reads %v", where, before, after)
+			t.Errorf("%s: it is %v, this version reads %v", path, before, after)
 		}
 	}
 }

@@ -20,8 +20,8 @@ func (n *Node) OnTheirWay(stale []*ledger.Record) (map[ledger.Key]bool, error) {
 	// container may not be permitted to open init_net.
 	if first, err := netns.Open(netns.InitPath); err == nil {
 		if !first.ID.Equal(n.Netns.ID) {
-			there, _ := link.Links(first) // after an error, a NIC in init_net counts as on its way
-			links = append(links, there...)
+			initLinks, _ := link.Links(first) // after an error, a NIC in init_net counts as on its way
+			links = append(links, initLinks...)
 		}
 		first.Close()
 	}

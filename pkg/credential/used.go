@@ -81,7 +81,7 @@ func (e *refusedError) Error() string {
 
 // usedPath returns the path of the kubeconfig that the flat file names, and whether this agent
 // wrote that kubeconfig.
-func (k *Keeper) usedPath() (path string, own bool) {
+func (k *Keeper) usedPath() (path string, owned bool) {
 	path = k.path(kubeconfigName)
 	if k.outcomes[k.path(flatFileName)] == install.Yielded {
 		var flat struct {
@@ -120,7 +120,7 @@ func (k *Keeper) check(ctx context.Context, ca []byte) error {
 	k.taking = true
 	err = k.write(ctx, ca)
 	k.taking = false
-	if _, own := k.usedPath(); err != nil || !own {
+	if _, owned := k.usedPath(); err != nil || !owned {
 		return err
 	}
 	k.reporter.Report(component.Notice{Reason: "KubeconfigReplaced", Summary: "another installer's kubeconfig was replaced", Message: fmt.Sprintf(
@@ -135,23 +135,23 @@ var errTake = errors.New("the server refuses the kubeconfig of the plugin")
 // kubeconfig at each check. It asks about another installer's kubeconfig if the kubeconfig is new
 // or has changed, and otherwise from time to time.
 func (k *Keeper) ask(ctx context.Context) error {
-	path, own := k.usedPath()
-	if !own && k.outcomes[k.path(kubeconfigName)] == "" {
+	path, owned := k.usedPath()
+	if !owned && k.outcomes[k.path(kubeconfigName)] == "" {
 		return nil // the node is being uninstalled
 	}
 	text, err := os.ReadFile(path)
 	u := &k.used
-	if sum := sha256.Sum256(text); path != u.path || sum != u.sum || own != u.owned {
-		*u = used{path: path, owned: own, sum: sum}
+	if sum := sha256.Sum256(text); path != u.path || sum != u.sum || owned != u.owned {
+		*u = used{path: path, owned: owned, sum: sum}
 		k.setUse(func(use *Use) {
-			fresh := Use{Path: path, Owned: own}
-			if own { // each new token may be refused as well
+			fresh := Use{Path: path, Owned: owned}
+			if owned { // each new token may be refused as well
 				fresh.Refused = use.Refused
 			}
 			*use = fresh
 		})
 	}
-	if !own && time.Now().Before(u.next) {
+	if !owned && time.Now().Before(u.next) {
 		return u.err
 	}
 	if u.client == nil && err == nil {
@@ -174,7 +174,7 @@ func (k *Keeper) ask(ctx context.Context) error {
 		u.doubt, u.err = time.Time{}, nil
 		k.setUse(func(use *Use) { use.Accepted, use.Refused, use.Unasked = true, nil, nil })
 		return nil
-	case own:
+	case owned:
 		k.setUse(func(use *Use) { use.Accepted, use.Unasked = false, nil })
 		k.fresh = time.Time{}
 		return errRejected

@@ -154,9 +154,9 @@ func (i *Inventory) distances(pci string) map[string]pcie.Distance {
 
 // find returns the NIC with the PCI address, or nil if there is none.
 func (i *Inventory) find(pci string) *NIC {
-	at := slices.IndexFunc(i.NICs, func(n NIC) bool { return n.PCI == pci })
-	if at < 0 {
+	pos := slices.IndexFunc(i.NICs, func(n NIC) bool { return n.PCI == pci })
+	if pos < 0 {
 		return nil
 	}
-	return &i.NICs[at]
+	return &i.NICs[pos]
 }

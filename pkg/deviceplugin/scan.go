@@ -283,10 +283,10 @@ func topology(pool *resource.Pool, nics ...resource.NIC) *kubelet.TopologyInfo {
 	return t
 }
 
-// soon makes the next scan happen at the time at, or earlier, unless at is zero.
-func (j *judgment) soon(at time.Time) {
-	if !at.IsZero() && at.Before(j.next) {
-		j.next = at
+// soon makes the next scan happen at the time t, or earlier, unless t is zero.
+func (j *judgment) soon(t time.Time) {
+	if !t.IsZero() && t.Before(j.next) {
+		j.next = t
 	}
 }
 

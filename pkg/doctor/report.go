@@ -142,16 +142,16 @@ func nodesOf(results []rule.Result) []string {
 
 // ByRule returns the results that have the status, in one group for each rule.
 func ByRule(results []rule.Result, status rule.Status) (groups [][]*rule.Result) {
-	at := map[string]int{}
+	index := map[string]int{}
 	for i := range results {
 		r := &results[i]
 		if r.Status != status {
 			continue
 		}
-		k, ok := at[r.ID]
+		k, ok := index[r.ID]
 		if !ok {
 			k = len(groups)
-			at[r.ID] = k
+			index[r.ID] = k
 			groups = append(groups, nil)
 		}
 		groups[k] = append(groups[k], r)
@@ -169,14 +169,14 @@ type Alike struct {
 // differ only in their node are merged into one.
 func GroupFindings(results []*rule.Result) (all []Alike) {
 	type key struct{ object, evidence, fix string }
-	at := map[key]int{}
+	index := map[key]int{}
 	for _, r := range results {
 		for _, f := range r.Findings {
 			k := key{f.Object, f.Evidence, f.Fix}
-			i, ok := at[k]
+			i, ok := index[k]
 			if !ok {
 				i = len(all)
-				at[k], all = i, append(all, Alike{Finding: f})
+				index[k], all = i, append(all, Alike{Finding: f})
 			}
 			if alike := &all[i]; r.Node != "" && !slices.Contains(alike.Nodes, r.Node) {
 				alike.Nodes = append(alike.Nodes, r.Node)
@@ -210,8 +210,8 @@ func (t *text) problem(group []*rule.Result) {
 		if f.Object != "" {
 			line = f.Object + ": " + line
 		}
-		findings = append(findings, t.on(f.Nodes...)+line)
-		if fix := t.on(f.Nodes...) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < rule.MaxShown {
+		findings = append(findings, t.nodePrefix(f.Nodes...)+line)
+		if fix := t.nodePrefix(f.Nodes...) + f.Fix; f.Fix != "" && !slices.Contains(fixes, fix) && len(fixes) < rule.MaxShown {
 			fixes = append(fixes, fix)
 		}
 	}
@@ -238,9 +238,9 @@ func (t *text) problem(group []*rule.Result) {
 	t.WriteString("\n")
 }
 
-// on returns the prefix of a line that is about only some of the nodes. It returns "" if the report
-// is about one node.
-func (t *text) on(nodes ...string) string {
+// nodePrefix returns the prefix of a line that is about only some of the nodes. It returns "" if the
+// report is about one node.
+func (t *text) nodePrefix(nodes ...string) string {
 	const few = 3
 	switch more := len(nodes) - few; {
 	case len(t.nodes) < 2 || len(nodes) == 0 || nodes[0] == "":
@@ -256,20 +256,20 @@ func (t *text) wrapped(label, s string) {
 	indent := strings.Repeat(" ", textIndent)
 	column := textIndent + len(label)
 	t.WriteString(indent + label)
-	at := column
+	pos := column
 	for i, word := range strings.Fields(s) {
 		n := utf8.RuneCountInString(word)
 		switch {
 		case i == 0:
-		case at+1+n > textWidth:
+		case pos+1+n > textWidth:
 			t.WriteString("\n" + strings.Repeat(" ", column))
-			at = column
+			pos = column
 		default:
 			t.WriteString(" ")
-			at++
+			pos++
 		}
 		t.WriteString(word)
-		at += n
+		pos += n
 	}
 	t.WriteString("\n")
 }
@@ -316,7 +316,7 @@ func (t *text) unknown(results []rule.Result) {
 			if !slices.Contains(g.rules, r.ID) {
 				g.rules = append(g.rules, r.ID)
 			}
-			if m = t.on(r.Node) + m; !slices.Contains(g.facts, m) {
+			if m = t.nodePrefix(r.Node) + m; !slices.Contains(g.facts, m) {
 				g.facts = append(g.facts, m)
 			}
 		}
@@ -354,12 +354,12 @@ func (t *text) summary(results []rule.Result) {
 	for i := range results {
 		ids[results[i].ID] = true
 	}
-	where := ""
+	scope := ""
 	switch {
 	case len(t.nodes) > 1:
-		where = fmt.Sprintf(" on %d nodes", len(t.nodes))
+		scope = fmt.Sprintf(" on %d nodes", len(t.nodes))
 	case len(t.nodes) == 1 && t.nodes[0] != "":
-		where = " on " + t.nodes[0]
+		scope = " on " + t.nodes[0]
 	}
 	var parts []string
 	for _, s := range rule.Statuses {
@@ -370,7 +370,7 @@ func (t *text) summary(results []rule.Result) {
 	if len(parts) == 0 {
 		parts = []string{"nothing to check"}
 	}
-	fmt.Fprintf(t, "%s%s: %s\n", plural(len(ids), "rule"), where, strings.Join(parts, ", "))
+	fmt.Fprintf(t, "%s%s: %s\n", plural(len(ids), "rule"), scope, strings.Join(parts, ", "))
 }
 
 // plural returns the number n and the noun, with an "s" after the noun if n is not 1.

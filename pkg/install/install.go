@@ -224,8 +224,8 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 	if err != nil {
 		return "", err
 	}
-	own := have.isOwn(f.Path, e, f.Shared)
-	if have.exists && !own && f.Yield {
+	owned := have.isOwn(f.Path, e, f.Shared)
+	if have.exists && !owned && f.Yield {
 		return Yielded, nil
 	}
 	if have.sum == want && have.mode == f.Mode && e != nil && slices.Contains(e.Installed, want) && e.Shared == f.Shared {
@@ -236,7 +236,7 @@ func (s *session) put(ctx context.Context, f File, e *Entry) (Outcome, error) {
 		s.Files = append(s.Files, e)
 	}
 	e.Shared = f.Shared
-	if have.exists && !own && e.Before == nil {
+	if have.exists && !owned && e.Before == nil {
 		if e.Before, err = s.backUp(ctx, f.Path, have); err != nil {
 			return "", err
 		}

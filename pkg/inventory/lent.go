@@ -106,22 +106,22 @@ func (list *NICList) ofLoan(a *Attachment) *NIC {
 	return list.find(a.record.Loan.Name, a.record.Loan.PCI)
 }
 
-// lend marks a NIC as lent to the attachment. If the NIC is already listed, it is at. Its facts are
+// lend marks a NIC as lent to the attachment. If the NIC is already listed, it is n. Its facts are
 // then taken from the record, unless the attachment is of an earlier boot.
-func (list *NICList) lend(a *Attachment, at *NIC, lent NIC, devices []RDMADevice) {
+func (list *NICList) lend(a *Attachment, n *NIC, lent NIC, devices []RDMADevice) {
 	switch {
-	case at == nil:
+	case n == nil:
 		lent.addDevice(list.Tree)
 		list.NICs = append(list.NICs, lent)
-		at = &list.NICs[len(list.NICs)-1]
+		n = &list.NICs[len(list.NICs)-1]
 	case lent.parentDev != "" && !a.ofEarlierBoot:
-		at.Name, at.AltNames, at.MAC, at.MTU = lent.Name, lent.AltNames, lent.MAC, lent.MTU
+		n.Name, n.AltNames, n.MAC, n.MTU = lent.Name, lent.AltNames, lent.MAC, lent.MTU
 	}
-	at.Lent = &Lent{Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Phase: a.Phase, State: a.State}
+	n.Lent = &Lent{Pod: a.Pod, ContainerID: a.ContainerID, IfName: a.IfName, Phase: a.Phase, State: a.State}
 	for _, d := range devices {
-		at.Ports = append(at.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
+		n.Ports = append(n.Ports, Port{Device: d.Name, Port: d.Port, State: d.State})
 		if d.Uverbs != "" { // sysfs lacks the char device while the RDMA device moves
-			at.CharDevices = append(at.CharDevices, nic.CharDevice(d.Uverbs))
+			n.CharDevices = append(n.CharDevices, nic.CharDevice(d.Uverbs))
 		}
 	}
 }

@@ -115,9 +115,9 @@ func (n *Namespace) Devices() ([]rdma.Device, error) {
 func (n *Namespaces) DeviceOf(
 	r *ledger.Record, recorded *ledger.RDMADevice, pod func(*ledger.Record) *Namespace,
 ) (*Namespace, rdma.Device, error) {
-	ns, where := n.Host(), "on the host"
+	ns, place := n.Host(), "on the host"
 	if recorded.Lent {
-		ns, where = pod(r), "in the pod netns"
+		ns, place = pod(r), "in the pod netns"
 	}
 	devices, err := ns.Devices()
 	if err != nil {
@@ -128,6 +128,6 @@ func (n *Namespaces) DeviceOf(
 			return ns, d, nil
 		}
 	}
-	err = fmt.Errorf("%w %s: the device was unplugged, its driver was unloaded, or the device is just being moved", rdma.ErrNotFound, where)
+	err = fmt.Errorf("%w %s: the device was unplugged, its driver was unloaded, or the device is just being moved", rdma.ErrNotFound, place)
 	return ns, rdma.Device{}, err
 }

@@ -228,8 +228,8 @@ func (m *machine) views(before []*link.Link) ([]*link.Link, map[int]*link.View, 
 		links, err = link.Links(m.host.Netns)
 	}
 	for _, l := range before {
-		there := slices.ContainsFunc(links, func(other *link.Link) bool { return other.Index == l.Index })
-		if !there && m.isNIC(l) {
+		listed := slices.ContainsFunc(links, func(other *link.Link) bool { return other.Index == l.Index })
+		if !listed && m.isNIC(l) {
 			links = append(slices.Clone(links), l)
 		}
 	}

@@ -41,7 +41,7 @@ func (c *Cache) ofContainer(id string) ([]*Record, []error) {
 func (c *Cache) collect(prefix string) ([]*Record, []error) {
 	var records []*Record
 	var errs []error
-	there := map[string]bool{}
+	present := map[string]bool{}
 	known := func(name string, s statefile.Stamp) bool {
 		c.mu.Lock()
 		have, ok := c.known[name]
@@ -49,7 +49,7 @@ func (c *Cache) collect(prefix string) ([]*Record, []error) {
 		if !ok || have.stamp != s {
 			return false
 		}
-		there[name] = true
+		present[name] = true
 		records = append(records, have.record)
 		return true
 	}
@@ -62,7 +62,7 @@ func (c *Cache) collect(prefix string) ([]*Record, []error) {
 		if r.IPAM != nil {
 			r.IPAM.Config = nil
 		}
-		there[name] = true
+		present[name] = true
 		records = append(records, r)
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Cache) collect(prefix string) ([]*Record, []error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.known, func(name string, _ cached) bool { return strings.HasPrefix(name, prefix) && !there[name] })
+	maps.DeleteFunc(c.known, func(name string, _ cached) bool { return strings.HasPrefix(name, prefix) && !present[name] })
 	sortByAge(records)
 	return records, errs
 }

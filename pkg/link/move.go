@@ -153,12 +153,12 @@ func DeleteTogether(n *netns.Netns, links []*Link, limit time.Duration) (left []
 		}
 	}
 	_ = n.Request(unix.RTM_DELLINK, 0, nl.NewIfInfomsg(unix.AF_UNSPEC).Serialize(), nlattr.Attrs{group})
-	there, err := Links(n)
+	current, err := Links(n)
 	if err != nil {
 		return links, err
 	}
 	for _, l := range links {
-		if slices.ContainsFunc(there, func(t *Link) bool { return t.Index == l.Index && t.Kind == l.Kind && t.Lower == l.Lower }) {
+		if slices.ContainsFunc(current, func(t *Link) bool { return t.Index == l.Index && t.Kind == l.Kind && t.Lower == l.Lower }) {
 			left = append(left, l)
 		}
 	}

@@ -125,18 +125,18 @@ func SetAddressMetric(n *netns.Netns, index int, ip *net.IPNet, metric int) erro
 	if err != nil {
 		return err
 	}
-	at := slices.IndexFunc(addrs, func(a netlink.Addr) bool {
+	i := slices.IndexFunc(addrs, func(a netlink.Addr) bool {
 		// If an address has a peer, the library puts the prefix length beside the peer.
 		return a.IPNet.String() == ip.String() || a.Peer != nil && a.IPNet.IP.Equal(ip.IP) && a.Peer.Mask.String() == ip.Mask.String()
 	})
-	if at < 0 {
+	if i < 0 {
 		return fmt.Errorf("metric of address %s: %w", ip, unix.EADDRNOTAVAIL)
 	}
 	ones, _ := ip.Mask.Size()
 	header := make([]byte, unix.SizeofIfAddrmsg)
-	header[0], header[1], header[3] = unix.AF_INET6, byte(ones), byte(addrs[at].Scope)
+	header[0], header[1], header[3] = unix.AF_INET6, byte(ones), byte(addrs[i].Scope)
 	local, remote := ip.IP.To16(), ip.IP.To16()
-	if peer := addrs[at].Peer; peer != nil { // without the peer the kernel would add a second address
+	if peer := addrs[i].Peer; peer != nil { // without the peer the kernel would add a second address
 		remote = peer.IP.To16()
 	}
 	if ip.IP.To4() != nil {
@@ -148,7 +148,7 @@ func SetAddressMetric(n *netns.Netns, index int, ip *net.IPNet, metric int) erro
 		{Type: unix.IFA_ADDRESS, Value: remote},
 		{Type: unix.IFA_RT_PRIORITY, Value: nl.Uint32Attr(uint32(metric))},
 		// Without the flags IPv6 would remove the flags that the address has.
-		{Type: unix.IFA_FLAGS, Value: nl.Uint32Attr(uint32(addrs[at].Flags) &^ (unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED))},
+		{Type: unix.IFA_FLAGS, Value: nl.Uint32Attr(uint32(addrs[i].Flags) &^ (unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_DEPRECATED))},
 	}
 	return failure.Context(IfGone(n, n.Request(unix.RTM_NEWADDR, unix.NLM_F_REPLACE, header, attrs), index), "metric of address %s", ip)
 }

@@ -255,8 +255,8 @@ func ByName(n *netns.Netns, name string) (*Link, error) {
 // netdevice") leave behind the altnames of a link that moves. In the old namespace these altnames
 // still lead to the link, which is in its new namespace.
 func checkHere(n *netns.Netns, l *Link, name string) error {
-	here, err := ReadWithoutParent(n, l.Index)
-	if err == nil && here.Name != name && !slices.Contains(here.AltNames, name) {
+	current, err := ReadWithoutParent(n, l.Index)
+	if err == nil && current.Name != name && !slices.Contains(current.AltNames, name) {
 		err = unix.ENODEV
 	}
 	return err

@@ -12,25 +12,25 @@ import (
 var peers = []string{"veth", "netkit", "vxcan"}
 
 // Stacked returns the virtual links of the namespace n that are stacked directly on the link with
-// this index: macvlans, VLANs, tunnels, IPoIB children and so on. at is the namespace of that lower
-// link. It is nil if the lower link is in n.
-func Stacked(n *netns.Netns, index int, at *netns.Netns) ([]*Link, error) {
+// this index: macvlans, VLANs, tunnels, IPoIB children and so on. lower is the namespace of that
+// lower link. It is nil if the lower link is in n.
+func Stacked(n *netns.Netns, index int, lower *netns.Netns) ([]*Link, error) {
 	all, err := Links(n)
 	// If n itself has an IPoIB parent with this index, the children in n belong to that parent.
-	other := at != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == KindIPoIB && l.HasParent() })
+	other := lower != nil && slices.ContainsFunc(all, func(l *Link) bool { return l.Index == index && l.Kind == KindIPoIB && l.HasParent() })
 	links := slices.DeleteFunc(all, func(l *Link) bool {
 		if l.IsIPoIBChild() {
 			return other || !l.IsChildOf(index)
 		}
-		return l.Lower != index || l.LowerInOtherNetns != (at != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
+		return l.Lower != index || l.LowerInOtherNetns != (lower != nil) || slices.Contains(peers, l.Kind) || l.HasParent()
 	})
-	if len(links) == 0 || at == nil || err != nil {
+	if len(links) == 0 || lower == nil || err != nil {
 		return links, err
 	}
-	// When the kernel listed the links, it gave the namespace at an id in n, if at had none.
-	id, err := n.Handle().GetNetNsIdByFd(at.FD())
+	// When the kernel listed the links, it gave the namespace lower an id in n, if lower had none.
+	id, err := n.Handle().GetNetNsIdByFd(lower.FD())
 	if err != nil {
-		return nil, fmt.Errorf("id of netns %s in netns %s: %w", at.Path, n.Path, err)
+		return nil, fmt.Errorf("id of netns %s in netns %s: %w", lower.Path, n.Path, err)
 	}
 	return slices.DeleteFunc(links, func(l *Link) bool { return !l.IsIPoIBChild() && l.LowerNetns != id }), nil
 }

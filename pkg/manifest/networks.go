@@ -82,17 +82,17 @@ func (g *Networks) YAML() (string, error) {
 	var documents []string
 	var taken []iprange.Range // the ranges of earlier rails
 	for _, rail := range rails {
-		config, own, err := g.network(rail)
+		config, rng, err := g.network(rail)
 		if err != nil {
 			return "", err
 		}
 		for i, other := range taken {
-			if own.Overlaps(other) {
+			if rng.Overlaps(other) {
 				return "", fmt.Errorf("--range %s: the addresses of rail %d and rail %d overlap; put %s where it makes the addresses differ",
 					g.Range, rails[i], rail, railWord)
 			}
 		}
-		taken = append(taken, own)
+		taken = append(taken, rng)
 		if !g.One {
 			documents = append(documents, g.nad(g.nameOf(rail), g.resourceOf(rail), config))
 		}
@@ -182,12 +182,12 @@ func parseRails(list string) ([]int, error) {
 
 // network returns the configuration of a rail's network and the range of its addresses. The
 // configuration was checked with the plugins' own parsers.
-func (g *Networks) network(rail int) (config []byte, own iprange.Range, err error) {
+func (g *Networks) network(rail int) (config []byte, rng iprange.Range, err error) {
 	replace := func(text string) string { return strings.ReplaceAll(text, railWord, strconv.Itoa(rail)) }
 	n := network{CNIVersion: "1.0.0", Name: g.nameOf(rail), Type: g.Type, Rail: rail, MTU: g.MTU, RDMA: g.RDMA}
 	n.IPAM.Type, n.IPAM.Range, n.IPAM.Gateway = "whereabouts", replace(g.Range), replace(g.Gateway)
 	if config, err = json.MarshalIndent(n, "  ", "  "); err != nil {
-		return nil, own, err
+		return nil, rng, err
 	}
 	if g.Type == Macvlan {
 		_, err = netconf.ParseMacvlan(config, netconf.Args{})
@@ -195,18 +195,18 @@ func (g *Networks) network(rail int) (config []byte, own iprange.Range, err erro
 		_, err = netconf.ParseHostDevice(config)
 	}
 	if err != nil {
-		return nil, own, fmt.Errorf("rail %d: %w", rail, err)
+		return nil, rng, fmt.Errorf("rail %d: %w", rail, err)
 	}
 	addresses, err := ipamconf.ParseWhereabouts(config, "", nil)
 	if err != nil {
-		return nil, own, fmt.Errorf("rail %d: %w", rail, err)
+		return nil, rng, fmt.Errorf("rail %d: %w", rail, err)
 	}
 	if len(addresses.Ranges) != 1 {
-		return nil, own, fmt.Errorf("--range %q is not one range of addresses; write it as 172.31.%s.0/24", n.IPAM.Range, railWord)
+		return nil, rng, fmt.Errorf("--range %q is not one range of addresses; write it as 172.31.%s.0/24", n.IPAM.Range, railWord)
 	}
 	r := addresses.Ranges[0]
 	if g.Gateway != "" && !r.Prefix.Contains(addresses.Gateway) {
-		return nil, own, fmt.Errorf("rail %d: the gateway %s is not in %s; correct --gateway or --range", rail, addresses.Gateway, r.Prefix)
+		return nil, rng, fmt.Errorf("rail %d: the gateway %s is not in %s; correct --gateway or --range", rail, addresses.Gateway, r.Prefix)
 	}
 	return config, r.Bounds(), nil
 }

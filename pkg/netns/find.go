@@ -142,7 +142,7 @@ func openNamespaceFile(path string, id ID) (int, error) {
 // namespaceFile opens path with O_PATH if it is the namespace file with the inode
 // number of id.
 func namespaceFile(path string, id ID) (int, error) {
-	own, err := nsfsDevice()
+	nsfs, err := nsfsDevice()
 	if err != nil {
 		return -1, err
 	}
@@ -151,7 +151,7 @@ func namespaceFile(path string, id ID) (int, error) {
 		return -1, err
 	}
 	dev, inode, err := identityOf(handle, "", unix.AT_EMPTY_PATH)
-	if err == nil && (dev != own || inode != id.Inode) {
+	if err == nil && (dev != nsfs || inode != id.Inode) {
 		err = ErrNoNetns
 	}
 	if err != nil {
@@ -246,17 +246,17 @@ func openByHandle(id ID) (n *Netns, sure bool) {
 	if id.Cookie == 0 {
 		return nil, false
 	}
-	own, err := Current()
+	current, err := Current()
 	if err != nil {
 		return nil, false
 	}
-	defer own.Close()
+	defer current.Close()
 	// "Stale" means "gone" only if the kernel supports handles of this form.
-	known, _, err := unix.NameToHandleAt(own.fd, "", unix.AT_EMPTY_PATH)
-	if err != nil || known.Type() != nsHandleType || !bytes.Equal(known.Bytes(), nsHandle(own.ID)) {
+	known, _, err := unix.NameToHandleAt(current.fd, "", unix.AT_EMPTY_PATH)
+	if err != nil || known.Type() != nsHandleType || !bytes.Equal(known.Bytes(), nsHandle(current.ID)) {
 		return nil, false
 	}
-	fd, err := unix.OpenByHandleAt(own.fd, unix.NewFileHandle(nsHandleType, nsHandle(id)), unix.O_RDONLY|unix.O_CLOEXEC)
+	fd, err := unix.OpenByHandleAt(current.fd, unix.NewFileHandle(nsHandleType, nsHandle(id)), unix.O_RDONLY|unix.O_CLOEXEC)
 	if errors.Is(err, unix.ESTALE) {
 		return nil, true
 	}

@@ -35,10 +35,10 @@ func (n *Netns) Sysfs() (int, error) {
 func IsElement(s string) bool { return s != "" && s != "." && s != ".." && !strings.Contains(s, "/") }
 
 // ReadSetting returns the value in a file of sysfs or /proc/sys. The value may have at most 512 bytes. ReadSetting makes three system
-// calls, and os.ReadFile makes eight: a snapshot reads some 130 settings. The path is relative to the directory at. With an absolute
+// calls, and os.ReadFile makes eight: a snapshot reads some 130 settings. The path is relative to the directory dirfd. With an absolute
 // path the kernel would resolve all of /proc/sys for each setting, which is a third of the cost.
-func ReadSetting(at int, path string) (string, error) {
-	fd, err := unix.Openat(at, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+func ReadSetting(dirfd int, path string) (string, error) {
+	fd, err := unix.Openat(dirfd, path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}

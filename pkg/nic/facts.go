@@ -152,13 +152,13 @@ func (h *Host) addFunctions(nics []resource.NIC) {
 	for _, pf := range nics {
 		virtual, _ := h.VirtualFunctions(pf.PCI) // a function that is just being removed has no facts
 		for number, pci := range virtual {
-			at := slices.IndexFunc(nics, func(n resource.NIC) bool { return n.PCI == pci })
-			if at < 0 {
+			i := slices.IndexFunc(nics, func(n resource.NIC) bool { return n.PCI == pci })
+			if i < 0 {
 				continue
 			}
-			nics[at].VF = number
+			nics[i].VF = number
 			if len(pf.Names) > 0 {
-				nics[at].PF = pf.Names[0]
+				nics[i].PF = pf.Names[0]
 			}
 		}
 	}

@@ -58,8 +58,8 @@ func (h *Host) reaches(l *link.Link, server netip.Addr) (bool, error) {
 		zone := server.Zone()
 		return slices.Contains(l.Names(), zone) || zone == strconv.Itoa(l.Index), nil
 	}
-	by, err := link.RouteTo(h.Netns, server.WithZone(""))
-	return by == l.Index, err
+	index, err := link.RouteTo(h.Netns, server.WithZone(""))
+	return index == l.Index, err
 }
 
 // storage is a mount, session or controller whose server is on the network. The address of the

@@ -94,7 +94,7 @@ func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) nlattr.Attrs {
 		return attrs
 	}
 	hops, count := routes.OwnHops(all, index), 0
-	own := attrs.Without(unix.RTA_MULTIPATH, routes.AttrNexthop)
+	result := attrs.Without(unix.RTA_MULTIPATH, routes.AttrNexthop)
 	var one nlattr.Attrs
 	flags := binary.NativeEndian.Uint32(rtmsg[8:])
 	routes.EachHop(hops, func(hop []byte) {
@@ -105,9 +105,9 @@ func onOwnHops(rtmsg []byte, attrs nlattr.Attrs, index int) nlattr.Attrs {
 	})
 	if count == 1 {
 		binary.NativeEndian.PutUint32(rtmsg[8:], flags)
-		return append(own, one...)
+		return append(result, one...)
 	}
-	return append(own, nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops})
+	return append(result, nlattr.Attr{Type: unix.RTA_MULTIPATH, Value: hops})
 }
 
 // MainInTable returns the routes of the snapshot's main table as routes of the given table.

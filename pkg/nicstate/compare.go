@@ -128,8 +128,8 @@ func compareRoutes(n *netns.Netns, index int, s *Snapshot, present [][]byte, gon
 	var missing []error
 	for _, r := range want {
 		header, attrs, _ := nlattr.ParseMessage(r.Raw, unix.SizeofRtMsg)
-		there, complete := have[routes.Key(header, attrs)], true
-		routes.EachHop(routes.OwnHops(routes.HopsOf(header, attrs), s.Index), func(hop []byte) { complete = complete && there[routes.HopKey(hop)] })
+		hops, complete := have[routes.Key(header, attrs)], true
+		routes.EachHop(routes.OwnHops(routes.HopsOf(header, attrs), s.Index), func(hop []byte) { complete = complete && hops[routes.HopKey(hop)] })
 		if !complete {
 			missing = append(missing, lost(ErrMissing, "route", r.Text, s))
 		}

@@ -112,9 +112,9 @@ func newHopFinder(n *netns.Netns, s *Snapshot, index int) *hopFinder {
 	return &hopFinder{n: n, s: s, index: index, known: map[int]int{}}
 }
 
-// here returns the index that the link with the index recorded in the snapshot has now. It returns
-// 0 if that link is down, or is not in the namespace.
-func (f *hopFinder) here(recorded int) (index int) {
+// indexOf returns the index that the link with the index recorded in the snapshot has now. It
+// returns 0 if that link is down, or is not in the namespace.
+func (f *hopFinder) indexOf(recorded int) (index int) {
 	if recorded == f.s.Index {
 		return f.index
 	}
@@ -123,22 +123,22 @@ func (f *hopFinder) here(recorded int) (index int) {
 	}
 	defer func() { f.known[recorded] = index }()
 	known := f.link(recorded)
-	by, err := link.ByIndex(f.n, recorded)
+	l, err := link.ByIndex(f.n, recorded)
 	if known.Identity == (link.Identity{}) {
-		if err == nil && by.IsUp() && recorded != f.index { // otherwise the index now belongs to the snapshot's own link
+		if err == nil && l.IsUp() && recorded != f.index { // otherwise the index now belongs to the snapshot's own link
 			return recorded
 		}
 		return 0
 	}
-	if err != nil || !known.is(by) { // the link returned with another index
-		if by, err = link.ByName(f.n, known.Name); err != nil || !known.is(by) {
+	if err != nil || !known.is(l) { // the link returned with another index
+		if l, err = link.ByName(f.n, known.Name); err != nil || !known.is(l) {
 			return 0
 		}
 	}
-	if !by.IsUp() {
+	if !l.IsUp() {
 		return 0
 	}
-	return by.Index
+	return l.Index
 }
 
 // link returns the link that has the index recorded in the snapshot.
@@ -155,7 +155,7 @@ func (f *hopFinder) link(recorded int) HopLink {
 func (f *hopFinder) hops(hops []byte, missing *MissingHops) []byte {
 	return routes.FilterHops(hops, func(hop []byte) bool {
 		hop[2] &= unix.RTNH_F_ONLINK // the other flags are state, and the kernel refuses them
-		index := f.here(routes.LinkOf(hop))
+		index := f.indexOf(routes.LinkOf(hop))
 		if index == 0 {
 			missing.add(f.link(routes.LinkOf(hop)))
 			return false
@@ -212,10 +212,10 @@ func KeepOtherHops(n *netns.Netns, s *Snapshot) error {
 // other link is just leaving, s may lack such a route for a moment, and gets the route from before:
 // see [KeepOtherHops].
 func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
-	own := map[string]int{} // the index in s.Routes of the first route with the key, plus one
+	positions := map[string]int{} // the index in s.Routes of the first route with the key, plus one
 	for i, r := range s.Routes {
-		if key, _ := multipath(r); own[key] == 0 {
-			own[key] = i + 1
+		if key, _ := multipath(r); positions[key] == 0 {
+			positions[key] = i + 1
 		}
 	}
 	indexes := s.joinIndexes(before)
@@ -228,13 +228,13 @@ func (s *Snapshot) JoinHops(before *Snapshot, leaving bool) {
 		if len(routes.OwnHops(hops, s.Index)) == 0 {
 			continue
 		}
-		if i := own[key] - 1; i >= 0 {
+		if i := positions[key] - 1; i >= 0 {
 			if _, now := multipath(s.Routes[i]); len(now) < len(hops) {
 				s.Routes[i] = withMultipath(r, hops)
 			}
 		} else if leaving {
 			s.Routes = append(s.Routes, withMultipath(r, hops))
-			own[key] = len(s.Routes)
+			positions[key] = len(s.Routes)
 		}
 	}
 	s.joinGroups(before, indexes)

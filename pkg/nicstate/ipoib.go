@@ -24,12 +24,12 @@ func StrayChildren(n *netns.Netns, index int, s *Snapshot, hosts []*Snapshot) ([
 	if s.IPoIB == nil {
 		return nil, nil
 	}
-	own := slices.Clone(s.IPoIB.Children)
+	children := slices.Clone(s.IPoIB.Children)
 	for _, h := range hosts {
 		if h.IPoIB != nil {
-			own = append(own, h.IPoIB.Children...)
+			children = append(children, h.IPoIB.Children...)
 		}
 	}
 	links, err := link.Links(n)
-	return slices.DeleteFunc(links, func(l *link.Link) bool { return !l.IsChildOf(index) || slices.Contains(own, l.QueuePair()) }), err
+	return slices.DeleteFunc(links, func(l *link.Link) bool { return !l.IsChildOf(index) || slices.Contains(children, l.QueuePair()) }), err
 }

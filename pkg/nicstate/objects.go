@@ -24,21 +24,21 @@ func snapshotNexthops(n *netns.Netns, v *link.View, s *Snapshot) error {
 	if err != nil || len(objects) == 0 {
 		return err
 	}
-	own, groups, others := map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
+	ofNIC, groups, others := map[uint32]bool{}, map[uint32]bool{}, map[uint32]bool{}
 	for id, object := range objects {
-		own[id] = object.Link() == s.Index && !isRoutingDaemon(object.Protocol)
+		ofNIC[id] = object.Link() == s.Index && !isRoutingDaemon(object.Protocol)
 	}
 	for id, object := range objects {
 		members := object.Members()
-		if isRoutingDaemon(object.Protocol) || !slices.ContainsFunc(members, func(id uint32) bool { return own[id] }) {
+		if isRoutingDaemon(object.Protocol) || !slices.ContainsFunc(members, func(id uint32) bool { return ofNIC[id] }) {
 			continue
 		}
 		groups[id] = true
 		for _, member := range members {
-			others[member] = !own[member]
+			others[member] = !ofNIC[member]
 		}
 	}
-	for _, wanted := range []map[uint32]bool{own, others, groups} {
+	for _, wanted := range []map[uint32]bool{ofNIC, others, groups} {
 		for _, id := range slices.Sorted(maps.Keys(wanted)) {
 			if !wanted[id] {
 				continue
@@ -86,7 +86,7 @@ func (r *replayer) readObjects() (err error) {
 func (r *replayer) restored(id uint32) bool {
 	recorded, known := r.s.nexthop(id)
 	now, ok := r.objects[id]
-	return known && ok && recorded.Same(now) && (recorded.Members() != nil || now.Link() == r.here(recorded.Link()))
+	return known && ok && recorded.Same(now) && (recorded.Members() != nil || now.Link() == r.indexOf(recorded.Link()))
 }
 
 // errObjectTaken means that the ID of a recorded object now belongs to another object.
@@ -146,14 +146,14 @@ func (r *replayer) replayGroup(id uint32, recorded routes.Object) error {
 	var group []byte
 	for _, member := range recorded.Members() {
 		object, _ := r.s.nexthop(member)
-		own := object.Link() == r.s.Index
+		ofNIC := object.Link() == r.s.Index
 		switch {
-		case own && !r.restored(member):
+		case ofNIC && !r.restored(member):
 			lacksOwn = true
 			continue
-		case !own && exists && !slices.Contains(now.Members(), member): // the member has left the group, or comes back with its NIC
+		case !ofNIC && exists && !slices.Contains(now.Members(), member): // the member has left the group, or comes back with its NIC
 			continue
-		case !own && !r.restored(member):
+		case !ofNIC && !r.restored(member):
 			missing.add(r.link(object.Link()))
 			continue
 		}

@@ -111,10 +111,10 @@ func (o origin) isConnected(rtmsg []byte, attrs nlattr.Attrs) bool {
 // The result is negative if the route has expired already: IPv6 collects such routes every half a
 // minute.
 func expires(attrs nlattr.Attrs) int32 {
-	const at = 8 // after rta_clntref and rta_lastuse
+	const off = 8 // after rta_clntref and rta_lastuse
 	info, _ := attrs.Get(unix.RTA_CACHEINFO)
-	if len(info) < at+4 {
+	if len(info) < off+4 {
 		return 0
 	}
-	return int32(binary.NativeEndian.Uint32(info[at:]))
+	return int32(binary.NativeEndian.Uint32(info[off:]))
 }

@@ -99,12 +99,12 @@ func (r *replayer) replayRoute(from Replay) error {
 	how := unix.NLM_F_CREATE | unix.NLM_F_APPEND
 	missing := &MissingHops{}
 	if id, ok := attrs.Uint32(routes.AttrNexthop); ok && r.s.hasObject(id) {
-		switch by, err := r.byObject(id, header, attrs); {
+		switch viaObject, err := r.byObject(id, header, attrs); {
 		case err != nil:
 			return err
-		case by != nil:
+		case viaObject != nil:
 			binary.NativeEndian.PutUint32(header[8:], 0) // the flags are the object's
-			return existing(r.n.Request(unix.RTM_NEWROUTE, how, header, by))
+			return existing(r.n.Request(unix.RTM_NEWROUTE, how, header, viaObject))
 		case r.stands(id, header, attrs):
 			return nil
 		}

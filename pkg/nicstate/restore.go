@@ -280,9 +280,9 @@ func age(header []byte, attrs nlattr.Attrs, passed time.Duration) (nlattr.Attrs,
 	if binary.NativeEndian.Uint32(aged[4:]) == foreverLife && binary.NativeEndian.Uint32(aged) == foreverLife {
 		return attrs, true
 	}
-	for _, at := range []int{0, 4} {
-		if left := binary.NativeEndian.Uint32(aged[at:]); left != foreverLife {
-			binary.NativeEndian.PutUint32(aged[at:], left-min(left, uint32(max(passed.Seconds(), 0))))
+	for _, off := range []int{0, 4} {
+		if left := binary.NativeEndian.Uint32(aged[off:]); left != foreverLife {
+			binary.NativeEndian.PutUint32(aged[off:], left-min(left, uint32(max(passed.Seconds(), 0))))
 		}
 	}
 	if binary.NativeEndian.Uint32(aged[4:]) == 0 {

@@ -34,8 +34,8 @@ type ruleFacts struct {
 func factsOfRule(header []byte, attrs nlattr.Attrs) ruleFacts {
 	f := ruleFacts{table: routes.Table(header, attrs)} // a rule has its table where a route has its table
 	f.priority, _ = attrs.Uint32(nl.FRA_PRIORITY)
-	if by, ok := attrs.Get(nl.FRA_PROTOCOL); ok && len(by) == 1 {
-		f.protocol = by[0]
+	if proto, ok := attrs.Get(nl.FRA_PROTOCOL); ok && len(proto) == 1 {
+		f.protocol = proto[0]
 	}
 	if ip, ok := attrs.Get(nl.FRA_SRC); ok && header[2] > 0 && binary.NativeEndian.Uint32(header[8:])&fibRuleInvert == 0 {
 		f.source = &net.IPNet{IP: ip, Mask: net.CIDRMask(int(header[2]), 8*len(ip))}
@@ -51,11 +51,11 @@ func factsOfRule(header []byte, attrs nlattr.Attrs) ruleFacts {
 // kept are the other rules that name the link, or a source in the subnet of one of its addresses.
 // Addresses of VRRP do not count, because another host may have them when the link returns.
 func snapshotRules(n *netns.Netns, s *Snapshot, v *link.View) (found, kept []Replay, err error) {
-	own := slices.DeleteFunc(slices.Clone(v.RawAddresses), func(m []byte) bool {
+	addresses := slices.DeleteFunc(slices.Clone(v.RawAddresses), func(m []byte) bool {
 		header, attrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
 		return err != nil || s.isVirtual(header, attrs)
 	})
-	sources, tables := globalAddresses(own), tablesOf(v.RawRoutes)
+	sources, tables := globalAddresses(addresses), tablesOf(v.RawRoutes)
 	_, err = rawRules(n, func(header []byte, attrs nlattr.Attrs) bool {
 		f := factsOfRule(header, attrs)
 		if isRoutingDaemon(f.protocol) {
@@ -65,7 +65,7 @@ func snapshotRules(n *netns.Netns, s *Snapshot, v *link.View) (found, kept []Rep
 		switch {
 		case f.source != nil && slices.Contains(tables, f.table) && slices.ContainsFunc(sources, f.source.Contains):
 			found = append(found, r)
-		case attrs.Text(unix.FRA_IIFNAME) == v.Link.Name, attrs.Text(unix.FRA_OIFNAME) == v.Link.Name, isFrom(own, header, attrs):
+		case attrs.Text(unix.FRA_IIFNAME) == v.Link.Name, attrs.Text(unix.FRA_OIFNAME) == v.Link.Name, isFrom(addresses, header, attrs):
 			kept = append(kept, r)
 		}
 		return false
@@ -133,13 +133,13 @@ func isFrom(addresses [][]byte, rule []byte, attrs nlattr.Attrs) bool {
 	const srcLen = 2
 	source, ok := attrs.Get(unix.FRA_SRC)
 	return ok && slices.ContainsFunc(addresses, func(m []byte) bool {
-		header, own, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
+		header, addrAttrs, err := nlattr.ParseMessage(m, unix.SizeofIfAddrmsg)
 		if err != nil || header[0] != rule[0] || rule[srcLen] < header[1] {
 			return false
 		}
-		local, ok := own.Get(unix.IFA_LOCAL)
+		local, ok := addrAttrs.Get(unix.IFA_LOCAL)
 		if !ok {
-			local, _ = own.Get(unix.IFA_ADDRESS)
+			local, _ = addrAttrs.Get(unix.IFA_ADDRESS)
 		}
 		p := prefix{family: header[0]}
 		return p.match(local, header[1]) == p.match(source, header[1])

@@ -21,7 +21,7 @@ const ifaProto = 11
 // beside the link's own address the daemon adds a host address, or an address within the subnet of the
 // own address.
 func (s *Snapshot) isVirtual(ifaddrmsg []byte, attrs nlattr.Attrs) bool {
-	if by, ok := attrs.Get(ifaProto); ok && len(by) == 1 && by[0] == unix.RTPROT_KEEPALIVED {
+	if proto, ok := attrs.Get(ifaProto); ok && len(proto) == 1 && proto[0] == unix.RTPROT_KEEPALIVED {
 		return true
 	}
 	if link.PeerAddress(attrs) != nil {

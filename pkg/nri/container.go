@@ -170,14 +170,14 @@ func addEnv(a *api.ContainerAdjustment, c *api.Container, vars []railinfo.Var) {
 // path.
 func (p *Plugin) addMount(a *api.ContainerAdjustment, c *api.Container, dir string) error {
 	for _, m := range c.GetMounts() {
-		at := filepath.Clean(m.GetDestination())
-		if at == railinfo.MountPoint {
+		dst := filepath.Clean(m.GetDestination())
+		if dst == railinfo.MountPoint {
 			return nil
 		}
 		// Below a read-only mount, the runtime could not make the directory, and the container
 		// would not start.
-		if at != "/" && strings.HasPrefix(railinfo.MountPoint, at+"/") && slices.Contains(m.GetOptions(), "ro") {
-			return failure.New(failure.IO, "the container has a read-only mount at %s, so that %s cannot be made below it", at, railinfo.MountPoint)
+		if dst != "/" && strings.HasPrefix(railinfo.MountPoint, dst+"/") && slices.Contains(m.GetOptions(), "ro") {
+			return failure.New(failure.IO, "the container has a read-only mount at %s, so that %s cannot be made below it", dst, railinfo.MountPoint)
 		}
 	}
 	// If the source of a mount does not exist, the container does not start.

@@ -272,24 +272,24 @@ func ofCluster(node string, results []rule.Result) (found []rule.Result) {
 // findingsOnRails returns the findings about rails of a node, the worst first. These are the
 // findings in the node's own results about a NIC with a rail, and the findings in all results that
 // name the node and a rail.
-func findingsOnRails(node *fact.Facts, own, all []rule.Result) (found []railFinding) {
+func findingsOnRails(node *fact.Facts, results, all []rule.Result) (found []railFinding) {
 	add := func(r *rule.Result, f *rule.Finding, rail int) {
 		mark := signs[r.Status]
 		mark.Text = r.ID
 		found = append(found, railFinding{mark, cell.Cut(legible(f.Evidence), maxInCell), r.Status, rail})
 	}
-	for i := range own {
-		for k := range own[i].Findings {
-			f := &own[i].Findings[k]
+	for i := range results {
+		for k := range results[i].Findings {
+			f := &results[i].Findings[k]
 			if f.Rail != nil {
-				add(&own[i], f, *f.Rail)
+				add(&results[i], f, *f.Rail)
 			}
 			if node.NICs == nil {
 				continue
 			}
 			for m := range node.NICs.List.Value {
 				if n := &node.NICs.List.Value[m]; f.Rail == nil && n.Rail != nil && f.About(n.Object()) {
-					add(&own[i], f, *n.Rail)
+					add(&results[i], f, *n.Rail)
 				}
 			}
 		}

@@ -48,7 +48,7 @@ type card struct {
 	lines   []string
 	tooltip string
 	key     string
-	own     bool // true if the NIC is held by the pod that the picture is about
+	ofPod   bool // true if the NIC is held by the pod that the picture is about
 }
 
 func (c card) height() float64 { return 2*cardPad + cardLine*float64(len(c.lines)) }
@@ -127,7 +127,7 @@ func tree(list *inventory.NICList, pod string) *box {
 		}
 		c := nicCard(n)
 		if n.LentTo(pod) {
-			c.own = true
+			c.ofPod = true
 			c.lines = append(c.lines, nearest(list, n.PCI))
 		}
 		root.place(list.Tree.ByAddress(n.PCI), numa, c)
@@ -142,20 +142,20 @@ func (b *box) place(d *pcie.Device, numa int, c card) {
 	if numa < 0 {
 		title, key = "NUMA node not known", "~"
 	}
-	at := b.child("numa", title, key)
+	inner := b.child("numa", title, key)
 	switch {
 	case d == nil:
-		at = at.child("bridge", "not on PCI", "~")
+		inner = inner.child("bridge", "not on PCI", "~")
 	case len(d.Path) > 0:
-		at = at.child("bridge", "host bridge "+strings.TrimPrefix(d.Path[0], "pci"), d.Path[0])
+		inner = inner.child("bridge", "host bridge "+strings.TrimPrefix(d.Path[0], "pci"), d.Path[0])
 		// The last bridge is the port that leads to the device itself. It belongs to a switch or to
 		// the host bridge. The ports before it come in pairs. The second port of each pair is the
 		// upstream port of a switch.
 		for i := 2; i < len(d.Path)-1; i += 2 {
-			at = at.child("switch", "PCIe switch "+d.Path[i], d.Path[i])
+			inner = inner.child("switch", "PCIe switch "+d.Path[i], d.Path[i])
 		}
 	}
-	at.cards = append(at.cards, c)
+	inner.cards = append(inner.cards, c)
 }
 
 // child returns the box in b with this key. If there is none, it adds a new box.
@@ -221,30 +221,30 @@ func (b *box) arrange(maxWidth float64) {
 	b.width, b.height = max(right, letterWidth*float64(utf8.RuneCountInString(b.title))+pad)+pad, y+row+pad
 }
 
-func (b *box) draw(out *bytes.Buffer, at point) {
+func (b *box) draw(out *bytes.Buffer, p point) {
 	fmt.Fprintf(out, `<rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="6"/><text class="head" x="%g" y="%g">%s</text>`+"\n",
-		b.class, at.x, at.y, b.width, b.height, at.x+pad, at.y+16, html.EscapeString(b.title))
+		b.class, p.x, p.y, b.width, b.height, p.x+pad, p.y+16, html.EscapeString(b.title))
 	for i, c := range b.cards {
-		c.draw(out, point{at.x + b.positions[i].x, at.y + b.positions[i].y})
+		c.draw(out, point{p.x + b.positions[i].x, p.y + b.positions[i].y})
 	}
 	for i, inner := range b.boxes {
 		place := b.positions[len(b.cards)+i]
-		inner.draw(out, point{at.x + place.x, at.y + place.y})
+		inner.draw(out, point{p.x + place.x, p.y + place.y})
 	}
 }
 
-func (c card) draw(out *bytes.Buffer, at point) {
-	fmt.Fprintf(out, `<g><title>%s</title><rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="4"/>`, html.EscapeString(c.tooltip), c.class, at.x, at.y, cardWidth, c.height())
-	if c.own {
+func (c card) draw(out *bytes.Buffer, p point) {
+	fmt.Fprintf(out, `<g><title>%s</title><rect class="%s" x="%g" y="%g" width="%g" height="%g" rx="4"/>`, html.EscapeString(c.tooltip), c.class, p.x, p.y, cardWidth, c.height())
+	if c.ofPod {
 		const inside = 4.0
-		fmt.Fprintf(out, `<rect class="own" x="%g" y="%g" width="%g" height="%g" rx="2"/>`, at.x+inside, at.y+inside, cardWidth-2*inside, c.height()-2*inside)
+		fmt.Fprintf(out, `<rect class="own" x="%g" y="%g" width="%g" height="%g" rx="2"/>`, p.x+inside, p.y+inside, cardWidth-2*inside, c.height()-2*inside)
 	}
 	for i, line := range c.lines {
 		class, letter := "", letterWidth
 		if i == 0 {
 			class, letter = ` class="name"`, letterWidth*1.25
 		}
-		fmt.Fprintf(out, `<text%s x="%g" y="%g">%s</text>`, class, at.x+cardPad, at.y+cardPad+11+cardLine*float64(i), html.EscapeString(cell.Cut(line, int((cardWidth-2*cardPad)/letter))))
+		fmt.Fprintf(out, `<text%s x="%g" y="%g">%s</text>`, class, p.x+cardPad, p.y+cardPad+11+cardLine*float64(i), html.EscapeString(cell.Cut(line, int((cardWidth-2*cardPad)/letter))))
 	}
 	fmt.Fprintln(out, "</g>")
 }

@@ -47,16 +47,16 @@ func read(sys string, wanted func(class uint32) bool) (*Tree, error) {
 		return nil, fmt.Errorf("list the PCI devices: %w", err)
 	}
 	for _, e := range entries {
-		at := filepath.Join(dir, e.Name())
-		class := uint32(number(at, "class", 0))
-		target, err := os.Readlink(at)
+		path := filepath.Join(dir, e.Name())
+		class := uint32(number(path, "class", 0))
+		target, err := os.Readlink(path)
 		if err != nil || !wanted(class) {
 			continue // the function is not wanted, or was unplugged just now
 		}
 		t.devices[e.Name()] = &Device{
 			Address: e.Name(),
-			Class:   class, Vendor: uint16(number(at, "vendor", 0)), Device: uint16(number(at, "device", 0)),
-			Driver: linkBase(at, "driver"), NUMA: int(number(at, "numa_node", -1)), Path: bridges(target),
+			Class:   class, Vendor: uint16(number(path, "vendor", 0)), Device: uint16(number(path, "device", 0)),
+			Driver: linkBase(path, "driver"), NUMA: int(number(path, "numa_node", -1)), Path: bridges(target),
 		}
 	}
 	return t, nil

@@ -23,10 +23,10 @@ func (c *Core) GIDs(d Device, port uint32) (ibaddr.GIDTable, error) {
 
 // gids reads the table. If want is not nil, gids returns only the entries with that value.
 func (c *Core) gids(d Device, port uint32, want *ibaddr.GID) (t ibaddr.GIDTable, err error) {
-	if at := portDir(d, port); filepath.IsLocal(at) {
+	if dir := portDir(d, port); filepath.IsLocal(dir) {
 		var root string
 		if root, err = c.sys(); err == nil {
-			t, err = ibaddr.ReadGIDs(filepath.Join(root, at), want)
+			t, err = ibaddr.ReadGIDs(filepath.Join(root, dir), want)
 		}
 	}
 	if err == nil && t.Size == 0 {

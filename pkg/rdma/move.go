@@ -66,11 +66,11 @@ type Moved struct {
 // [ErrImmovable], [ErrNotFound] or the kernel's errno. After such an error the device is where it
 // was, unless the error's text says that it was moved.
 func (c *Core) Move(ctx context.Context, d Device, to *Core) (Moved, error) {
-	here, err := c.locate(ctx, d, to)
+	held, err := c.locate(ctx, d, to)
 	if err != nil {
 		return Moved{}, err
 	}
-	if !here {
+	if !held {
 		m, err := c.arrive(ctx, d, to, CharDev{})
 		if err == nil && m.Uverbs.Name == "" {
 			m.Uverbs, err = to.awaitUverbs(ctx, m.Device)
@@ -124,21 +124,21 @@ func (c *Core) awaitUverbs(ctx context.Context, d Device) (CharDev, error) {
 
 // locate waits until d is in the namespace of c or of to. It reports whether d is in the namespace
 // of c.
-func (c *Core) locate(ctx context.Context, d Device, to *Core) (here bool, err error) {
+func (c *Core) locate(ctx context.Context, d Device, to *Core) (held bool, err error) {
 	err = await(ctx, func() (bool, error) {
-		var there bool
-		if here, err = c.holds(d); here || err != nil {
+		var moved bool
+		if held, err = c.holds(d); held || err != nil {
 			return true, err
 		}
-		there, err = to.holds(d)
-		return there, err
+		moved, err = to.holds(d)
+		return moved, err
 	})
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return false, failure.From(fmt.Errorf("%w: %w", ErrNotFound, err), failure.Kernel, "move RDMA device %s: the device is neither in netns %s nor in netns %s",
 			d.Name, c.ns.Path, to.ns.Path).
 			Cure("find the device with 'rdma dev' in the network namespaces of this node")
 	}
-	return here, err
+	return held, err
 }
 
 // holds reports whether the namespace has the device now.
@@ -218,7 +218,7 @@ func (c *Core) arrived(d Device, to *Core, before CharDev) (m Moved, missing str
 		return Moved{}, "the device cannot be read there", err
 	}
 	if !c.sameNetns(to) {
-		if here, err := c.holds(d); here || err != nil {
+		if held, err := c.holds(d); held || err != nil {
 			return m, "the device is still in the first one", err
 		}
 	}

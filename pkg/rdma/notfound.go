@@ -37,7 +37,7 @@ func (c *Core) ifGone(err error, d Device) error {
 	if !mayBeGone(err) || errors.Is(err, ErrNotFound) {
 		return err
 	}
-	if now, there := c.device(d.Index); !errors.Is(there, ErrNotFound) && (there != nil || now.Is(d)) {
+	if now, readErr := c.device(d.Index); !errors.Is(readErr, ErrNotFound) && (readErr != nil || now.Is(d)) {
 		return err
 	}
 	return hasLeft(d.Name, c.ns.Path, err)

@@ -28,10 +28,10 @@ func (c *Core) pkeys(d Device, port uint32, last func(ibaddr.PKey) bool) (keys [
 	read := func() (err error) {
 		size := 0
 		keys = nil
-		if at := portDir(d, port); filepath.IsLocal(at) {
+		if dir := portDir(d, port); filepath.IsLocal(dir) {
 			var root string
 			if root, err = c.sys(); err == nil {
-				keys, size, err = ibaddr.ReadPKeys(filepath.Join(root, at), last)
+				keys, size, err = ibaddr.ReadPKeys(filepath.Join(root, dir), last)
 			}
 		}
 		if err == nil && size == 0 {

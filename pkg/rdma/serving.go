@@ -30,15 +30,15 @@ type Serving struct {
 // function as their parent (Alibaba's erdma, Microsoft's mana), and a VLAN or bond has no parent.
 // Software devices, such as Soft-RoCE's, have no parent at all, so ServingOf does not find them.
 func (c *Core) ServingOf(l *link.Link) ([]Serving, error) {
-	own, err := c.ofParent(l.ParentDev, []*link.Link{l})
-	if err != nil || slices.ContainsFunc(own, Serving.named) || len(own) > 0 && l.Encap == "infiniband" {
-		return own, err
+	direct, err := c.ofParent(l.ParentDev, []*link.Link{l})
+	if err != nil || slices.ContainsFunc(direct, Serving.named) || len(direct) > 0 && l.Encap == "infiniband" {
+		return direct, err
 	}
 	found, err := c.through(l)
 	if err != nil || len(found) > 0 {
 		return found, err
 	}
-	return own, nil
+	return direct, nil
 }
 
 func (s Serving) named() bool { return s.Port != 0 }
@@ -65,9 +65,9 @@ func (c *Core) through(l *link.Link) ([]Serving, error) {
 			continue
 		}
 		tried = append(tried, b.ParentDev)
-		own, err := c.ofParent(b.ParentDev, below)
+		direct, err := c.ofParent(b.ParentDev, below)
 		failed = errors.Join(failed, err)
-		found = append(found, slices.DeleteFunc(own, Serving.unnamed)...)
+		found = append(found, slices.DeleteFunc(direct, Serving.unnamed)...)
 	}
 	if len(found) > 0 {
 		return found, nil

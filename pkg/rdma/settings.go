@@ -121,8 +121,8 @@ func readModeration(_ *Core, d Device) (string, error) {
 }
 
 func setModeration(c *Core, d Device, value string) error {
-	on := byte(max(0, slices.Index(onOff, value)))
-	_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), nl.NewRtAttr(attrModeration, []byte{on}))
+	enabled := byte(max(0, slices.Index(onOff, value)))
+	_, err := c.request(nl.RDMA_NLDEV_CMD_SET, 0, deviceAttr(d.Index), nl.NewRtAttr(attrModeration, []byte{enabled}))
 	return err
 }
 
@@ -163,9 +163,9 @@ func setAuto(c *Core, d Device, port uint32, value string) error {
 }
 
 type optionalCounter struct {
-	name  string
-	index uint32
-	on    bool
+	name    string
+	index   uint32
+	enabled bool
 }
 
 func optionalCounters(c *Core, d Device, port uint32) ([]optionalCounter, error) {
@@ -188,7 +188,7 @@ func optionalCounters(c *Core, d Device, port uint32) ([]optionalCounter, error)
 		}
 		found = append(found, optionalCounter{
 			name:  one.Text(nl.RDMA_NLDEV_ATTR_STAT_HWCOUNTER_ENTRY_NAME),
-			index: uint32(number(one, attrCounterIndex)), on: number(one, attrCounterDynamic) != 0,
+			index: uint32(number(one, attrCounterIndex)), enabled: number(one, attrCounterDynamic) != 0,
 		})
 	}
 	return found, nil
@@ -197,13 +197,13 @@ func optionalCounters(c *Core, d Device, port uint32) ([]optionalCounter, error)
 // readOptional reads the optional counters that are on.
 func readOptional(c *Core, d Device, port uint32) (string, error) {
 	all, err := optionalCounters(c, d, port)
-	var on []string
+	var names []string
 	for _, one := range all {
-		if one.on {
-			on = append(on, one.name)
+		if one.enabled {
+			names = append(names, one.name)
 		}
 	}
-	return strings.Join(on, ","), err
+	return strings.Join(names, ","), err
 }
 
 func setOptional(c *Core, d Device, port uint32, value string) error {
@@ -230,18 +230,18 @@ func file(name string) setting {
 		return filepath.Join("class/infiniband", d.Name, name), nil
 	}
 	read := func(c *Core, d Device) (string, error) {
-		at, err := path(d)
+		rel, err := path(d)
 		if err != nil {
 			return "", err
 		}
-		return c.readSys(at)
+		return c.readSys(rel)
 	}
 	return setting{name: name, read: read, set: func(c *Core, d Device, value string) error {
-		at, err := path(d)
+		rel, err := path(d)
 		if err != nil {
 			return err
 		}
-		return c.writeSys(at, value)
+		return c.writeSys(rel, value)
 	}}
 }
 

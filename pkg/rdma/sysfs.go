@@ -170,16 +170,16 @@ func (c *Core) parentOf(d Device) (dev, bus string, err error) {
 }
 
 // parentAt returns the parent of the device that has this sysfs directory.
-func parentAt(at string) (dev, bus string, err error) {
-	target, err := os.Readlink(filepath.Join(at, "device"))
+func parentAt(dir string) (dev, bus string, err error) {
+	target, err := os.Readlink(filepath.Join(dir, "device"))
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err := os.Lstat(at)
+		_, err := os.Lstat(dir)
 		return "", "", err
 	}
 	if err != nil {
 		return "", "", err
 	}
-	subsystem, err := os.Readlink(filepath.Join(at, "device", "subsystem"))
+	subsystem, err := os.Readlink(filepath.Join(dir, "device", "subsystem"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", "", err
 	}

@@ -166,24 +166,24 @@ func (e *evaluation) selected(p *PoolConfig) []selection {
 	for i := range p.Select {
 		s := &p.Select[i]
 		named := s.named()
-		var own []*NIC
+		var matched []*NIC
 		for j := range e.nics {
 			n := &e.nics[j]
 			if !s.matches(n, e.rails) {
 				continue
 			}
-			own = append(own, n)
+			matched = append(matched, n)
 			if found[j] == nil {
 				found[j] = &selection{nic: n}
 			}
 			found[j].explicit = found[j].explicit || len(named) > 0
 		}
-		if len(own) == 0 {
+		if len(matched) == 0 {
 			e.problem(p, NothingSelected, `no NIC of this node is selected by %s; correct it ("railctl nics" lists the NICs)`, s)
 			continue
 		}
 		for _, l := range named {
-			e.missing(p, l, own)
+			e.missing(p, l, matched)
 		}
 	}
 	var all []selection

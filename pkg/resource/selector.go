@@ -282,15 +282,15 @@ func parseRange(text string) (first, last int, err error) {
 
 // hasFunction reports whether sriov-network-device-plugin would select the NIC with this value of
 // pfNames or rootDevices. It selects the virtual functions of the physical function whose name or
-// address is parent. It also selects a NIC that is not a virtual function, if own, the NIC's own
-// names or address, has the value.
-func (n *NIC) hasFunction(value, parent string, own ...string) bool {
+// address is parent. It also selects a NIC that is not a virtual function, if names, the NIC's own
+// names or address, have the value.
+func (n *NIC) hasFunction(value, parent string, names ...string) bool {
 	name, ranges, numbered := strings.Cut(value, "#")
 	if name == "" {
 		return false
 	}
 	if !n.virtual() {
-		return !numbered && slices.ContainsFunc(own, func(o string) bool { return strings.EqualFold(o, name) })
+		return !numbered && slices.ContainsFunc(names, func(o string) bool { return strings.EqualFold(o, name) })
 	}
 	if !strings.EqualFold(parent, name) {
 		return false

@@ -124,20 +124,20 @@ func (p *sharedPool) config() (PoolConfig, []Problem, error) {
 func unknownSharedKeys(data []byte) []string {
 	found := unknownKeys("", data, sharedFileKeys)
 	for i, pool := range elements(field(data, "configList")) {
-		where := fmt.Sprintf("configList[%d].", i)
-		found = append(found, unknownKeys(where, pool, sharedPoolKeys)...)
-		found = append(found, unknownKeys(where+"selectors.", field(pool, "selectors"), sharedSelKeys)...)
+		prefix := fmt.Sprintf("configList[%d].", i)
+		found = append(found, unknownKeys(prefix, pool, sharedPoolKeys)...)
+		found = append(found, unknownKeys(prefix+"selectors.", field(pool, "selectors"), sharedSelKeys)...)
 	}
 	return found
 }
 
 // unknownKeys returns a sentence for each key of a JSON object that is not in known. The case of
 // keys does not matter, as in encoding/json.
-func unknownKeys(where string, object json.RawMessage, known []string) []string {
+func unknownKeys(prefix string, object json.RawMessage, known []string) []string {
 	var found []string
 	for _, key := range slices.Sorted(maps.Keys(members(object))) {
 		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
-			found = append(found, fmt.Sprintf("the key %q is unknown: %s", where+key, Suggestion(key, known)))
+			found = append(found, fmt.Sprintf("the key %q is unknown: %s", prefix+key, Suggestion(key, known)))
 		}
 	}
 	return found

@@ -34,10 +34,10 @@ func IsOwnSocket(name string) bool {
 // ServesResource reports whether a socket with this name belongs to rail-agent's device plugin and
 // serves the resource.
 func ServesResource(name, resource string) bool {
-	rest, own := strings.CutPrefix(name, OwnSocket)
-	if !own {
-		rest, own = strings.CutPrefix(name, OwnRegistrySocket)
+	rest, ok := strings.CutPrefix(name, OwnSocket)
+	if !ok {
+		rest, ok = strings.CutPrefix(name, OwnRegistrySocket)
 	}
 	end := strings.LastIndexByte(rest, '-') // the instance follows the last "-"
-	return own && end >= 0 && rest[:end] == FileName(resource)
+	return ok && end >= 0 && rest[:end] == FileName(resource)
 }

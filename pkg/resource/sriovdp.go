@@ -105,7 +105,7 @@ func ParseSRIOVDevicePlugin(data []byte) (*Config, error) {
 }
 
 // config returns the resource as a pool. object is the JSON from which p was decoded.
-func (p *sriovPool) config(where string, object json.RawMessage) (PoolConfig, error) {
+func (p *sriovPool) config(path string, object json.RawMessage) (PoolConfig, error) {
 	prefix := p.ResourcePrefix
 	if prefix == "" {
 		prefix = sriovPrefix
@@ -115,7 +115,7 @@ func (p *sriovPool) config(where string, object json.RawMessage) (PoolConfig, er
 	if p.DeviceType != "" && p.DeviceType != netDevice {
 		return pool, mistake(what, keepPlugin, "deviceType %q is not offered, only "+netDevice, p.DeviceType)
 	}
-	if err := refuseKeys(where+".", object, sriovPoolKeys); err != nil {
+	if err := refuseKeys(path+".", object, sriovPoolKeys); err != nil {
 		return pool, err
 	}
 	const give = "add a selector; {} selects all NICs that may be lent"
@@ -134,7 +134,7 @@ func (p *sriovPool) config(where string, object json.RawMessage) (PoolConfig, er
 		if err := decode(text, &s, what+": selectors"); err != nil {
 			return pool, err
 		}
-		if err := refuseKeys(fmt.Sprintf("%s.selectors[%d].", where, i), text, sriovSelKeys); err != nil {
+		if err := refuseKeys(fmt.Sprintf("%s.selectors[%d].", path, i), text, sriovSelKeys); err != nil {
 			return pool, err
 		}
 		pool.Select = append(pool.Select, s.convert())
@@ -156,7 +156,7 @@ func (s *sriovSelectors) convert() Select {
 // refuseKeys returns an error if a JSON object has a key that is not in known. It ignores such a
 // key if its value is null, false or empty, because sriov-network-operator writes such keys, for
 // example "NeedVhostNet": false and "SelectorObjs": null.
-func refuseKeys(where string, object json.RawMessage, known []string) error {
+func refuseKeys(prefix string, object json.RawMessage, known []string) error {
 	all := members(object)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		same := func(k string) bool { return strings.EqualFold(k, key) }
@@ -169,7 +169,7 @@ func refuseKeys(where string, object json.RawMessage, known []string) error {
 		} else if slices.ContainsFunc(sriovSelKeys, same) {
 			cause, cure = "the key %q is not in selectors", "move the key into selectors"
 		}
-		return mistake(sriovPlugin, cure, cause, where+key)
+		return mistake(sriovPlugin, cure, cause, prefix+key)
 	}
 	return nil
 }

@@ -34,10 +34,10 @@ func check(path string, forbidden fs.FileMode) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("%q is not an absolute path", path)
 	}
-	at, links, kernels := "/", 0, ""
-	info, err := os.Lstat(at)
+	dir, links, kernels := "/", 0, ""
+	info, err := os.Lstat(dir)
 	if err == nil {
-		err = safe(at, info, forbidden)
+		err = safe(dir, info, forbidden)
 	}
 	for todo := strings.Split(path, "/"); err == nil && len(todo) > 0; {
 		name := todo[0]
@@ -46,35 +46,35 @@ func check(path string, forbidden fs.FileMode) error {
 		case "", ".":
 			continue
 		case "..":
-			if at == kernels {
+			if dir == kernels {
 				return fmt.Errorf("%s has .. after a link of the kernel (such as /proc/PID/cwd): there .. leads elsewhere than the path shows", path)
 			}
-			at = filepath.Dir(at) // at has no other links in it, so the kernel does the same
+			dir = filepath.Dir(dir) // dir has no other links in it, so the kernel does the same
 			continue
 		}
-		next := filepath.Join(at, name)
+		next := filepath.Join(dir, name)
 		if info, err = os.Lstat(next); err != nil {
 			break
 		}
 		if err = safe(next, info, forbidden); err != nil || info.Mode().Type() != fs.ModeSymlink {
-			at = next
+			dir = next
 			continue
 		}
 		if links++; links > maxLinks {
 			return fmt.Errorf("%s: %w", path, unix.ELOOP)
 		}
 		var st unix.Statfs_t
-		if err = unix.Statfs(at, &st); err == nil && st.Type == unix.PROC_SUPER_MAGIC {
+		if err = unix.Statfs(dir, &st); err == nil && st.Type == unix.PROC_SUPER_MAGIC {
 			// The text of such a link is not its target (proc_pid_root(5)).
 			if info, err = os.Stat(next); err == nil {
 				err = safe(next, info, forbidden)
 			}
-			at, kernels = next, next
+			dir, kernels = next, next
 			continue
 		}
 		var target string
 		if target, err = os.Readlink(next); filepath.IsAbs(target) {
-			at = "/"
+			dir = "/"
 		}
 		todo = append(strings.Split(target, "/"), todo...)
 	}

@@ -59,11 +59,11 @@ type listed struct {
 }
 
 // list returns the objects for which keep returns true. If keep is nil, it returns all objects.
-func (o *ClusterOptions) list(ctx context.Context, r kube.Resource, by kube.ListOptions, keep func(item []byte) bool) (*listed, error) {
+func (o *ClusterOptions) list(ctx context.Context, r kube.Resource, opts kube.ListOptions, keep func(item []byte) bool) (*listed, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
 	l := &listed{Kind: "List", Items: []json.RawMessage{}}
-	_, err := o.Client.List(ctx, r, by, func(item []byte) error {
+	_, err := o.Client.List(ctx, r, opts, func(item []byte) error {
 		if keep == nil || keep(item) {
 			l.Items = append(l.Items, slices.Clone(item))
 		}
@@ -73,9 +73,9 @@ func (o *ClusterOptions) list(ctx context.Context, r kube.Resource, by kube.List
 }
 
 // addList adds a file with the objects of a kind.
-func (b *Bundle) addList(ctx context.Context, o *ClusterOptions, about string, r kube.Resource, by kube.ListOptions, keep func(item []byte) bool) *listed {
+func (b *Bundle) addList(ctx context.Context, o *ClusterOptions, about string, r kube.Resource, opts kube.ListOptions, keep func(item []byte) bool) *listed {
 	path := "objects/" + r.Plural + ".json"
-	l, err := o.list(ctx, r, by, keep)
+	l, err := o.list(ctx, r, opts, keep)
 	if err != nil {
 		b.Missing(path, err)
 	}

@@ -155,36 +155,36 @@ func withoutValues(text string, isHTML bool) (clean string, removed int) {
 	var out strings.Builder
 	kept := 0 // the text before is in out
 	next := wordsOf(text)
-	for at := 0; ; {
-		begin := next(at)
+	for pos := 0; ; {
+		begin := next(pos)
 		if begin < 0 {
 			break
 		}
-		at = begin
+		pos = begin
 		for begin > kept && isNameByte(text[begin-1]) {
 			begin--
 		}
-		for at < len(text) && isNameByte(text[at]) {
-			at++
+		for pos < len(text) && isNameByte(text[pos]) {
+			pos++
 		}
-		name := text[begin:at]
+		name := text[begin:pos]
 		if !secretName(name) {
 			continue
 		}
-		from, to := at, at
-		if m := sign.FindStringSubmatch(text[at:]); m != nil {
+		from, to := pos, pos
+		if m := sign.FindStringSubmatch(text[pos:]); m != nil {
 			from += len(m[0])
 			to = endOfValue(text, begin, from, m[1] != "", isHTML)
 		} else if strings.HasPrefix(name, "--") {
-			from += len(space.FindString(text[at:]))
-			if rest := text[from:]; from > at && !nextFlag.MatchString(rest) && !strings.HasPrefix(rest, removedText) {
+			from += len(space.FindString(text[pos:]))
+			if rest := text[from:]; from > pos && !nextFlag.MatchString(rest) && !strings.HasPrefix(rest, removedText) {
 				to = endOfWord(text, from, isHTML)
 			}
 		}
 		if to > from {
 			out.WriteString(text[kept:from] + removedText)
 			removed++
-			kept, at = to, to
+			kept, pos = to, to
 		}
 	}
 	return out.String() + text[kept:], removed
@@ -192,19 +192,19 @@ func withoutValues(text string, isHTML bool) (clean string, removed int) {
 
 // wordsOf returns a function that returns where at or after a place the next of [plainWords] begins
 // in the text, -1 for nowhere. Logs are long: a regular expression takes a second for a megabyte.
-func wordsOf(text string) func(at int) int {
+func wordsOf(text string) func(pos int) int {
 	low := lower(text)
 	found := make([]int, len(plainWords))
 	for i := range found {
 		found[i] = -1
 	}
-	return func(at int) int {
+	return func(pos int) int {
 		first := len(low)
 		for i, word := range plainWords {
-			if found[i] < at {
+			if found[i] < pos {
 				found[i] = len(low)
-				if n := strings.Index(low[at:], word); n >= 0 {
-					found[i] = at + n
+				if n := strings.Index(low[pos:], word); n >= 0 {
+					found[i] = pos + n
 				}
 			}
 			first = min(first, found[i])
@@ -282,9 +282,9 @@ func endOfLine(text string, from int) int {
 // than their key, or are a list. The key's line ends with the value's sign, at from.
 func endOfBlock(text string, from, lines, indent int) int {
 	to := from
-	for at := lines; at < len(text); {
-		end := endOfLine(text, at)
-		line := logTime.ReplaceAllString(text[at:end], "")
+	for pos := lines; pos < len(text); {
+		end := endOfLine(text, pos)
+		line := logTime.ReplaceAllString(text[pos:end], "")
 		content := strings.TrimLeft(line, " \t")
 		deep := len(line) - len(content)
 		isBlank := strings.TrimSpace(line) == ""
@@ -294,7 +294,7 @@ func endOfBlock(text string, from, lines, indent int) int {
 		if !isBlank {
 			to = end
 		}
-		at = end + 1
+		pos = end + 1
 	}
 	return to
 }
@@ -371,19 +371,19 @@ func endOfWord(text string, from int, isHTML bool) int {
 		return len(text)
 	}
 	slashes := 0
-	at := from
-	for ; at < len(text) && text[at] == '\\'; at++ {
+	pos := from
+	for ; pos < len(text) && text[pos] == '\\'; pos++ {
 		slashes++
 	}
-	if at < len(text) && (text[at] == '"' || text[at] == '\'') {
-		quote, run := text[at], 0
-		for at++; at < len(text); at++ {
+	if pos < len(text) && (text[pos] == '"' || text[pos] == '\'') {
+		quote, run := text[pos], 0
+		for pos++; pos < len(text); pos++ {
 			switch {
-			case text[at] == '\\':
+			case text[pos] == '\\':
 				run++
 				continue
-			case text[at] == quote && run >= slashes && (run-slashes)%(2*slashes+2) == 0:
-				return at + 1
+			case text[pos] == quote && run >= slashes && (run-slashes)%(2*slashes+2) == 0:
+				return pos + 1
 			}
 			run = 0
 		}

@@ -129,8 +129,8 @@ func majority(values []int) int {
 func (a *analysis) swaps() {
 	hears := map[[2]End]bool{}
 	for i := range a.Ends {
-		for _, at := range a.Ends[i].ReceivedOn {
-			hears[[2]End{a.Ends[i].End, at}] = true
+		for _, end := range a.Ends[i].ReceivedOn {
+			hears[[2]End{a.Ends[i].End, end}] = true
 		}
 	}
 	for i := range a.Rails {
@@ -228,8 +228,8 @@ const (
 	atTo
 )
 
-// where returns the place where most packets were lost.
-func (l Loss) where() place {
+// place returns where most packets were lost.
+func (l Loss) place() place {
 	all := l.From + l.Forward + l.To + l.Back
 	switch {
 	case 2*l.From > all:
@@ -252,13 +252,13 @@ func (a *analysis) judge(bad func(*Path) (bool, place), found func(ends []End, p
 		if p.Error != "" || p.Small.Sent == 0 || a.skipped(p) {
 			continue
 		}
-		isBad, at := bad(p)
+		isBad, side := bad(p)
 		g.pair(p.From, p.To, isBad)
 		if !isBad {
 			continue
 		}
 		all = append(all, p)
-		switch at {
+		switch side {
 		case atFrom:
 			named[p.From] = true
 		case atTo:
@@ -295,7 +295,7 @@ func (a *analysis) either(ends []End) string {
 func (a *analysis) unreachable() {
 	var dead []End
 	a.judge(func(p *Path) (bool, place) {
-		return p.Small.Received == 0, p.Small.Lost.where()
+		return p.Small.Received == 0, p.Small.Lost.place()
 	}, func(ends []End, paths []*Path) {
 		dead = append(dead, ends...)
 		failed := 0
@@ -321,7 +321,7 @@ func (a *analysis) fullPackets() {
 		if a.small[p.From] || a.small[p.To] {
 			return false, between
 		}
-		return p.Full.Sent > 0 && 2*p.Full.Received < p.Full.Sent && 2*p.Small.Received > p.Small.Sent, p.Full.Lost.where()
+		return p.Full.Sent > 0 && 2*p.Full.Received < p.Full.Sent && 2*p.Small.Received > p.Small.Sent, p.Full.Lost.place()
 	}, func(ends []End, paths []*Path) {
 		size := 0
 		for _, p := range paths {
@@ -343,7 +343,7 @@ func (a *analysis) losses() {
 	var shares []float64
 	a.eachPath(func(p *Path) { shares = append(shares, share(p)) })
 	middle := 100 * median(shares)
-	a.judge(func(p *Path) (bool, place) { return share(p) > a.Loss, p.Small.Lost.where() }, func(ends []End, paths []*Path) {
+	a.judge(func(p *Path) (bool, place) { return share(p) > a.Loss, p.Small.Lost.place() }, func(ends []End, paths []*Path) {
 		var bad []float64
 		for _, p := range paths {
 			bad = append(bad, share(p))
@@ -386,7 +386,7 @@ func (a *analysis) latencies() {
 		if !slow[[2]End{p.From, p.To}] || measured && !back {
 			return false, between
 		}
-		return true, p.Small.Times.where(p.Small.RTT-middle, median(from), median(to))
+		return true, p.Small.Times.place(p.Small.RTT-middle, median(from), median(to))
 	}, func(ends []End, paths []*Path) {
 		var bad []float64
 		for _, p := range paths {
@@ -400,9 +400,9 @@ func (a *analysis) latencies() {
 	})
 }
 
-// where returns the place where more than half of the excess time is spent. from and to are the
+// place returns where more than half of the excess time is spent. from and to are the
 // usual times in a sender and in a receiver.
-func (t *Times) where(excess, from, to float64) place {
+func (t *Times) place(excess, from, to float64) place {
 	switch {
 	case t == nil:
 		return between
@@ -421,39 +421,39 @@ func (a *analysis) crossings() {
 	if a.Fabric != Isolated {
 		return
 	}
-	by := map[[2]int][]Crossing{}
+	byRails := map[[2]int][]Crossing{}
 	note := func(from, to End) {
 		if from.Rail != to.Rail && !a.dead[from] && !a.dead[to] {
 			key := [2]int{min(from.Rail, to.Rail), max(from.Rail, to.Rail)}
-			by[key] = append(by[key], Crossing{from, to})
+			byRails[key] = append(byRails[key], Crossing{from, to})
 		}
 	}
 	for _, c := range a.Crossed {
 		note(c.From, c.To)
 	}
 	for i := range a.Ends {
-		for _, at := range a.Ends[i].ReceivedOn {
-			note(a.Ends[i].End, at)
+		for _, end := range a.Ends[i].ReceivedOn {
+			note(a.Ends[i].End, end)
 		}
 	}
-	keys := slices.SortedFunc(maps.Keys(by), func(x, y [2]int) int { return cmp.Or(x[0]-y[0], x[1]-y[1]) })
+	keys := slices.SortedFunc(maps.Keys(byRails), func(x, y [2]int) int { return cmp.Or(x[0]-y[0], x[1]-y[1]) })
 	for _, key := range keys {
 		ends := []End{}
 		either := true
 		for _, n := range a.Nodes {
-			in := !slices.ContainsFunc(by[key], func(c Crossing) bool { return c.From.Node != n && c.To.Node != n })
-			if in && len(a.Nodes) > 2 && len(by[key]) > 1 {
+			in := !slices.ContainsFunc(byRails[key], func(c Crossing) bool { return c.From.Node != n && c.To.Node != n })
+			if in && len(a.Nodes) > 2 && len(byRails[key]) > 1 {
 				ends, either = []End{{n, key[0]}, {n, key[1]}}, false
 			}
 		}
 		if either {
-			for _, c := range by[key] {
+			for _, c := range byRails[key] {
 				ends = append(ends, c.From, c.To)
 			}
 			slices.SortFunc(ends, a.compare)
 			ends = slices.Compact(ends)
 		}
-		c := by[key][0]
+		c := byRails[key][0]
 		a.add(Finding{
 			Kind: KindCrossed, Ends: ends, Either: either,
 			Evidence: fmt.Sprintf("rails %d and %d reach each other, and the fabric is isolated: %s reaches %s", key[0], key[1], c.From, c.To),

@@ -269,11 +269,11 @@ func (r *run) claims() {
 	}
 	for i := range r.opened {
 		for k := range r.opened[i] {
-			at := &r.opened[i][k]
-			for _, a := range at.Addresses {
+			iface := &r.opened[i][k]
+			for _, a := range iface.Addresses {
 				for _, other := range nodes[claim{k, a.Addr()}] {
 					if other != i {
-						at.Problem = cmp.Or(at.Problem, fmt.Sprintf("its address %s is also the address of %s", a.Addr(), r.end(other, k)))
+						iface.Problem = cmp.Or(iface.Problem, fmt.Sprintf("its address %s is also the address of %s", a.Addr(), r.end(other, k)))
 					}
 				}
 			}

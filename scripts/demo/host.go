@@ -158,7 +158,7 @@ func (h *hostDemo) find(name string) (hostNIC, error) {
 }
 
 // scan returns the state of the NICs, and the names of all others.
-func (h *hostDemo) scan() (own state, others []string, err error) {
+func (h *hostDemo) scan() (st state, others []string, err error) {
 	all, err := readState(h.node)
 	if err != nil {
 		return nil, nil, err
@@ -171,12 +171,12 @@ func (h *hostDemo) scan() (own state, others []string, err error) {
 	other := regexp.MustCompile(`^(link|rdma) (\S+):`)
 	for _, line := range all {
 		if named.MatchString(line) {
-			own = append(own, line)
+			st = append(st, line)
 		} else if m := other.FindString(line); m != "" {
 			others = append(others, m)
 		}
 	}
-	return own, slices.Compact(others), nil
+	return st, slices.Compact(others), nil
 }
 
 // show lends the NICs and shows them in the pods.
@@ -381,14 +381,14 @@ func (h *hostDemo) home() error {
 func (h *hostDemo) unchanged() error {
 	var lines []string
 	for deadline := time.Now().Add(trainTime); ; time.Sleep(100 * time.Millisecond) {
-		own, others, err := h.scan()
+		st, others, err := h.scan()
 		if err != nil {
 			return err
 		}
-		lines = append(diff(h.before, own), diff(h.others, others)...)
+		lines = append(diff(h.before, st), diff(h.others, others)...)
 		if len(lines) == 0 {
 			printLine("%s, of %d NICs:", compared, len(h.nics))
-			printLine("diff before and after: empty (%d lines compared); %d other links and RDMA devices are where they were", len(own), len(others))
+			printLine("diff before and after: empty (%d lines compared); %d other links and RDMA devices are where they were", len(st), len(others))
 			return nil
 		}
 		if time.Now().After(deadline) {

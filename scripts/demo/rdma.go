@@ -259,8 +259,8 @@ func showPairs(c cni, p pod, devices []string) error {
 // leftBehind shows what a pod's node still has of the pod's NICs, and checks
 // the namespaces of their RDMA devices, and that these kept their char devices.
 func leftBehind(c cni, mode string, p pod, devices []string, numbers map[string]string) error {
-	for _, where := range []string{p.node, p.name} {
-		list, err := ibdevs(where)
+	for _, ns := range []string{p.node, p.name} {
+		list, err := ibdevs(ns)
 		if err != nil {
 			return err
 		}
@@ -270,12 +270,12 @@ func leftBehind(c cni, mode string, p pod, devices []string, numbers map[string]
 				owned++
 			}
 			if d.uverbs != numbers[d.name] {
-				return fmt.Errorf("%s: the char device of %s is %s now, and was %s", where, d.name, d.uverbs, numbers[d.name])
+				return fmt.Errorf("%s: the char device of %s is %s now, and was %s", ns, d.name, d.uverbs, numbers[d.name])
 			}
 		}
-		want := map[string]int{p.name: len(devices)}[where]
-		if mode == exclusive && (owned != want || where == p.name && len(list) != want) || mode == together && len(list) != len(numbers) {
-			return fmt.Errorf("%s has the RDMA devices %v in %s mode", where, names(list), mode)
+		want := map[string]int{p.name: len(devices)}[ns]
+		if mode == exclusive && (owned != want || ns == p.name && len(list) != want) || mode == together && len(list) != len(numbers) {
+			return fmt.Errorf("%s has the RDMA devices %v in %s mode", ns, names(list), mode)
 		}
 	}
 	out, err := c.railctl(p.node, "ibdev2netdev")
@@ -302,9 +302,9 @@ func whoOpens(mode string, pods []pod) error {
 		if err != nil {
 			return err
 		}
-		own := map[string]bool{}
+		owned := map[string]bool{}
 		for _, d := range list {
-			own[d.uverbs] = true
+			owned[d.uverbs] = true
 		}
 		printed, err := openings(place)
 		if err != nil {
@@ -313,9 +313,9 @@ func whoOpens(mode string, pods []pod) error {
 		var can, not []string
 		for file, answer := range printed {
 			switch {
-			case answer == canOpen && own[file]:
+			case answer == canOpen && owned[file]:
 				can = append(can, file)
-			case answer == refused && !own[file] && mode == exclusive:
+			case answer == refused && !owned[file] && mode == exclusive:
 				not = append(not, file)
 			default:
 				return fmt.Errorf("%s opens %s: %s", place, file, answer)

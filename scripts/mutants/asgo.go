@@ -135,21 +135,21 @@ func inSample() (bool, error) {
 
 // mutatedLine returns the path and the first line in which code below dir differs from the source.
 func mutatedLine(dir, source string) (string, error) {
-	here, err := filepath.Abs(dir)
+	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
-	root := here // the worker's copy
+	root := abs // the worker's copy
 	for ; ; root = filepath.Dir(root) {
 		if _, err := os.Stat(filepath.Join(root, "go.mod")); err == nil {
 			break
 		}
 		if root == "/" {
-			return "", fmt.Errorf("%s is in no module", here)
+			return "", fmt.Errorf("%s is in no module", abs)
 		}
 	}
 	found := ""
-	err = filepath.WalkDir(here, func(name string, _ fs.DirEntry, err error) error {
+	err = filepath.WalkDir(abs, func(name string, _ fs.DirEntry, err error) error {
 		if err != nil || !isCode(name) {
 			return err
 		}
@@ -178,7 +178,7 @@ func mutatedLine(dir, source string) (string, error) {
 		return nil
 	})
 	if err == nil && found == "" {
-		err = errors.New("no mutant in " + here)
+		err = errors.New("no mutant in " + abs)
 	}
 	return found, err
 }

@@ -24,7 +24,7 @@ func main() {
 	sum := flag.String("sum", "", "print the sum of all runs in `DIR` and end")
 	before := flag.String("before", "", "with -sum: compare with the runs in `DIR`, if there are any")
 	noSkips := flag.Bool("no-skips", false, "with -sum: a skipped test is a failure")
-	longest := flag.Bool("longest-first", false, "sort the lines of standard input by the seconds that the `FILES` of the arguments have of them, and end")
+	sortInput := flag.Bool("longest-first", false, "sort the lines of standard input by the seconds that the `FILES` of the arguments have of them, and end")
 	costInto := flag.String("cost-into", "", "run the test program of the arguments, keep its CPU seconds in `DIR`, and end as it does")
 	seed := flag.Bool("seed", false, "print the seed of the tests' samples, and end")
 	flag.Parse()
@@ -39,7 +39,7 @@ func main() {
 			fmt.Fprintln(os.Stderr, "testreport:", err)
 		}
 		os.Exit(status)
-	case *longest:
+	case *sortInput:
 		err = longestFirst(os.Stdin, os.Stdout, flag.Args())
 	case *sum != "":
 		err = printSum(os.Stdout, *sum, *before, *noSkips)

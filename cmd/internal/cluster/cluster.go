@@ -52,11 +52,11 @@ func Kubeconfig(flag string) string {
 	if flag != "" || len(named) == 0 {
 		return flag
 	}
-	there := slices.IndexFunc(named, func(path string) bool {
+	i := slices.IndexFunc(named, func(path string) bool {
 		_, err := os.Stat(path)
 		return !errors.Is(err, fs.ErrNotExist)
 	})
-	return named[max(there, 0)]
+	return named[max(i, 0)]
 }
 
 // Open returns a client for the cluster that the flags name. It sends no request. userAgent appears
@@ -79,11 +79,11 @@ func (f *Flags) open(userAgent string, retryFor time.Duration) (*kube.Client, st
 	}
 	client, err := kube.Open(conf)
 	if path == "" && err != nil {
-		where := "whereabouts' flat file names none, and this is not a pod with a service account"
+		reason := "whereabouts' flat file names none, and this is not a pod with a service account"
 		if f.WithoutPlugins {
-			where = "this is not a pod with a service account"
+			reason = "this is not a pod with a service account"
 		}
-		return nil, "", failure.From(err, failure.InvalidConfig, "there is no kubeconfig: %s", where).Cure("name one with --kubeconfig or $KUBECONFIG")
+		return nil, "", failure.From(err, failure.InvalidConfig, "there is no kubeconfig: %s", reason).Cure("name one with --kubeconfig or $KUBECONFIG")
 	}
 	return client, path, err
 }

@@ -38,7 +38,7 @@ func WithNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 	n := &nodeFlags{Flags: f}
 	cmd.Flags().StringVar(&n.node, "node", "", "run the command in rail-agent's pod on this node of the cluster, through the API server")
 	cmd.Flags().StringVar(&n.agents, "agent-namespace", DefaultAgentNamespace, "with --node: namespace of rail-agent's pods")
-	here := cmd.RunE
+	local := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case n.node != "":
@@ -47,7 +47,7 @@ func WithNode(cmd *cobra.Command, f *cluster.Flags) *cobra.Command {
 			return fmt.Errorf("%s needs a node: name it with --node, or run %s on the node itself",
 				cmd.CommandPath(), "railctl"+strings.TrimPrefix(cmd.CommandPath(), PluginName))
 		}
-		return here(cmd, args)
+		return local(cmd, args)
 	}
 	return cmd
 }

@@ -90,9 +90,9 @@ func (w escaper) Write(p []byte) (int, error) {
 // and tabs are kept.
 func escaped(text string) string {
 	var out strings.Builder
-	for at, r := range text {
-		_, size := utf8.DecodeRuneInString(text[at:])
-		switch char := text[at : at+size]; {
+	for i, r := range text {
+		_, size := utf8.DecodeRuneInString(text[i:])
+		switch char := text[i : i+size]; {
 		case r == '\n', r == '\t', strconv.IsPrint(r) && r != utf8.RuneError:
 			out.WriteString(char)
 		default:

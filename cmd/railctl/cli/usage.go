@@ -26,7 +26,7 @@ func RefuseUnknown(root *cobra.Command) {
 		for _, c := range cmd.Commands() {
 			walk(c)
 		}
-		switch own := cmd.Args; {
+		switch validate := cmd.Args; {
 		case cmd.Name() == "help":
 			cmd.Run, cmd.RunE = nil, helpOf
 		case !cmd.HasSubCommands():
@@ -34,7 +34,7 @@ func RefuseUnknown(root *cobra.Command) {
 			cmd.Args, cmd.DisableFlagsInUseLine = known(cobra.ArbitraryArgs), true
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 		default:
-			cmd.Args = known(own)
+			cmd.Args = known(validate)
 		}
 	}
 	walk(root)
@@ -42,12 +42,12 @@ func RefuseUnknown(root *cobra.Command) {
 
 // known returns the check of arguments for a command that has subcommands. If there are too many
 // arguments for the command, the first one is reported as a subcommand that does not exist.
-func known(own cobra.PositionalArgs) cobra.PositionalArgs {
+func known(validate cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			return unknownCommand(cmd, args[0])
 		}
-		return own(cmd, args)
+		return validate(cmd, args)
 	}
 }
 
@@ -69,11 +69,11 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 func helpOf(cmd *cobra.Command, args []string) error {
 	found, rest, err := cmd.Root().Find(args)
 	if found == nil || err != nil || len(rest) > 0 && found.HasSubCommands() {
-		at := cmd.Root()
+		parent := cmd.Root()
 		if found != nil && err == nil {
-			at = found
+			parent = found
 		}
-		return unknownCommand(at, rest[0])
+		return unknownCommand(parent, rest[0])
 	}
 	return found.Help()
 }

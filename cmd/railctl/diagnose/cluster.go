@@ -16,7 +16,7 @@ import (
 )
 
 func newDoctorCluster() *cobra.Command {
-	var own doctorFlags
+	var flags doctorFlags
 	var j judgeFlags
 	var agents string
 	cmd := &cobra.Command{
@@ -42,16 +42,16 @@ facts, these facts are missing, and rules that need them are unknown.
 		Args: cobra.NoArgs,
 	}
 	j.add(cmd, "doctor cluster")
-	cmd.Flags().StringVar(&own.facts, "facts", "", `file with facts that "railctl doctor collect --cluster" has printed, "-" for stdin (default: ask the nodes)`)
-	own.WithoutPlugins = true
-	cli.AddPoolFlags(cmd, &own.Flags)
+	cmd.Flags().StringVar(&flags.facts, "facts", "", `file with facts that "railctl doctor collect --cluster" has printed, "-" for stdin (default: ask the nodes)`)
+	flags.WithoutPlugins = true
+	cli.AddPoolFlags(cmd, &flags.Flags)
 	cmd.Flags().StringVar(&agents, "agent-namespace", cli.DefaultAgentNamespace, "namespace of rail-agent's pods")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		rules, err := j.rules(doctor.Rules())
 		if err != nil {
 			return err
 		}
-		f, err := own.readCluster(cmd, agents)
+		f, err := flags.readCluster(cmd, agents)
 		if err != nil {
 			return err
 		}

@@ -134,19 +134,19 @@ NVSHMEM, GLOO and rail-cni.`,
   railctl doctor collect | jq '.nics.list.value[] | {name, carrier: .carrier.value}'`,
 		Args: cobra.NoArgs,
 	}
-	var own doctorFlags
+	var flags doctorFlags
 	var ofCluster bool
 	var agents string
 	cmd.Flags().BoolVar(&ofCluster, "cluster", false, "print the facts of the cluster and of all its nodes, for railctl doctor cluster")
 	cmd.Flags().StringVar(&agents, "agent-namespace", cli.DefaultAgentNamespace, "with --cluster: namespace of rail-agent's pods")
-	own.addKubeconfig(cmd)
-	cmd.Flags().StringVarP(&own.Namespace, "namespace", "n", "",
+	flags.addKubeconfig(cmd)
+	cmd.Flags().StringVarP(&flags.Namespace, "namespace", "n", "",
 		"with --cluster: namespace of the address pools (default: the namespace of the kubeconfig's context, or kube-system)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		own.stateDir = d.stateDir
-		read := own.read
+		flags.stateDir = d.stateDir
+		read := flags.read
 		if ofCluster {
-			read = func(cmd *cobra.Command) (*fact.Facts, error) { return own.readCluster(cmd, agents) }
+			read = func(cmd *cobra.Command) (*fact.Facts, error) { return flags.readCluster(cmd, agents) }
 		}
 		f, err := read(cmd)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 func newDoctorPod(d *doctorFlags) *cobra.Command {
-	var own doctorFlags
+	var flags doctorFlags
 	var j judgeFlags
 	cmd := &cobra.Command{
 		Use:   "pod NAMESPACE/NAME",
@@ -30,15 +30,15 @@ Findings of other rules about the pod and its NICs are also listed.
 		Args: cli.OneArg("a pod"),
 	}
 	j.add(cmd, "doctor pod")
-	own.addTo(cmd)
+	flags.addTo(cmd)
 	named := cli.AddPodNamespace(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		own.stateDir = d.stateDir
+		flags.stateDir = d.stateDir
 		rules, err := j.rules(doctor.Rules())
 		if err != nil {
 			return err
 		}
-		f, err := own.read(cmd)
+		f, err := flags.read(cmd)
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ Findings of other rules about the pod and its NICs are also listed.
 		}
 		return j.report(cmd, f, results)
 	}
-	return cli.WithNode(cmd, &own.Flags)
+	return cli.WithNode(cmd, &flags.Flags)
 }
 
 // judgePod returns the results of the rules for pods about one pod. It also returns the results of

@@ -38,7 +38,7 @@ func run() (err error) {
 	flag.StringVar(&rails.dir, "chart", "", "directory of rail-cni's chart, to install; none when empty")
 	flag.StringVar(&rails.tag, "tag", "", "tag of the chart's image, one of those in -images")
 	flag.StringVar(&rails.helm, "helm", "helm", "path of helm")
-	at := flag.String("kubeconfig", "", "where to write the administrator's kubeconfig as well; it is removed at the end")
+	kubeconfigFile := flag.String("kubeconfig", "", "where to write the administrator's kubeconfig as well; it is removed at the end")
 	pidfile := flag.String("pidfile", "", "where to write the number of this process; it is removed at the end")
 	flag.Parse()
 	if flag.NArg() > 0 {
@@ -71,8 +71,8 @@ func run() (err error) {
 		return err
 	}
 	kubeconfig := c.Kubeconfig()
-	if *at != "" {
-		if kubeconfig, err = copied(kubeconfig, *at); err != nil {
+	if *kubeconfigFile != "" {
+		if kubeconfig, err = copied(kubeconfig, *kubeconfigFile); err != nil {
 			return err
 		}
 		defer os.Remove(kubeconfig)

@@ -7,13 +7,13 @@ type attack struct {
 	name   string
 	weight int  // how often it is chosen
 	init   bool // needs capabilities in the first user namespace
-	do     func(a *attacker, on target) error
+	do     func(a *attacker, link target) error
 	rig    bool // needs NICs of hardware, with RDMA devices
 }
 
 // possible reports whether pods of a kind can make the attack.
-func (at attack) possible(plain, hardware bool) bool {
-	return (plain || !at.init) && (hardware || !at.rig)
+func (atk attack) possible(plain, hardware bool) bool {
+	return (plain || !atk.init) && (hardware || !atk.rig)
 }
 
 // attacks is the list of all attacks.

@@ -40,42 +40,42 @@ func altNames(kind, index int, names ...string) error {
 	return request(kind, flags, index, 0, 0, list)
 }
 
-func (a *attacker) someAltNames(on target) error {
-	return altNames(newLinkProp, on.index, []string{a.rail(), a.word(1 + a.IntN(maxAltname)), a.word(20), "enp3s0np0"}[a.IntN(4)])
+func (a *attacker) someAltNames(link target) error {
+	return altNames(newLinkProp, link.index, []string{a.rail(), a.word(1 + a.IntN(maxAltname)), a.word(20), "enp3s0np0"}[a.IntN(4)])
 }
 
-func (a *attacker) maxAltNames(on target) error {
+func (a *attacker) maxAltNames(link target) error {
 	names := make([]string, fits)
 	for i := range names {
 		names[i] = fmt.Sprintf("%03d", i) + a.word(maxAltname-3)
 	}
-	return altNames(newLinkProp, on.index, names...)
+	return altNames(newLinkProp, link.index, names...)
 }
 
 // dropAltNames removes an altname that the host gave the NIC, if it has one.
-func (a *attacker) dropAltNames(on target) error {
-	return altNames(delLinkProp, on.index, fmt.Sprintf("enp%ds0np0", a.IntN(8)))
+func (a *attacker) dropAltNames(link target) error {
+	return altNames(delLinkProp, link.index, fmt.Sprintf("enp%ds0np0", a.IntN(8)))
 }
 
-func (a *attacker) rename(on target) error {
-	return change(on.index, 0, 0, text(unix.IFLA_IFNAME, a.word(2+a.IntN(13))))
+func (a *attacker) rename(link target) error {
+	return change(link.index, 0, 0, text(unix.IFLA_IFNAME, a.word(2+a.IntN(13))))
 }
 
-func (a *attacker) renameAsRail(on target) error {
-	return change(on.index, 0, 0, text(unix.IFLA_IFNAME, a.rail()))
+func (a *attacker) renameAsRail(link target) error {
+	return change(link.index, 0, 0, text(unix.IFLA_IFNAME, a.rail()))
 }
 
 // exchange swaps the names of two interfaces.
-func (a *attacker) exchange(on target) error {
+func (a *attacker) exchange(link target) error {
 	links := interfaces()
 	if len(links) == 0 {
 		return unix.ENODEV // the last one has just been taken from the pod
 	}
 	other := links[a.IntN(len(links))]
-	if other == on {
+	if other == link {
 		return nil
 	}
-	for _, step := range []target{{"aside", other.index}, {other.name, on.index}, {on.name, other.index}} {
+	for _, step := range []target{{"aside", other.index}, {other.name, link.index}, {link.name, other.index}} {
 		if err := change(step.index, 0, 0, text(unix.IFLA_IFNAME, step.name)); err != nil {
 			return err
 		}
@@ -83,72 +83,72 @@ func (a *attacker) exchange(on target) error {
 	return nil
 }
 
-func (a *attacker) alias(on target) error {
+func (a *attacker) alias(link target) error {
 	alias := []string{a.rail(), "rail-cni", a.word(255), "", "net1", "../" + a.rail(), "a b\nc"}[a.IntN(7)]
-	return change(on.index, 0, 0, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+	return change(link.index, 0, 0, nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
 }
 
 func (a *attacker) hardware() []byte {
 	return []byte{2, 0x66, 0x66, byte(a.IntN(256)), byte(a.IntN(256)), byte(a.IntN(256))}
 }
 
-func (a *attacker) broadcast(on target) error {
-	return change(on.index, 0, 0, nl.NewRtAttr(unix.IFLA_BROADCAST, a.hardware()))
+func (a *attacker) broadcast(link target) error {
+	return change(link.index, 0, 0, nl.NewRtAttr(unix.IFLA_BROADCAST, a.hardware()))
 }
 
 // mac sets a random address, or that of one of the host's NICs.
-func (a *attacker) mac(on target) error {
+func (a *attacker) mac(link target) error {
 	mac := a.hardware()
 	if a.IntN(3) == 0 {
 		mac = []byte{2, 0, 0, 0, 3, byte(a.IntN(8))}
 	}
-	return change(on.index, 0, 0, nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
+	return change(link.index, 0, 0, nl.NewRtAttr(unix.IFLA_ADDRESS, mac))
 }
 
-func (a *attacker) number(on target, kind int, values ...uint32) error {
-	return change(on.index, 0, 0, attribute(kind, values[a.IntN(len(values))]))
+func (a *attacker) number(link target, kind int, values ...uint32) error {
+	return change(link.index, 0, 0, attribute(kind, values[a.IntN(len(values))]))
 }
 
-func (a *attacker) mtu(on target) error {
-	return a.number(on, unix.IFLA_MTU, 68, 1280, 1500, 4000, 8999, 9000, 65535)
+func (a *attacker) mtu(link target) error {
+	return a.number(link, unix.IFLA_MTU, 68, 1280, 1500, 4000, 8999, 9000, 65535)
 }
 
-func (a *attacker) queueLength(on target) error {
-	return a.number(on, unix.IFLA_TXQLEN, 0, 1, 1000, 1<<31-1)
+func (a *attacker) queueLength(link target) error {
+	return a.number(link, unix.IFLA_TXQLEN, 0, 1, 1000, 1<<31-1)
 }
 
-func (a *attacker) group(on target) error { return a.number(on, unix.IFLA_GROUP, 1, 7, 1<<31) }
+func (a *attacker) group(link target) error { return a.number(link, unix.IFLA_GROUP, 1, 7, 1<<31) }
 
-func (a *attacker) linkMode(on target) error {
-	return change(on.index, 0, 0, nl.NewRtAttr(unix.IFLA_LINKMODE, []byte{byte(a.IntN(2))}))
+func (a *attacker) linkMode(link target) error {
+	return change(link.index, 0, 0, nl.NewRtAttr(unix.IFLA_LINKMODE, []byte{byte(a.IntN(2))}))
 }
 
-func (a *attacker) protoDown(on target) error {
-	return change(on.index, 0, 0, nl.NewRtAttr(unix.IFLA_PROTO_DOWN, []byte{1}))
+func (a *attacker) protoDown(link target) error {
+	return change(link.index, 0, 0, nl.NewRtAttr(unix.IFLA_PROTO_DOWN, []byte{1}))
 }
 
-func (a *attacker) carrier(on target) error {
-	return change(on.index, 0, 0, nl.NewRtAttr(unix.IFLA_CARRIER, []byte{byte(a.IntN(2))}))
+func (a *attacker) carrier(link target) error {
+	return change(link.index, 0, 0, nl.NewRtAttr(unix.IFLA_CARRIER, []byte{byte(a.IntN(2))}))
 }
 
 // segments sets the largest segments that the kernel makes of and for its
 // packets.
-func (a *attacker) segments(on target) error {
+func (a *attacker) segments(link target) error {
 	kinds := []int{unix.IFLA_GSO_MAX_SIZE, unix.IFLA_GSO_MAX_SEGS, unix.IFLA_GRO_MAX_SIZE, unix.IFLA_GSO_IPV4_MAX_SIZE, unix.IFLA_GRO_IPV4_MAX_SIZE}
-	return a.number(on, kinds[a.IntN(len(kinds))], 1, 100, 4000, 65000)
+	return a.number(link, kinds[a.IntN(len(kinds))], 1, 100, 4000, 65000)
 }
 
-func (a *attacker) flags(on target) error {
+func (a *attacker) flags(link target) error {
 	all := []uint32{
 		unix.IFF_UP, unix.IFF_PROMISC, unix.IFF_ALLMULTI, unix.IFF_NOARP, unix.IFF_MULTICAST,
 		unix.IFF_DEBUG, unix.IFF_DYNAMIC, unix.IFF_PORTSEL, unix.IFF_NOTRAILERS, unix.IFF_AUTOMEDIA,
 	}
 	flag := all[a.IntN(len(all))]
-	return change(on.index, uint32(a.IntN(2))*flag, flag)
+	return change(link.index, uint32(a.IntN(2))*flag, flag)
 }
 
 // addressGeneration sets how the kernel generates IPv6 addresses.
-func (a *attacker) addressGeneration(on target) error {
+func (a *attacker) addressGeneration(link target) error {
 	spec := nl.NewRtAttr(unix.IFLA_AF_SPEC|unix.NLA_F_NESTED, nil)
 	inet6 := spec.AddRtAttr(unix.AF_INET6|unix.NLA_F_NESTED, nil)
 	if a.IntN(2) == 0 {
@@ -156,16 +156,16 @@ func (a *attacker) addressGeneration(on target) error {
 	} else {
 		inet6.AddRtAttr(7, append(make([]byte, 8), 0, 0, 0, 0, 0, 0, 0, 7)) // IFLA_INET6_TOKEN
 	}
-	return change(on.index, 0, 0, spec)
+	return change(link.index, 0, 0, spec)
 }
 
 // sysctls sets one of the interface's sysctls.
-func (a *attacker) sysctls(on target) error {
+func (a *attacker) sysctls(link target) error {
 	all := []string{
 		"ipv4/conf/%s/rp_filter=1", "ipv4/conf/%s/forwarding=1", "ipv4/conf/%s/arp_announce=2", "ipv4/conf/%s/proxy_arp=1",
 		"ipv4/conf/%s/disable_policy=1", "ipv6/conf/%s/disable_ipv6=1", "ipv6/conf/%s/disable_ipv6=0", "ipv6/conf/%s/accept_ra=2",
 		"ipv6/conf/%s/mtu=1280", "ipv4/neigh/%s/gc_stale_time=5", "ipv6/neigh/%s/retrans_time_ms=3000",
 	}
-	path, value, _ := strings.Cut(fmt.Sprintf(all[a.IntN(len(all))], on.name), "=")
+	path, value, _ := strings.Cut(fmt.Sprintf(all[a.IntN(len(all))], link.name), "=")
 	return os.WriteFile(filepath.Join("/proc/sys/net", path), []byte(value), 0)
 }

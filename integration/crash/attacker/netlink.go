@@ -59,15 +59,15 @@ func up(index int) error { return change(index, unix.IFF_UP, unix.IFF_UP) }
 
 // raw appends a netlink message that requests no acknowledgement.
 func raw(b []byte, kind, flags int, header []byte, attributes ...*nl.RtAttr) []byte {
-	at := len(b)
+	start := len(b)
 	b = append(b, make([]byte, unix.SizeofNlMsghdr)...)
 	b = append(b, header...)
 	for _, a := range attributes {
 		b = append(b, a.Serialize()...)
 	}
-	binary.NativeEndian.PutUint32(b[at:], uint32(len(b)-at))
-	binary.NativeEndian.PutUint16(b[at+4:], uint16(kind))
-	binary.NativeEndian.PutUint16(b[at+6:], uint16(unix.NLM_F_REQUEST|flags))
+	binary.NativeEndian.PutUint32(b[start:], uint32(len(b)-start))
+	binary.NativeEndian.PutUint16(b[start+4:], uint16(kind))
+	binary.NativeEndian.PutUint16(b[start+6:], uint16(unix.NLM_F_REQUEST|flags))
 	return b
 }
 

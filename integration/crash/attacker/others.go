@@ -36,7 +36,7 @@ func (a *attacker) add(l netlink.Link) error {
 		if err != nil {
 			return err
 		}
-		a.own = append(a.own, index)
+		a.made = append(a.made, index)
 	}
 	return nil
 }
@@ -46,7 +46,7 @@ func (a *attacker) attrs() netlink.LinkAttrs {
 }
 
 // bridge makes a bridge, and the interface its port.
-func (a *attacker) bridge(on target) error {
+func (a *attacker) bridge(link target) error {
 	b := &netlink.Bridge{LinkAttrs: a.attrs()}
 	if err := a.add(b); err != nil {
 		return err
@@ -55,23 +55,23 @@ func (a *attacker) bridge(on target) error {
 	if err != nil {
 		return err
 	}
-	return change(on.index, 0, 0, attribute(unix.IFLA_MASTER, uint32(index)))
+	return change(link.index, 0, 0, attribute(unix.IFLA_MASTER, uint32(index)))
 }
 
-func (a *attacker) macvlanOver(on target) error {
+func (a *attacker) macvlanOver(link target) error {
 	m := &netlink.Macvlan{LinkAttrs: a.attrs(), Mode: netlink.MACVLAN_MODE_BRIDGE}
-	m.ParentIndex = on.index
+	m.ParentIndex = link.index
 	return a.add(m)
 }
 
-func (a *attacker) vlanOver(on target) error {
+func (a *attacker) vlanOver(link target) error {
 	v := &netlink.Vlan{LinkAttrs: a.attrs(), VlanId: 1 + a.IntN(4000), VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
-	v.ParentIndex = on.index
+	v.ParentIndex = link.index
 	return a.add(v)
 }
 
-func (a *attacker) vxlanOver(on target) error {
-	return a.add(&netlink.Vxlan{LinkAttrs: a.attrs(), VxlanId: 1 + a.IntN(1<<20), VtepDevIndex: on.index, Port: 4789, Group: net.IPv4(239, 1, 1, 1)})
+func (a *attacker) vxlanOver(link target) error {
+	return a.add(&netlink.Vxlan{LinkAttrs: a.attrs(), VxlanId: 1 + a.IntN(1<<20), VtepDevIndex: link.index, Port: 4789, Group: net.IPv4(239, 1, 1, 1)})
 }
 
 // vethAsRail makes a cable one end of which has the name of one of the host's
@@ -91,26 +91,26 @@ func (a *attacker) vethAsRail(target) error {
 
 // inItsPlace renames the interface, and makes another one with its name, whose
 // alias is that of a NIC of the host.
-func (a *attacker) inItsPlace(on target) error {
-	if err := a.rename(on); err != nil {
+func (a *attacker) inItsPlace(link target) error {
+	if err := a.rename(link); err != nil {
 		return err
 	}
 	v := &netlink.Veth{LinkAttrs: a.attrs(), PeerName: "y" + a.word(9)}
-	v.Name = on.name
+	v.Name = link.name
 	if err := a.add(v); err != nil {
 		return err
 	}
-	index, err := indexOf(on.name)
+	index, err := indexOf(link.name)
 	if err != nil {
 		return err
 	}
-	return a.alias(target{on.name, index})
+	return a.alias(target{link.name, index})
 }
 
 // removeOwn removes some of the links that the program made.
 func (a *attacker) removeOwn(target) error {
 	for _, l := range interfaces() {
-		if slices.Contains(a.own, l.index) && a.IntN(2) == 0 {
+		if slices.Contains(a.made, l.index) && a.IntN(2) == 0 {
 			// The cable's other end is gone by now, unless it is in the host.
 			_ = request(unix.RTM_DELLINK, 0, l.index, 0, 0)
 		}
@@ -147,10 +147,10 @@ func move(index int, to *os.File) error {
 // device.
 var errVeth = errors.New("a veth stays")
 
-func stays(on target) error {
+func stays(link target) error {
 	info := make([]uint32, 49) // struct ethtool_drvinfo
 	info[0] = unix.ETHTOOL_GDRVINFO
-	if err := ethtool(on.name, info); err != nil {
+	if err := ethtool(link.name, info); err != nil {
 		return err
 	}
 	if info[1] == binary.NativeEndian.Uint32([]byte("veth")) {
@@ -161,27 +161,27 @@ func stays(on target) error {
 
 // nested moves the interface to a namespace of its own, and brings it back with
 // another name.
-func (a *attacker) nested(on target) error {
-	if err := stays(on); err != nil {
+func (a *attacker) nested(link target) error {
+	if err := stays(link); err != nil {
 		return err
 	}
 	pause := time.Duration(a.IntN(300)) * time.Millisecond
 	name := a.word(12)
 	return inNested(func(inside *os.File) error {
-		if err := a.fromGround(on, inside); err != nil {
+		if err := a.fromGround(link, inside); err != nil {
 			return err
 		}
-		_ = up(on.index)
+		_ = up(link.index)
 		time.Sleep(pause)
-		_ = change(on.index, 0, 0, text(unix.IFLA_IFNAME, name)) // or it keeps its own
-		return move(on.index, a.ground)
+		_ = change(link.index, 0, 0, text(unix.IFLA_IFNAME, name)) // or it keeps its own
+		return move(link.index, a.ground)
 	})
 }
 
 // fromGround moves an interface of the program's namespace, from a thread in
 // another namespace.
-func (a *attacker) fromGround(on target, to *os.File) error {
-	return a.onGround(func() error { return move(on.index, to) })
+func (a *attacker) fromGround(link target, to *os.File) error {
+	return a.onGround(func() error { return move(link.index, to) })
 }
 
 // onGround calls f in the program's namespace, from a thread in another one.
@@ -200,14 +200,14 @@ func (a *attacker) onGround(f func() error) error {
 
 // hidden moves the interface to a namespace that keeps it for some seconds and
 // then ends with it.
-func (a *attacker) hidden(on target) error {
-	if err := stays(on); err != nil {
+func (a *attacker) hidden(link target) error {
+	if err := stays(link); err != nil {
 		return err
 	}
 	return a.hide(func(inside *os.File) error {
-		err := a.fromGround(on, inside)
+		err := a.fromGround(link, inside)
 		if err == nil {
-			err = up(on.index)
+			err = up(link.index)
 		}
 		return err
 	}, func() {})

@@ -68,7 +68,7 @@ type attacker struct {
 	rails  []string // names of the host's NICs
 	ground *os.File // its own network namespace
 	keep   []int    // file descriptors of BPF links and sockets
-	own    []int    // interfaces that it made
+	made   []int    // interfaces that it made
 }
 
 // run attacks until the process is killed.
@@ -80,9 +80,9 @@ func (p Plan) run() {
 	}
 	// /proc and /sys of its own namespaces, as in a container.
 	_ = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
-	for at, kind := range map[string]string{"/proc": "proc", "/sys": "sysfs"} {
-		if err := unix.Mount(kind, at, kind, 0, ""); err != nil {
-			fmt.Fprintf(os.Stderr, "mount %s: %v\n", at, err)
+	for dir, kind := range map[string]string{"/proc": "proc", "/sys": "sysfs"} {
+		if err := unix.Mount(kind, dir, kind, 0, ""); err != nil {
+			fmt.Fprintf(os.Stderr, "mount %s: %v\n", dir, err)
 		}
 	}
 	var err error
@@ -93,12 +93,12 @@ func (p Plan) run() {
 	var mix []attack
 	pattern, others := strings.CutPrefix(p.Only, "!")
 	only := regexp.MustCompile(pattern)
-	for _, at := range attacks {
-		if !at.possible(p.Plain, p.Hardware) || only.MatchString(at.name) == others {
+	for _, atk := range attacks {
+		if !atk.possible(p.Plain, p.Hardware) || only.MatchString(atk.name) == others {
 			continue
 		}
-		for range at.weight {
-			mix = append(mix, at)
+		for range atk.weight {
+			mix = append(mix, atk)
 		}
 	}
 	out := json.NewEncoder(os.Stdout)
@@ -107,9 +107,9 @@ func (p Plan) run() {
 		if len(links) == 0 {
 			continue
 		}
-		at, on := mix[a.IntN(len(mix))], a.choose(links)
-		d := Done{Attack: at.name, Link: on.name}
-		if err := at.do(a, on); err != nil {
+		atk, link := mix[a.IntN(len(mix))], a.choose(links)
+		d := Done{Attack: atk.name, Link: link.name}
+		if err := atk.do(a, link); err != nil {
 			d.Err = err.Error()
 		}
 		_ = out.Encode(d) // no one may listen: the program is killed soon
@@ -118,14 +118,14 @@ func (p Plan) run() {
 
 // choose returns one of the interfaces, seldom one of the program's own.
 func (a *attacker) choose(links []target) target {
-	on := links[a.IntN(len(links))]
+	link := links[a.IntN(len(links))]
 	for range 3 {
-		if !slices.Contains(a.own, on.index) {
+		if !slices.Contains(a.made, link.index) {
 			break
 		}
-		on = links[a.IntN(len(links))]
+		link = links[a.IntN(len(links))]
 	}
-	return on
+	return link
 }
 
 // interfaces lists the interfaces of the thread's namespace but the loopback.
@@ -150,9 +150,9 @@ func interfaces() (found []target) {
 // Names lists the attacks that succeed if the kernel supports them, of a plain
 // pod or one with a user namespace, on NICs of hardware or others.
 func Names(plain, hardware bool) (names []string) {
-	for _, at := range attacks {
-		if at.possible(plain, hardware) {
-			names = append(names, at.name)
+	for _, atk := range attacks {
+		if atk.possible(plain, hardware) {
+			names = append(names, atk.name)
 		}
 	}
 	return names

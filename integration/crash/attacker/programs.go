@@ -62,75 +62,75 @@ const xdpDrop, xdpPass, tcPass, tcDrop = 1, 2, 0, 2
 // MTU needs.
 const withFragments = 1 << 5
 
-func (a *attacker) xdp(on target, flags uint32) error {
+func (a *attacker) xdp(link target, flags uint32) error {
 	return withProgram(unix.BPF_PROG_TYPE_XDP, unix.BPF_XDP, withFragments, xdpDrop+int32(a.IntN(2)), func(fd int) error {
 		list := nl.NewRtAttr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)
 		list.AddChild(attribute(nl.IFLA_XDP_FD, uint32(fd)))
 		list.AddChild(attribute(nl.IFLA_XDP_FLAGS, flags))
-		return change(on.index, 0, 0, list)
+		return change(link.index, 0, 0, list)
 	})
 }
 
-func (a *attacker) xdpGeneric(on target) error { return a.xdp(on, unix.XDP_FLAGS_SKB_MODE) }
-func (a *attacker) xdpNative(on target) error  { return a.xdp(on, unix.XDP_FLAGS_DRV_MODE) }
+func (a *attacker) xdpGeneric(link target) error { return a.xdp(link, unix.XDP_FLAGS_SKB_MODE) }
+func (a *attacker) xdpNative(link target) error  { return a.xdp(link, unix.XDP_FLAGS_DRV_MODE) }
 
 // byLink attaches by a link, which ends with its last file descriptor: at the
 // program's end, or sooner.
-func (a *attacker) byLink(on target, fd int, attach, flags uint32) error {
-	link := struct {
+func (a *attacker) byLink(link target, fd int, attach, flags uint32) error {
+	attr := struct {
 		program, index, attach, flags uint32
 		_                             [48]byte
-	}{uint32(fd), uint32(on.index), attach, flags, [48]byte{}}
-	held, err := bpf(unix.BPF_LINK_CREATE, unsafe.Pointer(&link), unsafe.Sizeof(link))
+	}{uint32(fd), uint32(link.index), attach, flags, [48]byte{}}
+	held, err := bpf(unix.BPF_LINK_CREATE, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 	if err == nil {
 		a.hold(held)
 	}
 	return err
 }
 
-func (a *attacker) xdpLink(on target) error {
+func (a *attacker) xdpLink(link target) error {
 	mode := []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE}[a.IntN(2)]
 	return withProgram(unix.BPF_PROG_TYPE_XDP, unix.BPF_XDP, withFragments, xdpDrop+int32(a.IntN(2)), func(fd int) error {
-		return a.byLink(on, fd, unix.BPF_XDP, mode)
+		return a.byLink(link, fd, unix.BPF_XDP, mode)
 	})
 }
 
-func (a *attacker) tcx(on target) error {
+func (a *attacker) tcx(link target) error {
 	attach := []uint32{unix.BPF_TCX_INGRESS, unix.BPF_TCX_EGRESS}[a.IntN(2)]
 	return withProgram(unix.BPF_PROG_TYPE_SCHED_CLS, attach, 0, tcDrop*int32(a.IntN(2)), func(fd int) error {
 		attachment := struct {
 			index, program, attach uint32
 			_                      [40]byte
-		}{index: uint32(on.index), program: uint32(fd), attach: attach}
+		}{index: uint32(link.index), program: uint32(fd), attach: attach}
 		_, err := bpf(unix.BPF_PROG_ATTACH, unsafe.Pointer(&attachment), unsafe.Sizeof(attachment))
 		return err
 	})
 }
 
-func (a *attacker) tcxLink(on target) error {
+func (a *attacker) tcxLink(link target) error {
 	attach := []uint32{unix.BPF_TCX_INGRESS, unix.BPF_TCX_EGRESS}[a.IntN(2)]
-	return withProgram(unix.BPF_PROG_TYPE_SCHED_CLS, attach, 0, tcPass, func(fd int) error { return a.byLink(on, fd, attach, 0) })
+	return withProgram(unix.BPF_PROG_TYPE_SCHED_CLS, attach, 0, tcPass, func(fd int) error { return a.byLink(link, fd, attach, 0) })
 }
 
 // filters puts a filter on ingress.
-func (a *attacker) filters(on target) error {
+func (a *attacker) filters(link target) error {
 	return withProgram(unix.BPF_PROG_TYPE_SCHED_CLS, 0, 0, tcDrop, func(fd int) error {
-		at := netlink.QdiscAttrs{LinkIndex: on.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
-		if err := netlink.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: at, QdiscType: "clsact"}); err != nil {
+		attrs := netlink.QdiscAttrs{LinkIndex: link.index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}
+		if err := netlink.QdiscReplace(&netlink.GenericQdisc{QdiscAttrs: attrs, QdiscType: "clsact"}); err != nil {
 			return err
 		}
 		return netlink.FilterReplace(&netlink.BpfFilter{
-			FilterAttrs: netlink.FilterAttrs{LinkIndex: on.index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
+			FilterAttrs: netlink.FilterAttrs{LinkIndex: link.index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: 1},
 			Fd:          fd, Name: "evil", DirectAction: true,
 		})
 	})
 }
 
 // discipline sets a queueing discipline.
-func (a *attacker) discipline(on target) error {
-	at := netlink.QdiscAttrs{LinkIndex: on.index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
+func (a *attacker) discipline(link target) error {
+	attrs := netlink.QdiscAttrs{LinkIndex: link.index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 	if a.IntN(2) == 0 {
-		return netlink.QdiscReplace(&netlink.Tbf{QdiscAttrs: at, Rate: 1000, Limit: 10000, Buffer: 10000})
+		return netlink.QdiscReplace(&netlink.Tbf{QdiscAttrs: attrs, Rate: 1000, Limit: 10000, Buffer: 10000})
 	}
-	return netlink.QdiscReplace(netlink.NewHtb(at))
+	return netlink.QdiscReplace(netlink.NewHtb(attrs))
 }

@@ -42,12 +42,12 @@ func devices() (found []device) {
 			continue
 		}
 		var d device
-		for _, at := range attributes {
+		for _, attr := range attributes {
 			switch {
-			case at.Attr.Type == nl.RDMA_NLDEV_ATTR_DEV_INDEX && len(at.Value) == 4:
-				d.index = binary.NativeEndian.Uint32(at.Value)
-			case at.Attr.Type == nl.RDMA_NLDEV_ATTR_DEV_NAME:
-				d.name = string(bytes.TrimRight(at.Value, "\x00"))
+			case attr.Attr.Type == nl.RDMA_NLDEV_ATTR_DEV_INDEX && len(attr.Value) == 4:
+				d.index = binary.NativeEndian.Uint32(attr.Value)
+			case attr.Attr.Type == nl.RDMA_NLDEV_ATTR_DEV_NAME:
+				d.name = string(bytes.TrimRight(attr.Value, "\x00"))
 			}
 		}
 		found = append(found, d)
@@ -122,7 +122,7 @@ func (a *attacker) deviceNested(target) error {
 
 // deviceHidden moves an RDMA device, and sometimes an interface too, to a
 // namespace that keeps them for some seconds and then ends with them.
-func (a *attacker) deviceHidden(on target) error {
+func (a *attacker) deviceHidden(link target) error {
 	d, err := a.device()
 	if err != nil {
 		return err
@@ -130,15 +130,15 @@ func (a *attacker) deviceHidden(on target) error {
 	both := a.IntN(2) == 0
 	return a.hide(func(inside *os.File) error {
 		if both {
-			_ = a.fromGround(on, inside) // some kinds of interface cannot move
+			_ = a.fromGround(link, inside) // some kinds of interface cannot move
 		}
 		return a.onGround(func() error { return d.move(inside) })
-	}, func() { _ = up(on.index) })
+	}, func() { _ = up(link.index) })
 }
 
 // hideBySocket moves an interface or an RDMA device to a namespace without a path or
 // process, which only a socket keeps alive.
-func (a *attacker) hideBySocket(on target) error {
+func (a *attacker) hideBySocket(link target) error {
 	d, err := a.device()
 	rdma := err == nil && a.Plain && a.IntN(2) == 0
 	sockets := make(chan int, 1)
@@ -151,7 +151,7 @@ func (a *attacker) hideBySocket(on target) error {
 		if rdma {
 			return a.onGround(func() error { return d.move(inside) })
 		}
-		return a.fromGround(on, inside)
+		return a.fromGround(link, inside)
 	})
 	select {
 	case s := <-sockets:

@@ -14,8 +14,8 @@ import (
 func settings() (all []attack) {
 	for _, m := range mutate.Table {
 		if m.Rig && m.Fate == mutate.Restored {
-			all = append(all, attack{name: "setting: " + m.Name, weight: 2, rig: true, do: func(_ *attacker, on target) error {
-				return mutation(m, on.name)
+			all = append(all, attack{name: "setting: " + m.Name, weight: 2, rig: true, do: func(_ *attacker, link target) error {
+				return mutation(m, link.name)
 			}})
 		}
 	}
@@ -29,9 +29,9 @@ func mutation(m mutate.Mutation, name string) (err error) {
 			err = errors.New(string(refused))
 		}
 	}()
-	here := testnet.Current(failing{})
-	defer here.Close()
-	return m.Set(here, name)
+	ns := testnet.Current(failing{})
+	defer ns.Close()
+	return m.Set(ns, name)
 }
 
 // failing is a testing.TB whose failures are panics with a refusal.

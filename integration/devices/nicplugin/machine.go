@@ -30,25 +30,25 @@ func functions() (nics, gpus []Function) {
 		numa         int
 	}{{"00", "01.0", 0}, {"00", "02.0", 0}, {"80", "01.0", 1}, {"c0", "01.0", 1}} {
 		bus := 0x10*(i+1) + 1 // of the switch
-		at := func(bus, device int) string { return fmt.Sprintf("0000:%02x:%02x.0", bus, device) }
-		upstream := []string{"pci0000:" + side.bridge, "0000:" + side.bridge + ":" + side.port, at(bus, 0)}
+		address := func(bus, device int) string { return fmt.Sprintf("0000:%02x:%02x.0", bus, device) }
+		upstream := []string{"pci0000:" + side.bridge, "0000:" + side.bridge + ":" + side.port, address(bus, 0)}
 		below := func(more ...string) []string { return slices.Concat(upstream, more) }
 		for k := range 2 {
-			gpu := below(at(bus+1, 2+k))
+			gpu := below(address(bus+1, 2+k))
 			if i == 1 {
-				gpu = below(at(bus+1, 4), at(bus+6, 0), at(bus+7, k))
+				gpu = below(address(bus+1, 4), address(bus+6, 0), address(bus+7, k))
 			}
-			nics = append(nics, Function{at(bus+2+k, 0), below(at(bus+1, k)), side.numa})
-			gpus = append(gpus, Function{at(bus+8+k, 0), gpu, side.numa})
+			nics = append(nics, Function{address(bus+2+k, 0), below(address(bus+1, k)), side.numa})
+			gpus = append(gpus, Function{address(bus+8+k, 0), gpu, side.numa})
 		}
 	}
 	return nics, gpus
 }
 
 // Addresses returns the functions' PCI addresses.
-func Addresses(of []Function) []string {
-	list := make([]string, 0, len(of))
-	for _, f := range of {
+func Addresses(fns []Function) []string {
+	list := make([]string, 0, len(fns))
+	for _, f := range fns {
 		list = append(list, f.Address)
 	}
 	return list

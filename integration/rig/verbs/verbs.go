@@ -68,12 +68,12 @@ func Average(out string) (float64, error) {
 func converse(ctx context.Context, server, client End, program ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var said [2]bytes.Buffer
+	var output [2]bytes.Buffer
 	command := func(i int, e End, more ...string) *exec.Cmd {
 		words := append([]string{"netns", "exec", e.Netns}, program...)
 		words = append(words, strconv.Itoa(e.GID), "-d", e.Device, "-p", strconv.Itoa(port))
 		c := exec.CommandContext(ctx, "ip", append(words, more...)...)
-		c.Stdout, c.Stderr = &said[i], &said[i]
+		c.Stdout, c.Stderr = &output[i], &output[i]
 		return c
 	}
 	s, c := command(0, server), command(1, client, server.Address)
@@ -90,9 +90,9 @@ func converse(ctx context.Context, server, client End, program ...string) (strin
 		cancel() // the server waits forever
 	}
 	if err := errors.Join(err, <-ended); err != nil {
-		return "", fmt.Errorf("%s: %w\nserver:\n%s\nclient:\n%s", program[0], err, said[0].Bytes(), said[1].Bytes())
+		return "", fmt.Errorf("%s: %w\nserver:\n%s\nclient:\n%s", program[0], err, output[0].Bytes(), output[1].Bytes())
 	}
-	return said[1].String(), nil
+	return output[1].String(), nil
 }
 
 // listening waits until the netns of a process has a listener on the port. It

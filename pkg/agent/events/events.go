@@ -62,7 +62,7 @@ func (r *Recorder) send(ctx context.Context, n component.Notice) {
 
 // event returns an Event in the form that the kubelet uses for Events about its node. The Event is
 // in the namespace default and has the node's name as UID, because kubectl looks for such Events.
-func (r *Recorder) event(n component.Notice, at time.Time) map[string]any {
+func (r *Recorder) event(n component.Notice, now time.Time) map[string]any {
 	kind := "Normal"
 	if n.Warning {
 		kind = "Warning"
@@ -73,11 +73,11 @@ func (r *Recorder) event(n component.Notice, at time.Time) map[string]any {
 	}
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Event",
-		"metadata":       map[string]any{"name": fmt.Sprintf("%s.%x", r.node, at.UnixNano()), "namespace": "default"},
+		"metadata":       map[string]any{"name": fmt.Sprintf("%s.%x", r.node, now.UnixNano()), "namespace": "default"},
 		"involvedObject": map[string]any{"kind": "Node", "name": r.node, "uid": r.node},
 		"reason":         n.Reason, "message": message, "type": kind, "count": 1,
 		"source":         map[string]any{"component": "rail-agent", "host": r.node},
-		"firstTimestamp": at.Format(time.RFC3339), "lastTimestamp": at.Format(time.RFC3339),
+		"firstTimestamp": now.Format(time.RFC3339), "lastTimestamp": now.Format(time.RFC3339),
 		"reportingComponent": "rail-agent", "reportingInstance": r.node,
 	}
 }

@@ -108,11 +108,11 @@ func (g *Guard) review(ctx context.Context, token, path string) (int, error) {
 // network of the address, because one host can use all addresses of such a network.
 func senderOf(r *http.Request) netip.Prefix {
 	const network = 64
-	at, err := netip.ParseAddrPort(r.RemoteAddr)
+	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Prefix{}
 	}
-	ip := at.Addr().Unmap().WithZone("")
+	ip := remote.Addr().Unmap().WithZone("")
 	sender, _ := ip.Prefix(min(ip.BitLen(), network))
 	return sender
 }

@@ -281,10 +281,10 @@ const hostRoot = "/proc/1/root"
 // NodeRoot returns the root directory of the node's files for [Options]. On the host it is "/". In
 // a container with the host's processes (hostPID: true) it is the root directory of process 1.
 func NodeRoot() string {
-	own, err := os.Readlink("/proc/self/ns/mnt")
+	self, err := os.Readlink("/proc/self/ns/mnt")
 	first, firstErr := os.Readlink("/proc/1/ns/mnt")
 	_, noFiles := os.Stat(hostRoot + "/usr") // if process 1 is the program of a pod, its root has no /usr
-	if err != nil || firstErr != nil || noFiles != nil || own == first {
+	if err != nil || firstErr != nil || noFiles != nil || self == first {
 		return "/"
 	}
 	return hostRoot

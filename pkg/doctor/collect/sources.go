@@ -64,8 +64,8 @@ func (c *collector) ofCNI(ctx context.Context, to *fact.CNI) {
 // ofLedger reads the facts about the ledger.
 func (c *collector) ofLedger(ctx context.Context, to *fact.Ledger) {
 	take(ctx, c, &to.Attachments, c.StateDir+"/attachments", localTime, func(ctx context.Context) ([]fact.Attachment, error) {
-		there, err := c.records.HasLedger()
-		if err != nil || !there {
+		exists, err := c.records.HasLedger()
+		if err != nil || !exists {
 			return []fact.Attachment{}, err
 		}
 		return records.Settled(ctx, func() ([]fact.Attachment, error) { return c.records.Attachments(c.held) })

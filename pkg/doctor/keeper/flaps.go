@@ -76,7 +76,7 @@ func (f *flaps) observe(r reading, nics *fact.NICs) {
 	}
 }
 
-func (c *carrier) observe(at time.Time, n *fact.NIC, quiet bool) {
+func (c *carrier) observe(now time.Time, n *fact.NIC, quiet bool) {
 	same := quiet && c.holder == n.Holder && c.up && n.AdminUp.Value && !c.time.IsZero()
 	if same && c.waiting > 0 {
 		c.losses = append(c.losses, loss{c.time, c.waiting})
@@ -85,18 +85,18 @@ func (c *carrier) observe(at time.Time, n *fact.NIC, quiet bool) {
 	if lost := n.CarrierDown.Value; same && lost > c.count {
 		c.waiting = int(min(lost-c.count, 1000))
 	}
-	c.time, c.count, c.holder, c.up = at, n.CarrierDown.Value, n.Holder, n.AdminUp.Value
-	for len(c.losses) > 0 && at.Sub(c.losses[0].time) > remembered {
+	c.time, c.count, c.holder, c.up = now, n.CarrierDown.Value, n.Holder, n.AdminUp.Value
+	for len(c.losses) > 0 && now.Sub(c.losses[0].time) > remembered {
 		c.losses = c.losses[1:]
 	}
 }
 
 // flaps returns the losses of the last 12 hours. If the first observation is more recent, it
 // returns the losses since then.
-func (c *carrier) flaps(at time.Time) fact.Flaps {
+func (c *carrier) flaps(now time.Time) fact.Flaps {
 	total := 0
 	for _, l := range c.losses {
 		total += l.count
 	}
-	return fact.Flaps{Count: total, Seconds: min(at.Sub(c.since), remembered).Seconds()}
+	return fact.Flaps{Count: total, Seconds: min(now.Sub(c.since), remembered).Seconds()}
 }

@@ -50,20 +50,20 @@ func (m Manifest) Objects() ([]string, error) {
 	return all, errors.Join(set(all, "image: ", m.Image, 2), set(all, "- --prefix=", m.Prefix, 1)) // two lines: the DaemonSet and the Deployment have an image
 }
 
-// set replaces the rest of each line that begins with at by value. lines is the number of such
+// set replaces the rest of each line that begins with prefix by value. lines is the number of such
 // lines. If value is empty, set does nothing.
-func set(objects []string, at, value string, lines int) error {
+func set(objects []string, prefix, value string, lines int) error {
 	if value == "" {
 		return nil
 	}
-	line := regexp.MustCompile(`(?m)^( +` + at + `).*$`)
+	line := regexp.MustCompile(`(?m)^( +` + prefix + `).*$`)
 	found := 0
 	for i, text := range objects {
 		found += len(line.FindAllString(text, -1))
 		objects[i] = line.ReplaceAllStringFunc(text, func(old string) string { return line.FindStringSubmatch(old)[1] + value })
 	}
 	if found != lines {
-		return fmt.Errorf("the manifest has %d lines with %q", found, at)
+		return fmt.Errorf("the manifest has %d lines with %q", found, prefix)
 	}
 	return nil
 }

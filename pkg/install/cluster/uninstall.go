@@ -172,12 +172,12 @@ func (u *Uninstaller) startUninstall(ctx context.Context, d *daemonSet) error {
 	if i < 0 {
 		return fmt.Errorf("the DaemonSet %s/%s has no container %s, so it is not rail-cni's; name the right namespace with --namespace", u.Namespace, d.Metadata.Name, agentName)
 	}
-	at := fmt.Sprintf("/spec/template/spec/containers/%d/", i)
-	ops := []kube.PatchOp{{Op: "test", Path: at + "name", Value: agentName}}
+	pointer := fmt.Sprintf("/spec/template/spec/containers/%d/", i)
+	ops := []kube.PatchOp{{Op: "test", Path: pointer + "name", Value: agentName}}
 	args := d.Spec.Template.Spec.Containers[i].Args
 	for flag, wanted := range map[string]bool{uninstallFlag: true, forceFlag: u.Force} {
 		if wanted && !slices.Contains(args, flag) {
-			ops = append(ops, kube.PatchOp{Op: "add", Path: at + "args/-", Value: flag})
+			ops = append(ops, kube.PatchOp{Op: "add", Path: pointer + "args/-", Value: flag})
 		}
 	}
 	if len(ops) == 1 {

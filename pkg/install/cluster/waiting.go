@@ -49,7 +49,7 @@ func (u *Uninstaller) unready(ctx context.Context) (map[string]string, error) {
 // done. Events that are older than the agent's pod belong to an earlier uninstallation and are
 // ignored. Both times come from the server, so they can be compared.
 func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]string) (map[string]string, error) {
-	last, at := map[string]string{}, map[string]string{}
+	last, times := map[string]string{}, map[string]string{}
 	events := kube.Resource{Version: "v1", Plural: "events", Namespace: "default"}
 	_, err := u.Client.List(ctx, events, kube.ListOptions{FieldSelector: "reason=NotUninstalled"}, func(item []byte) error {
 		var event struct {
@@ -61,8 +61,8 @@ func (u *Uninstaller) lastEvents(ctx context.Context, nodes map[string]string) (
 			return err
 		}
 		node := event.InvolvedObject.Name
-		if since, waits := nodes[node]; waits && event.Metadata.CreationTimestamp >= since && event.LastTimestamp >= at[node] {
-			last[node], at[node] = event.Message, event.LastTimestamp
+		if since, waits := nodes[node]; waits && event.Metadata.CreationTimestamp >= since && event.LastTimestamp >= times[node] {
+			last[node], times[node] = event.Message, event.LastTimestamp
 		}
 		return nil
 	})

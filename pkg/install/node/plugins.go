@@ -136,9 +136,9 @@ func (p *Plugins) putNodeFile(ctx context.Context) error {
 // hidden reports whether the node has its own node file, but the agent does not see it because the
 // agent's pod lacks the volume.
 func hidden() bool {
-	_, seen := os.Lstat(nodefile.DefaultPath)
-	_, there := os.Lstat("/proc/1/root" + nodefile.DefaultPath)
-	return os.Getenv(nodefile.PathEnv) == "" && errors.Is(seen, fs.ErrNotExist) && there == nil
+	_, err := os.Lstat(nodefile.DefaultPath)
+	_, hostErr := os.Lstat("/proc/1/root" + nodefile.DefaultPath)
+	return os.Getenv(nodefile.PathEnv) == "" && errors.Is(err, fs.ErrNotExist) && hostErr == nil
 }
 
 // isPlugin reports whether a path in the record is a plugin and not a file that plugins read.

@@ -21,8 +21,8 @@ const hostLock = "host.lock"
 // rails are the pools of the other rails for a claim with SameHost. Only the records in
 // them count, so a process that is killed leaves no choice of a host part behind.
 type rails struct {
-	own  netip.Prefix
-	open []*pool // the pools, without those that have never had an address
+	prefix netip.Prefix
+	open   []*pool // the pools, without those that have never had an address
 	// others are the networks of the other rails. reserved are the reservations of the
 	// address space, or nil if reservations do not count.
 	others   []netip.Prefix
@@ -40,9 +40,9 @@ func (s *Store) openFree(ctx context.Context, p *pool, c ipam.Claim) (*rails, er
 
 // openRails opens the pools of the other rails for reading.
 func (s *Store) openRails(ctx context.Context, c ipam.Claim) (*rails, error) {
-	r := &rails{own: c.Pool.Prefix}
+	r := &rails{prefix: c.Pool.Prefix}
 	for _, id := range c.OnRails() {
-		if id.Prefix == r.own {
+		if id.Prefix == r.prefix {
 			continue
 		}
 		r.others = append(r.others, id.Prefix)
@@ -154,22 +154,22 @@ func (p *pool) giveUpUnless(ctx context.Context, owner ipam.Owner, keep func(hel
 	return p.free(ctx, r.owner(), held)
 }
 
-// hostOf returns the address in own's pool with the host part that owner's container has on
-// any rail. It returns the zero Addr if the container has no address on a rail. It returns
-// an error if another interface of the container has an address on own's rail. It reads
+// hostOf returns the address in the pool self with the host part that owner's container has
+// on any rail. It returns the zero Addr if the container has no address on a rail. It returns
+// an error if another interface of the container has an address on self's rail. It reads
 // without a lock.
-func (r *rails) hostOf(own *pool, owner ipam.Owner) (netip.Addr, error) {
+func (r *rails) hostOf(self *pool, owner ipam.Owner) (netip.Addr, error) {
 	var host netip.Addr
-	for _, p := range append([]*pool{own}, r.open...) {
+	for _, p := range append([]*pool{self}, r.open...) {
 		held, err := p.heldByContainer(owner.ContainerID)
 		if err != nil {
 			return host, err
 		}
 		for addr, ifName := range held {
-			if p == own && ifName != owner.IfName {
+			if p == self && ifName != owner.IfName {
 				return host, ipam.SecondOnRail(owner, ifName, addr)
 			}
-			host = ipam.Move(addr, r.own)
+			host = ipam.Move(addr, r.prefix)
 		}
 	}
 	return host, nil
@@ -213,26 +213,26 @@ func (r *rails) have(addr netip.Addr, podRef string) bool {
 	}
 	if r.reserved != nil { // the address may be reserved by a pool that belongs to no rail
 		for _, rail := range r.others {
-			there := reservations{space: r.reserved.space, dir: r.reserved.dir, pool: poolDir(rail)}
-			if there.elsewhere(ipam.Move(addr, rail)) {
+			reserved := reservations{space: r.reserved.space, dir: r.reserved.dir, pool: poolDir(rail)}
+			if reserved.elsewhere(ipam.Move(addr, rail)) {
 				return true
 			}
 		}
 	}
 	for _, p := range r.open {
-		there := ipam.Move(addr, p.id.Prefix)
-		if !p.dir.Exists(recordName(there)) {
+		moved := ipam.Move(addr, p.id.Prefix)
+		if !p.dir.Exists(recordName(moved)) {
 			continue
 		}
 		if podRef == "" {
 			return true
 		}
-		data, err := p.dir.Read(recordName(there))
+		data, err := p.dir.Read(recordName(moved))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		// A record that cannot be read counts as another pod's.
-		if held, err := parseRecord(data, there); err != nil || held.PodRef != podRef {
+		if held, err := parseRecord(data, moved); err != nil || held.PodRef != podRef {
 			return true
 		}
 	}
@@ -253,7 +253,7 @@ func (r *rails) hide(m *pages) error {
 			if !slices.ContainsFunc(r.others, func(rail netip.Prefix) bool { return rail.Contains(addr) }) {
 				continue
 			}
-			if err := m.hide(ipam.Move(addr, r.own)); err != nil {
+			if err := m.hide(ipam.Move(addr, r.prefix)); err != nil {
 				return err
 			}
 		}
@@ -268,7 +268,7 @@ func (r *rails) hide(m *pages) error {
 			if !ok {
 				continue
 			}
-			if err := m.hide(ipam.Move(addr, r.own)); err != nil {
+			if err := m.hide(ipam.Move(addr, r.prefix)); err != nil {
 				return err
 			}
 		}

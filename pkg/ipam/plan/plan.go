@@ -95,12 +95,12 @@ func onAllRails(r ipamconf.WhereaboutsRange, rails []netip.Prefix) ipamconf.Wher
 // avoid returns the addresses of gateways that must not be assigned. With sameHost, a
 // gateway on another rail excludes its host part on all rails, so that all rails have the
 // same free host parts.
-func avoid(conf *ipamconf.Whereabouts, own netip.Prefix) []netip.Addr {
+func avoid(conf *ipamconf.Whereabouts, prefix netip.Prefix) []netip.Addr {
 	gateways := conf.Gateways()
 	for _, gw := range gateways {
 		for _, rail := range conf.SameHost {
-			if rail != own && rail.Contains(gw) {
-				gateways = append(gateways, ipam.Move(gw, own))
+			if rail != prefix && rail.Contains(gw) {
+				gateways = append(gateways, ipam.Move(gw, prefix))
 			}
 		}
 	}

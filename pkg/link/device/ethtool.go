@@ -218,10 +218,10 @@ func negotiatedPause(attrs nlattr.Attrs) nlattr.Attrs {
 
 // adaptive removes the attributes that the driver sets by itself in adaptive mode.
 func adaptive(attrs nlattr.Attrs) nlattr.Attrs {
-	if on, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX); on != 0 {
+	if enabled, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_RX); enabled != 0 {
 		attrs = attrs.Without(unix.ETHTOOL_A_COALESCE_RX_USECS, unix.ETHTOOL_A_COALESCE_RX_MAX_FRAMES)
 	}
-	if on, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX); on != 0 {
+	if enabled, _ := attrs.Uint(unix.ETHTOOL_A_COALESCE_USE_ADAPTIVE_TX); enabled != 0 {
 		attrs = attrs.Without(unix.ETHTOOL_A_COALESCE_TX_USECS, unix.ETHTOOL_A_COALESCE_TX_MAX_FRAMES)
 	}
 	return attrs

@@ -83,10 +83,10 @@ func ofDevice(file string, files map[string]string) uint64 {
 // ownNAPI returns the settings of each instance, or nil if all instances have the settings of the
 // device.
 func ownNAPI(all []napi, files map[string]string) [][]byte {
-	var own [][]byte
+	var settings [][]byte
 	differs := false
 	for _, one := range all {
-		own = append(own, nlattr.Marshal(nil, one.settings))
+		settings = append(settings, nlattr.Marshal(nil, one.settings))
 		for _, s := range napiSettings {
 			if v, ok := one.settings.Uint(s.kind); ok && v != ofDevice(s.file, files) {
 				differs = true
@@ -96,7 +96,7 @@ func ownNAPI(all []napi, files map[string]string) [][]byte {
 	if !differs {
 		return nil
 	}
-	return own
+	return settings
 }
 
 // adjustNAPI sets the differing settings of each NAPI instance, and returns the names of these
@@ -116,8 +116,8 @@ func (d *handle) adjustNAPI(s *Settings) map[string]error {
 		change := nlattr.Attrs{{Type: napiID, Value: one.id}}
 		for _, setting := range napiSettings {
 			have, ok := one.settings.Uint(setting.kind)
-			want, own := was.Uint(setting.kind)
-			if !own {
+			want, found := was.Uint(setting.kind)
+			if !found {
 				want = ofDevice(setting.file, s.Files)
 			}
 			if !ok || have == want {

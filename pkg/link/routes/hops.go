@@ -54,9 +54,9 @@ func HopsOf(rtmsg []byte, attrs nlattr.Attrs) []byte {
 // from its link.
 func HopKey(hop []byte) string {
 	attrs, _ := nlattr.Parse(hop[unix.SizeofRtNexthop:]) // as far as it is well-formed
-	own := ofHop(attrs)
-	slices.SortFunc(own, func(a, b nlattr.Attr) int { return cmp.Compare(a.Type, b.Type) })
-	return string(nlattr.Marshal(nil, own))
+	hopAttrs := ofHop(attrs)
+	slices.SortFunc(hopAttrs, func(a, b nlattr.Attr) int { return cmp.Compare(a.Type, b.Type) })
+	return string(nlattr.Marshal(nil, hopAttrs))
 }
 
 func ofHop(attrs nlattr.Attrs) nlattr.Attrs {

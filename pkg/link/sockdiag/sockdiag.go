@@ -44,10 +44,10 @@ func ConnectionOf(n *netns.Netns, v *link.View) (*Connection, error) {
 	if len(addrs) == 0 {
 		return nil, nil
 	}
-	var own []netip.Addr
+	var local []netip.Addr
 	for _, a := range addrs {
 		ip, _ := netip.AddrFromSlice(a.IP)
-		own = append(own, ip.Unmap())
+		local = append(local, ip.Unmap())
 	}
 	var found *Connection
 	err := n.Do(func() error {
@@ -57,7 +57,7 @@ func ConnectionOf(n *netns.Netns, v *link.View) (*Connection, error) {
 		}
 		defer s.Close()
 		_, err = nlsocket.RetryDump(func() (struct{}, error) {
-			return struct{}{}, s.Exchange(diagRequest(own), func(m []byte) {
+			return struct{}{}, s.Exchange(diagRequest(local), func(m []byte) {
 				if found == nil {
 					found = connection(m)
 				}

@@ -273,9 +273,9 @@ func withProtocol(a nlattr.Attr) nlattr.Attr {
 // it.
 func (w *Settings) put(kind uint16, value []byte) {
 	ne := binary.NativeEndian
-	number := func(at int, to *uint32) {
-		if to != nil && len(value) >= at+4 {
-			ne.PutUint32(value[at:], *to)
+	number := func(off int, to *uint32) {
+		if to != nil && len(value) >= off+4 {
+			ne.PutUint32(value[off:], *to)
 		}
 	}
 	flag := func(to *bool) {
@@ -343,7 +343,7 @@ func Function(n *netns.Netns, index, number int) (settings []byte, err error) {
 	}
 	for _, f := range all {
 		attrs, _ := nlattr.Parse(f) // no error, because [Functions] read it
-		if at, ok := attrs.Get(vfMAC); ok && len(at) >= 4 && binary.NativeEndian.Uint32(at) == uint32(number) {
+		if mac, ok := attrs.Get(vfMAC); ok && len(mac) >= 4 && binary.NativeEndian.Uint32(mac) == uint32(number) {
 			return f, nil
 		}
 	}

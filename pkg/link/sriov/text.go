@@ -107,11 +107,11 @@ func guidText(value []byte) string {
 }
 
 // uint32At returns the number at an offset, or nil if the value ends before it.
-func uint32At(value []byte, at int) *uint32 {
-	if len(value) < at+4 {
+func uint32At(value []byte, off int) *uint32 {
+	if len(value) < off+4 {
 		return nil
 	}
-	v := binary.NativeEndian.Uint32(value[at:])
+	v := binary.NativeEndian.Uint32(value[off:])
 	return &v
 }
 
@@ -141,8 +141,8 @@ func StateOf(settings []byte) (s State, ok bool) {
 		if v == nil || *v == unknown {
 			return nil
 		}
-		on := *v != 0
-		return &on
+		enabled := *v != 0
+		return &enabled
 	}
 	s.SpoofCheck, s.Trust = flag(vfSpoofCheck), flag(vfTrust)
 	return s, true

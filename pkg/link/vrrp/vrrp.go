@@ -34,16 +34,16 @@ func Listening(n *netns.Netns, name string, addresses []net.IP) (families, sourc
 			family, memberships, sockets string
 			groups                       []string
 		}{{IPv4, "igmp", "raw", groups4}, {IPv6, "igmp6", "raw6", groups6}} {
-			member, at := false, []string(nil)
+			member, bound := false, []string(nil)
 			err := readLines("/proc/thread-self/net/"+f.memberships, func(file io.Reader) { member = isMember(file, name, f.groups) })
 			if err == nil {
-				err = readLines("/proc/thread-self/net/"+f.sockets, func(file io.Reader) { at = sockets(file, addresses) })
+				err = readLines("/proc/thread-self/net/"+f.sockets, func(file io.Reader) { bound = sockets(file, addresses) })
 			}
 			if err != nil {
 				return err
 			}
-			if member || len(at) > 0 {
-				families, sources = append(families, f.family), append(sources, at...)
+			if member || len(bound) > 0 {
+				families, sources = append(families, f.family), append(sources, bound...)
 			}
 		}
 		return nil
@@ -68,7 +68,7 @@ func readLines(path string, read func(io.Reader)) error {
 
 // sockets reads /proc/net/raw or raw6, and returns those addresses at which a socket of the
 // protocol VRRP listens.
-func sockets(file io.Reader, addresses []net.IP) (at []string) {
+func sockets(file io.Reader, addresses []net.IP) (bound []string) {
 	for lines := bufio.NewScanner(file); lines.Scan(); {
 		fields := strings.Fields(lines.Text()) // "24: 0500010A:0070 00000000:0000 …": a number, the address and the protocol
 		if len(fields) < 2 {
@@ -76,10 +76,10 @@ func sockets(file io.Reader, addresses []net.IP) (at []string) {
 		}
 		local, protocol, _ := strings.Cut(fields[1], ":")
 		if ip := procAddress(local); protocol == protocolVRRP && ip != nil && slices.ContainsFunc(addresses, ip.Equal) {
-			at = append(at, ip.String())
+			bound = append(bound, ip.String())
 		}
 	}
-	return at
+	return bound
 }
 
 // protocolVRRP is IPPROTO_VRRP (112), as /proc/net/raw shows it.

@@ -79,14 +79,14 @@ func (k *keptInfiniBand) original() *sriov.Settings {
 // usedByAnother reports whether ib-sriov-cni has lent the function to another pod in the meantime.
 // In this case a newer file names the function.
 func (p infiniBand) usedByAnother(u *attachment.Upstream, device string) bool {
-	own, err := os.Stat(filepath.Join(p.dir, file(u)))
+	self, err := os.Stat(filepath.Join(p.dir, file(u)))
 	if err != nil {
 		return false
 	}
 	entries, _ := os.ReadDir(p.dir) // [load] has just opened it
 	for _, e := range entries {
 		info, err := e.Info()
-		if err != nil || e.Name() == file(u) || !info.Mode().IsRegular() || !info.ModTime().After(own.ModTime()) {
+		if err != nil || e.Name() == file(u) || !info.Mode().IsRegular() || !info.ModTime().After(self.ModTime()) {
 			continue
 		}
 		other := &keptInfiniBand{}

@@ -47,8 +47,8 @@ func (r reader) add(prefix string, typ reflect.Type) {
 			key, inner = key+"[]", inner.Elem()
 		}
 		// An unnamed struct type has no package path.
-		own := inner.PkgPath() == r.pkg || inner.Name() == ""
-		if inner.Kind() == reflect.Struct && own && !slices.Contains(r.values, inner) {
+		local := inner.PkgPath() == r.pkg || inner.Name() == ""
+		if inner.Kind() == reflect.Struct && local && !slices.Contains(r.values, inner) {
 			r.add(key+".", inner)
 			continue
 		}

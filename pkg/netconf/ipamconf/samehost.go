@@ -67,14 +67,14 @@ func (c *Whereabouts) readSameHost(texts []string) error {
 	if len(texts) > maxRails {
 		return failure.New(failure.InvalidConfig, `"railRanges" has %d ranges, but a node has at most %d rails`, len(texts), maxRails)
 	}
-	own := &c.Ranges[0]
+	first := &c.Ranges[0]
 	for _, text := range texts {
 		r, err := readRange(text, netip.Addr{}, netip.Addr{}, nil)
 		if err != nil {
 			return failure.Wrap(err, failure.InvalidConfig, "railRanges")
 		}
-		if r.Prefix.Bits() != own.Prefix.Bits() || r.Prefix.Addr().BitLen() != own.Prefix.Addr().BitLen() {
-			return failure.New(failure.InvalidConfig, `"sameHost": the ranges %s and %s of two rails differ in size`, own.Prefix, r.Prefix).
+		if r.Prefix.Bits() != first.Prefix.Bits() || r.Prefix.Addr().BitLen() != first.Prefix.Addr().BitLen() {
+			return failure.New(failure.InvalidConfig, `"sameHost": the ranges %s and %s of two rails differ in size`, first.Prefix, r.Prefix).
 				Cure(`give the networks of all rails the same prefix length, or remove "sameHost"`)
 		}
 		for _, other := range c.SameHost {
@@ -84,14 +84,14 @@ func (c *Whereabouts) readSameHost(texts []string) error {
 			}
 		}
 		length := r.Prefix.Bits()
-		if r.Start.IsValid() && (hostBits(r.Start, length) != hostBits(own.Start, length) || hostBits(r.End, length) != hostBits(own.End, length)) {
-			return failure.New(failure.InvalidConfig, `"sameHost": the range %s of another rail has other host parts than %s-%s`, text, own.Start, own.End).
+		if r.Start.IsValid() && (hostBits(r.Start, length) != hostBits(first.Start, length) || hostBits(r.End, length) != hostBits(first.End, length)) {
+			return failure.New(failure.InvalidConfig, `"sameHost": the range %s of another rail has other host parts than %s-%s`, text, first.Start, first.End).
 				Cure("let the ranges of all rails begin with the same host part and end with the same host part")
 		}
 		c.SameHost = append(c.SameHost, r.Prefix)
 	}
-	if !slices.Contains(c.SameHost, own.Prefix) {
-		return failure.New(failure.InvalidConfig, `"sameHost": the range %s is not one of "railRanges"`, own.Prefix).
+	if !slices.Contains(c.SameHost, first.Prefix) {
+		return failure.New(failure.InvalidConfig, `"sameHost": the range %s is not one of "railRanges"`, first.Prefix).
 			Cure("write the ranges of all rails of the node")
 	}
 	slices.SortFunc(c.SameHost, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })

@@ -110,25 +110,25 @@ func (p *place) String() string {
 }
 
 // replaced returns value with each variable in its strings replaced by the result of lookup.
-// Variables in keys are not replaced, and results are not expanded again. at names the value in
+// Variables in keys are not replaced, and results are not expanded again. name names the value in
 // errors.
-func replaced(at string, value any, lookup func(name string) (string, error)) (any, error) {
-	return replacedAt(&place{name: at}, value, lookup)
+func replaced(name string, value any, lookup func(name string) (string, error)) (any, error) {
+	return replacedAt(&place{name: name}, value, lookup)
 }
 
-func replacedAt(at *place, value any, lookup func(name string) (string, error)) (any, error) {
+func replacedAt(p *place, value any, lookup func(name string) (string, error)) (any, error) {
 	switch v := value.(type) {
 	case string:
 		text, err := replacedText(v, lookup)
 		if err != nil {
-			err = failure.Wrap(err, failure.InvalidConfig, "%.200q: %.80q", at.String(), v)
+			err = failure.Wrap(err, failure.InvalidConfig, "%.200q: %.80q", p.String(), v)
 		}
 		return text, err
 	case []any:
 		list := make([]any, len(v))
 		for i := range v {
 			var err error
-			if list[i], err = replacedAt(&place{at, "[" + strconv.Itoa(i) + "]"}, v[i], lookup); err != nil {
+			if list[i], err = replacedAt(&place{p, "[" + strconv.Itoa(i) + "]"}, v[i], lookup); err != nil {
 				return nil, err
 			}
 		}
@@ -137,7 +137,7 @@ func replacedAt(at *place, value any, lookup func(name string) (string, error)) 
 		object := make(map[string]any, len(v))
 		for key := range v {
 			var err error
-			if object[key], err = replacedAt(&place{at, "." + key}, v[key], lookup); err != nil {
+			if object[key], err = replacedAt(&place{p, "." + key}, v[key], lookup); err != nil {
 				return nil, err
 			}
 		}
@@ -276,8 +276,8 @@ func (t *Template) expanded(v Variables) (map[string]any, error) {
 		return ipam, err
 	}
 	var ranges []any
-	own := &Template{ipam: ipam}
-	excluded, _ := own.get(keyExclude).([]any)
+	self := &Template{ipam: ipam}
+	excluded, _ := self.get(keyExclude).([]any)
 	for _, rail := range v.Rails {
 		other, err := t.with(&rail, v.Node)
 		if err != nil {
@@ -286,7 +286,7 @@ func (t *Template) expanded(v Variables) (map[string]any, error) {
 		theirs := &Template{ipam: other}
 		ranges = append(ranges, theirs.get(keyRange))
 		if rail != *v.Rail {
-			excluded = append(excluded, t.excludedOnRail(rail, own, theirs)...)
+			excluded = append(excluded, t.excludedOnRail(rail, self, theirs)...)
 		}
 	}
 	set(ipam, keyRailRanges, ranges)
@@ -299,13 +299,13 @@ func (t *Template) expanded(v Variables) (map[string]any, error) {
 // excludedOnRail returns the addresses of another rail whose host parts must also be excluded on
 // this rail: exclusions that differ by rail, and a gateway with a different host part. Otherwise
 // whereabouts could choose a host part that no pod ever gets on the other rail.
-func (t *Template) excludedOnRail(rail int, own, theirs *Template) []any {
+func (t *Template) excludedOnRail(rail int, self, theirs *Template) []any {
 	var all []any
 	if hasVariable(t.get(keyExclude), railVariable) {
 		list, _ := theirs.get(keyExclude).([]any)
 		all = append(all, list...)
 	}
-	first, _ := addresses(rail, own.ipam) // no error, because checkRanges has refused ranges that cannot be read
+	first, _ := addresses(rail, self.ipam) // no error, because checkRanges has refused ranges that cannot be read
 	other, _ := addresses(rail, theirs.ipam)
 	if len(first.ranges) == 0 || !other.gateway.IsValid() {
 		return all // the other rail has no gateway, or none that is an address, which whereabouts refuses there

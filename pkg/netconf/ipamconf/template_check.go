@@ -45,14 +45,14 @@ func (t *Template) checkRanges(ipam map[string]any, v Variables) error {
 	if v.Rail != nil {
 		rail = *v.Rail
 	}
-	own, err := addresses(rail, ipam)
+	self, err := addresses(rail, ipam)
 	if err != nil {
 		if t.sameHost {
 			return err
 		}
 		return nil
 	}
-	if err := own.checkGateway(); err != nil {
+	if err := self.checkGateway(); err != nil {
 		return err
 	}
 	varying := t.varyingRanges()
@@ -67,7 +67,7 @@ func (t *Template) checkRanges(ipam map[string]any, v Variables) error {
 		theirs, err := addresses(other, ipam)
 		switch {
 		case err == nil:
-			err = t.compare(own, theirs, varying)
+			err = t.compare(self, theirs, varying)
 		case !t.sameHost:
 			err = nil
 		}
@@ -96,9 +96,9 @@ func (t *Template) varyingRanges() []bool {
 
 // compare returns an error if ranges that differ by rail overlap. With "sameHost" it also returns
 // an error if such ranges have unequal sizes.
-func (t *Template) compare(own, theirs addressesOf, varying []bool) error {
-	for i := range min(len(own.ranges), len(theirs.ranges), len(varying)) {
-		first, other := own.ranges[i], theirs.ranges[i]
+func (t *Template) compare(self, theirs addressesOf, varying []bool) error {
+	for i := range min(len(self.ranges), len(theirs.ranges), len(varying)) {
+		first, other := self.ranges[i], theirs.ranges[i]
 		if !varying[i] {
 			continue
 		}
@@ -150,17 +150,17 @@ func (r *WhereaboutsRange) Bounds() iprange.Range {
 // text returns the range as "start-end/length", or as "network/length" if the range is the whole
 // network.
 func (r *WhereaboutsRange) text() string {
-	own := r.Bounds()
-	if own == iprange.OfPrefix(r.Prefix) {
+	bounds := r.Bounds()
+	if bounds == iprange.OfPrefix(r.Prefix) {
 		return r.Prefix.String()
 	}
-	return own.First.String() + "-" + netip.PrefixFrom(own.Last, r.Prefix.Bits()).String()
+	return bounds.First.String() + "-" + netip.PrefixFrom(bounds.Last, r.Prefix.Bits()).String()
 }
 
 // place returns the position of the range in its prefix, in a form that can be compared.
 func (r *WhereaboutsRange) place() string {
-	own := r.Bounds()
-	return fmt.Sprint(r.Prefix.Bits(), hostBits(own.First, r.Prefix.Bits()), hostBits(own.Last, r.Prefix.Bits()))
+	bounds := r.Bounds()
+	return fmt.Sprint(r.Prefix.Bits(), hostBits(bounds.First, r.Prefix.Bits()), hostBits(bounds.Last, r.Prefix.Bits()))
 }
 
 // unexpanded returns an error if a string of the "ipam" object still has a variable, because the

@@ -85,16 +85,16 @@ func (s *search) step(ctx context.Context) (gone bool, err error) {
 		if err != nil {
 			return true, fmt.Errorf("%w: %w", attachment.ErrNowhere, err) // where the child is, is not known, so the addresses stay
 		}
-		at := slices.IndexFunc(links, in.isChild)
-		if at < 0 {
+		i := slices.IndexFunc(links, in.isChild)
+		if i < 0 {
 			continue
 		}
 		if !s.left && s.Leaving(ctx) {
 			s.left = true
 			return false, nil // search again, because that took time
 		}
-		s.deleted = link.SetDown(in.ns, links[at].Index) == nil // Delete does not report a link that the pod has moved
-		return false, failure.Wrap(link.Delete(in.ns, links[at].Index), failure.Kernel, "delete the IPoIB child %s", links[at].Name)
+		s.deleted = link.SetDown(in.ns, links[i].Index) == nil // Delete does not report a link that the pod has moved
+		return false, failure.Wrap(link.Delete(in.ns, links[i].Index), failure.Kernel, "delete the IPoIB child %s", links[i].Name)
 	}
 	hidden, listed, err := s.hidden()
 	switch {

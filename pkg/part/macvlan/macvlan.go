@@ -32,7 +32,7 @@ func (Part) Recorded(r *ledger.Record) bool { return r.Child != nil && r.Child.K
 
 // Claim finds the parent and makes sure that it can carry the macvlan.
 func (p Part) Claim(_ context.Context, tx *attachment.Tx) error {
-	found, err := p.find(tx.Node, p.where(tx))
+	found, err := p.find(tx.Node, p.parentNetns(tx))
 	if err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func (p Part) Confirm(tx *attachment.Tx) error {
 	return err
 }
 
-// where returns the parent's netns.
-func (p Part) where(tx *attachment.Tx) *netns.Netns {
+// parentNetns returns the parent's netns.
+func (p Part) parentNetns(tx *attachment.Tx) *netns.Netns {
 	if p.Conf.LinkInContainer {
 		return tx.Pod
 	}
@@ -99,7 +99,7 @@ func (p Part) find(n *attachment.Node, ns *netns.Netns) (parent.Found, error) {
 
 // Apply makes the macvlan in the pod netns, down and without addresses.
 func (p Part) Apply(_ context.Context, tx *attachment.Tx) error {
-	ns, child := p.where(tx), tx.Record.Child
+	ns, child := p.parentNetns(tx), tx.Record.Child
 	mac, err := p.Conf.HardwareAddr()
 	if err != nil {
 		return err

@@ -20,13 +20,13 @@ func Missing(n *attachment.Node, lent []*ledger.Record) (map[ledger.Key]string, 
 	host, missing := n.Host(), map[ledger.Key]string{}
 	for _, r := range lent {
 		id := r.Loan.Identity
-		at := slices.IndexFunc(links, func(l *link.Link) bool {
+		i := slices.IndexFunc(links, func(l *link.Link) bool {
 			now := l.Identity()
 			return l.ParentDev == id.ParentDev && (now.Hardware() == id.Hardware() || host.HasOneNIC(id.ParentDev))
 		})
 		switch {
-		case at >= 0:
-			missing[r.Key] = fmt.Sprintf("the NIC is on the host, as %s: its driver re-created it, or the pod moved it into a netns that has ended", links[at].Name)
+		case i >= 0:
+			missing[r.Key] = fmt.Sprintf("the NIC is on the host, as %s: its driver re-created it, or the pod moved it into a netns that has ended", links[i].Name)
 		case !host.HasNetdev(id.ParentDev):
 			missing[r.Key] = "the NIC no longer exists: it was unplugged, or its driver was unbound"
 		}

@@ -72,20 +72,20 @@ func madeBeside(r *ledger.Record, l *link.Link) bool {
 // removes the altnames that the pod added. The pod chose the NIC's present name. The NIC gets its
 // own name back when its attachment ends. changed reports whether the names of the NIC may have
 // changed.
-func renameReturned(n *attachment.Node, home *netns.Netns, index int, own *ledger.Record) (changed bool, err error) {
+func renameReturned(n *attachment.Node, home *netns.Netns, index int, record *ledger.Record) (changed bool, err error) {
 	l, err := link.ByIndex(home, index)
 	if err != nil {
 		return true, nil //nolint:nilerr // the NIC has left
 	}
-	changed = slices.ContainsFunc(l.AltNames, func(name string) bool { return !slices.Contains(own.Loan.Snapshot.AltNames, name) })
-	err = link.KeepAltNames(home, l, own.Loan.Snapshot.AltNames)
+	changed = slices.ContainsFunc(l.AltNames, func(name string) bool { return !slices.Contains(record.Loan.Snapshot.AltNames, name) })
+	err = link.KeepAltNames(home, l, record.Loan.Snapshot.AltNames)
 	if errors.Is(err, link.ErrNotFound) {
 		return true, nil
 	}
 	if err != nil {
-		n.LogOf(own).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
+		n.LogOf(record).Warn("cannot remove altnames that the pod gave the NIC", "err", err)
 	}
-	if l.Name == own.Loan.Name {
+	if l.Name == record.Loan.Name {
 		return changed, nil
 	}
 	name := fmt.Sprintf("dev%d", index) // the kernel would use this name
@@ -102,18 +102,18 @@ func renameReturned(n *attachment.Node, home *netns.Netns, index int, own *ledge
 		return false, failure.From(err, failure.NotReturned, "rename NIC %s, which returned before its attachment ended, to %s", l.Name, name).
 			Cure("rename the NIC by hand, then end the attachment again")
 	}
-	n.LogOf(own).Warn("returned NIC was renamed, because it still had its name in the pod", "name", l.Name, "now", name)
+	n.LogOf(record).Warn("returned NIC was renamed, because it still had its name in the pod", "name", l.Name, "now", name)
 	return true, nil
 }
 
 // renameTries bounds the search for an unused name.
 const renameTries = 20
 
-// returnedAs returns the record of the NIC l, or nil if no record except own has this NIC. The
+// returnedAs returns the record other than record that has the NIC l, or nil if there is none. The
 // kernel has moved such a NIC to the host because its netns ended, but its attachment has not
 // ended.
-func returnedAs(n *attachment.Node, home *netns.Netns, l *link.Link, own *ledger.Record) (*ledger.Record, error) {
-	others, _ := n.Ledger.Held(home.ID, func(r *ledger.Record) bool { return r.Key != own.Key && r.LendsNetdev() })
+func returnedAs(n *attachment.Node, home *netns.Netns, l *link.Link, record *ledger.Record) (*ledger.Record, error) {
+	others, _ := n.Ledger.Held(home.ID, func(r *ledger.Record) bool { return r.Key != record.Key && r.LendsNetdev() })
 	for _, r := range others { // an attachment with an unreadable record cannot be ended
 		found, err := link.Find(home, r.Loan.Identity, r.Loan.Name, r.IfName)
 		if err != nil || found != nil && found.Index == l.Index {

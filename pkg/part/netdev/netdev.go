@@ -316,11 +316,11 @@ func (p *Part) snapshot(tx *attachment.Tx, chosen *link.Link, lent *ledger.Loan)
 	tx.Parent = l
 	lent.Name, lent.Identity = l.Name, l.Identity()
 	if below := nic.LiesOn(l); below != 0 {
-		on := v.ByIndex(below)
-		if on == nil {
+		lower := v.ByIndex(below)
+		if lower == nil {
 			return failure.New(failure.TryAgain, "the link with index %d, on which the NIC %s lies, left while the NIC was being chosen", below, l.Name)
 		}
-		lent.LiesOn = on.Name
+		lent.LiesOn = lower.Name
 	}
 	if lent.Above, err = above(tx, l.Index); err != nil {
 		return err

@@ -32,7 +32,7 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 
 // deleteStacked deletes the links that the pod put on its NIC in its own netns, for example a
 // macvlan, and reports whether there was a link to delete. It is called when the NIC is in the
-// netns at, where the pod cannot add more links.
+// netns ns, where the pod cannot add more links.
 //
 // Such a link survives the NIC's move (macvlan_device_event) and would receive the traffic of the
 // next pod that gets the NIC. As long as the link has a BPF program, the programs of the NIC cannot
@@ -40,14 +40,14 @@ func above(tx *attachment.Tx, index int) ([]int, error) {
 // processes.
 //
 // deleteStacked logs a link that cannot be deleted. The NIC is returned anyway.
-func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *netns.Netns, index int) bool {
+func deleteStacked(n *attachment.Node, r *ledger.Record, pod, ns *netns.Netns, index int) bool {
 	switch {
 	case r.Loan.PodIndex == 0:
 		return false // the pod never had the NIC, or upstream's plugin lent the NIC
 	case r.Netns.Cookie == 0 && pod.Path != r.Netns.Path:
 		return false // this is the netns of another pod, with the same inode number
 	}
-	links, err := link.Stacked(pod, index, at)
+	links, err := link.Stacked(pod, index, ns)
 	links = slices.DeleteFunc(links, func(l *link.Link) bool { return slices.Contains(r.Loan.Above, l.Index) })
 	if len(links) > 0 {
 		others := n.OthersIn(pod, r)
@@ -58,25 +58,25 @@ func deleteStacked(n *attachment.Node, r *ledger.Record, pod, at *netns.Netns, i
 	return deleteLinks(n, r, pod, links, err)
 }
 
-// deleteStray deletes stray IPoIB children of the NIC in the netns at, and reports whether there
-// were any. A stray child was in a netns of the pod, and the kernel moved it to at when that netns
+// deleteStray deletes stray IPoIB children of the NIC in the netns ns, and reports whether there
+// were any. A stray child was in a netns of the pod, and the kernel moved it to ns when that netns
 // ended. Such a child would prevent the NIC from being lent again, and would send through the NIC
 // as soon as the NIC is up. If a record cannot be read, deleteStray deletes nothing, because that
 // record may name children that belong to the host.
-func deleteStray(n *attachment.Node, r *ledger.Record, at *netns.Netns, index int) bool {
+func deleteStray(n *attachment.Node, r *ledger.Record, ns *netns.Netns, index int) bool {
 	if r.Loan.Snapshot.IPoIB == nil {
 		return false
 	}
 	records, errs := nicsLent(n)
 	if len(errs) > 0 {
-		return deleteLinks(n, r, at, nil, errors.Join(errs...))
+		return deleteLinks(n, r, ns, nil, errors.Join(errs...))
 	}
 	var hosts []*nicstate.Snapshot
 	for _, other := range records {
 		hosts = append(hosts, other.Loan.Snapshot)
 	}
-	links, err := nicstate.StrayChildren(at, index, r.Loan.Snapshot, hosts)
-	return deleteLinks(n, r, at, links, err)
+	links, err := nicstate.StrayChildren(ns, index, r.Loan.Snapshot, hosts)
+	return deleteLinks(n, r, ns, links, err)
 }
 
 // deleteLinks deletes links that a pod put on its NIC, and reports whether there were any. err is

@@ -25,7 +25,7 @@ func check(c *attachment.Checking, conf netconf.RDMA) error {
 	if r == nil || r.RDMA == nil {
 		return nil
 	}
-	core, err := rdma.Open(where(r.RDMA, c.Node, c.Pod))
+	core, err := rdma.Open(netnsOf(r.RDMA, c.Node, c.Pod))
 	if err != nil {
 		return failure.From(err, failure.Mismatch, "interface %s", r.IfName).Cure("load the driver again and recreate the pod")
 	}

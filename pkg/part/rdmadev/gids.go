@@ -37,7 +37,7 @@ func (p GIDs) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if len(tx.Layer3.Addresses()) == 0 && p.Conf.RDMA != netconf.RDMARequired {
 		return nil
 	}
-	core, err := rdma.Open(where(r, tx.Node, tx.Pod))
+	core, err := rdma.Open(netnsOf(r, tx.Node, tx.Pod))
 	if err != nil {
 		return err
 	}

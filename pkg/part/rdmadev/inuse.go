@@ -22,9 +22,9 @@ const (
 )
 
 // guardInUse returns an error if the device d, which is to move with the NIC, is in use on the host
-// for longer than useWait. It returns nil if allow overrides that guardrail. A user for which own
+// for longer than useWait. It returns nil if allow overrides that guardrail. A user for which isOwn
 // returns true belongs to the NIC, so it does not count.
-func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma.Device, nicName string, own func(rdma.User) bool, allow []string) error {
+func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma.Device, nicName string, isOwn func(rdma.User) bool, allow []string) error {
 	if slices.Contains(allow, netconf.AllowInUse) {
 		return nil
 	}
@@ -34,7 +34,7 @@ func guardInUse(ctx context.Context, n *attachment.Node, host *rdma.Core, d rdma
 	defer cancel()
 	err := wait.Until(waiting, usePause, func() (done bool, err error) {
 		users, failed = host.Users(d)
-		users = slices.DeleteFunc(users, own)
+		users = slices.DeleteFunc(users, isOwn)
 		return len(users) == 0, nil
 	})
 	if err != nil && ctx.Err() != nil {

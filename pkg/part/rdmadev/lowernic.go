@@ -184,22 +184,22 @@ func fits(tx *attachment.Tx, in place, d rdma.Device, b *lowerNIC, move bool, al
 	if err != nil {
 		return false, err
 	}
-	vacant, own := false, false
+	vacant, ofNIC := false, false
 	var others []rdma.Port
 	for _, p := range ports {
 		switch {
 		case p.Netdev == 0:
 			vacant = true
 		case b.netdev != nil && p.Netdev == b.netdev.Index && in.ns == b.netns:
-			own = true
+			ofNIC = true
 		default:
 			others = append(others, p)
 		}
 	}
 	switch {
 	case b.child():
-		return own, nil
-	case b.netdev != nil && !vacant && !own:
+		return ofNIC, nil
+	case b.netdev != nil && !vacant && !ofNIC:
 		return false, nil
 	case !move:
 		return true, nil

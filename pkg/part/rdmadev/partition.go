@@ -32,7 +32,7 @@ func (p Partition) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if p.Key == 0 || r == nil {
 		return nil
 	}
-	core, err := rdma.Open(where(r, tx.Node, tx.Pod))
+	core, err := rdma.Open(netnsOf(r, tx.Node, tx.Pod))
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (p Ports) Apply(ctx context.Context, tx *attachment.Tx) error {
 	if r == nil || !alone && (tx.Record.Link == nil || !tx.Record.Link.Up) {
 		return nil
 	}
-	core, err := rdma.Open(where(r, tx.Node, tx.Pod))
+	core, err := rdma.Open(netnsOf(r, tx.Node, tx.Pod))
 	if err != nil {
 		return err
 	}

@@ -355,8 +355,8 @@ func findDevice(core *rdma.Core, r ledger.RDMADevice) (*rdma.Device, error) {
 	return &d, nil
 }
 
-// where returns the netns in which the pod's devices are visible.
-func where(r *ledger.RDMA, n *attachment.Node, pod *netns.Netns) *netns.Netns {
+// netnsOf returns the netns in which the pod's devices are visible.
+func netnsOf(r *ledger.RDMA, n *attachment.Node, pod *netns.Netns) *netns.Netns {
 	if r.Mode == string(rdma.Exclusive) {
 		return pod
 	}

@@ -117,10 +117,10 @@ func MoveRecreated(ctx context.Context, n *attachment.Node, judged *ledger.Recor
 	defer pod.Close()
 	locking, cancel := context.WithTimeout(ctx, moveWait)
 	defer cancel()
-	err = withCores(locking, n, n.Netns, pod, func(host, there *rdma.Core) error {
+	err = withCores(locking, n, n.Netns, pod, func(host, podCore *rdma.Core) error {
 		var errs []error
 		for _, d := range missing {
-			err := moveRecreated(ctx, n, host, there, d, r.RDMA.RoCETOS)
+			err := moveRecreated(ctx, n, host, podCore, d, r.RDMA.RoCETOS)
 			moved = moved || err == nil
 			errs = append(errs, failure.Wrap(err, failure.Kernel, "RDMA device %s", d.Name))
 		}

@@ -66,13 +66,13 @@ func ofBond(core *rdma.Core, host *netns.Netns, l *link.Link) (device string, ot
 // serves. devices are the devices of the bond. A member without a device of its own is served by
 // the device of the other members.
 func sharedBy(devices []rdma.Serving, links []*link.Link, l *link.Link) (device string, others []string) {
-	own := map[int]string{} // each member's own device, by ifindex
+	deviceOf := map[int]string{} // each member's own device, by ifindex
 	for _, d := range devices {
 		if d.Netdev != nil && d.Netdev.Index != l.Master {
-			own[d.Netdev.Index] = d.Name
+			deviceOf[d.Netdev.Index] = d.Name
 		}
 	}
-	device = own[l.Index]
+	device = deviceOf[l.Index]
 	if device == "" {
 		if len(devices) != 1 {
 			return "", nil
@@ -80,7 +80,7 @@ func sharedBy(devices []rdma.Serving, links []*link.Link, l *link.Link) (device 
 		device = devices[0].Name
 	}
 	for _, m := range links {
-		if m.Master == l.Master && m.Index != l.Index && (own[m.Index] == "" || own[m.Index] == device) {
+		if m.Master == l.Master && m.Index != l.Index && (deviceOf[m.Index] == "" || deviceOf[m.Index] == device) {
 			others = append(others, m.Name)
 		}
 	}

@@ -147,9 +147,9 @@ func rulesOf(r *ledger.Routing, ifName string) []netlink.Rule {
 		rules = append(rules, from, otherwise)
 		if !families[family] {
 			families[family] = true
-			by := rule(r.Priority, family)
-			by.OifName = ifName
-			rules = append(rules, by)
+			out := rule(r.Priority, family)
+			out.OifName = ifName
+			rules = append(rules, out)
 		}
 	}
 	return rules

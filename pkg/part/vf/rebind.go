@@ -87,11 +87,11 @@ func (p Part) planRebind(ctx context.Context, tx *attachment.Tx, v *ledger.VF) e
 	if p.want.GUID == nil || nic.IsUserspaceDriver(driver) {
 		return nil
 	}
-	have, there, err := guidsOf(host, lent.PCI)
+	have, found, err := guidsOf(host, lent.PCI)
 	switch {
 	case err != nil:
 		return err
-	case !there:
+	case !found:
 		return failure.New(failure.TryAgain, "the RDMA device of %s is not in the host's network namespace, so its GUID cannot be set", lent.PCI).
 			Cure("load its RDMA driver; `rdma dev` shows the devices")
 	}
@@ -347,11 +347,11 @@ func restoreGUIDs(ctx context.Context, releasing *attachment.Releasing, host *ni
 	want := guids{}
 	given := false
 	want.node, want.port, given = sriov.GUIDs(r.VF.Before)
-	have, there, err := guidsOf(host, r.Loan.PCI)
+	have, found, err := guidsOf(host, r.Loan.PCI)
 	if err != nil {
 		return err
 	}
-	if !there || given && !have.same(want) {
+	if !found || given && !have.same(want) {
 		b := rebinding{
 			Node: n, host: host, pci: r.Loan.PCI, driver: r.VF.Driver, name: r.VF.RDMA, settings: r.VF.RDMASettings,
 			netdev: r.LendsNetdev() && host.MakesIPoIB(), wait: rebindWait,

@@ -195,8 +195,8 @@ func isOn(word string) *bool {
 	if word == "" {
 		return nil
 	}
-	on := word == "on"
-	return &on
+	enabled := word == "on"
+	return &enabled
 }
 
 func unsigned(v *int) *uint32 {

@@ -71,11 +71,11 @@ func writeFunction(t testing.TB, root string, f Function) {
 	for name, content := range files {
 		Write(t, root, filepath.Join(dir, name), content+"\n")
 	}
-	at := filepath.Join(root, "sys/bus/pci/devices", filepath.Base(f.Path))
-	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+	link := filepath.Join(root, "sys/bus/pci/devices", filepath.Base(f.Path))
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("../../../devices/"+f.Path, at); err != nil {
+	if err := os.Symlink("../../../devices/"+f.Path, link); err != nil {
 		t.Fatal(err)
 	}
 }

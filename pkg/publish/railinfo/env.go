@@ -154,9 +154,9 @@ func (r *Rails) ncclGID(s Settings) []Var {
 func (r *Rails) ownGID(s Settings, rails []Rail) []Var {
 	index, equal := equalIndex(rails)
 	shared := slices.ContainsFunc(rails, func(l Rail) bool { return l.SharedPort })
-	own := rails[0].ownAddress()
-	if one := !slices.ContainsFunc(rails, func(l Rail) bool { return l.ownAddress() != own }); shared && one && own.IsValid() && !s.FixedGIDIndex {
-		return []Var{{"NCCL_IB_ADDR_RANGE", netip.PrefixFrom(own, own.BitLen()).String()}}
+	addr := rails[0].ownAddress()
+	if one := !slices.ContainsFunc(rails, func(l Rail) bool { return l.ownAddress() != addr }); shared && one && addr.IsValid() && !s.FixedGIDIndex {
+		return []Var{{"NCCL_IB_ADDR_RANGE", netip.PrefixFrom(addr, addr.BitLen()).String()}}
 	}
 	if equal && (shared || s.FixedGIDIndex) {
 		return []Var{{"NCCL_IB_GID_INDEX", strconv.Itoa(index)}}
@@ -211,15 +211,15 @@ func equalIndex(rails []Rail) (index int, equal bool) {
 
 // ownAddress returns the address whose RoCE v2 GID NCCL must use: the first IPv4 address, because
 // IPv4 is NCCL's default family, or the first IPv6 address if there is no IPv4 address.
-func (l *Rail) ownAddress() (own netip.Addr) {
+func (l *Rail) ownAddress() (addr netip.Addr) {
 	for _, text := range l.Addresses {
 		ip, err := netip.ParseAddr(plain(text))
 		has := slices.ContainsFunc(l.GIDs, func(g GID) bool { return g.Type == ibaddr.RoCEv2 && g.IP == plain(text) })
-		if err == nil && has && (!own.IsValid() || ip.Is4() && !own.Is4()) {
-			own = ip
+		if err == nil && has && (!addr.IsValid() || ip.Is4() && !addr.Is4()) {
+			addr = ip
 		}
 	}
-	return own
+	return addr
 }
 
 // hasGID reports whether an address of the rail has a GID. ipv6 selects the family of the address.
@@ -291,9 +291,9 @@ func (r *Rails) nicOfGPUs() (pairs []string, port uint32) {
 	for _, gpu := range slices.Compact(gpus) {
 		best, level := -1, pcie.Distance(0)
 		for i := range r.Rails {
-			at, ok := r.Rails[i].distance(gpu)
-			if ok && (best < 0 || at < level || at == level && used[i] < used[best]) {
-				best, level = i, at
+			dist, ok := r.Rails[i].distance(gpu)
+			if ok && (best < 0 || dist < level || dist == level && used[i] < used[best]) {
+				best, level = i, dist
 			}
 		}
 		used[best]++

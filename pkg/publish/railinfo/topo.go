@@ -77,8 +77,8 @@ func (r *Rails) TopoXML(m Machine) []byte {
 		return nil
 	}
 	for _, gpu := range m.Tree.GPUs() {
-		at := t.pci(gpu.Address)
-		at.children = append(at.children, &node{name: "gpu"})
+		parent := t.pci(gpu.Address)
+		parent.children = append(parent.children, &node{name: "gpu"})
 	}
 	t.system.sort()
 	var b bytes.Buffer
@@ -133,15 +133,15 @@ func (t *topology) slowest(address string, bridges []string) (speed, width strin
 		return value
 	}
 	least := func(file string) string {
-		own := read(address, file)
+		value := read(address, file)
 		if len(bridges) == 0 {
-			return own
+			return value
 		}
 		above := read(bridges[len(bridges)-1], file)
-		if own == "" || above != "" && leading(above) < leading(own) {
+		if value == "" || above != "" && leading(above) < leading(value) {
 			return above
 		}
-		return own
+		return value
 	}
 	return least("max_link_speed"), least("max_link_width")
 }

@@ -242,14 +242,14 @@ options ib_core netns_mode=%d
 
 // hinders returns an error if the setting overrides the setting of [File].
 func (s Setting) hinders(m rdma.Mode) error {
-	own, its := filepath.Base(File), filepath.Base(s.File)
+	file, other := filepath.Base(File), filepath.Base(s.File)
 	switch {
-	case s.File != commandLine && its == own:
+	case s.File != commandLine && other == file:
 		return nil // the setting is replaced, or no longer read
 	case s.Mode == "":
 		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, with which the kernel does not load ib_core", s.Where(), s.Value).
 			Cure("remove that setting")
-	case s.Mode != m && (s.File == commandLine || its > own):
+	case s.Mode != m && (s.File == commandLine || other > file):
 		return failure.New(failure.InvalidConfig, "%s sets netns_mode=%s, which overrides %s", s.Where(), s.Value, File).Cure("remove that setting")
 	}
 	return nil

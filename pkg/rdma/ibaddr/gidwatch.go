@@ -40,7 +40,7 @@ func WatchGIDs(port string, table GIDTable) (*GIDWatch, error) {
 // the lowest free index (find_gid in the kernel's ib_core). So once Changed finds a free index
 // above all indexes that were in use, the remaining indexes are free as well.
 func (w *GIDWatch) Changed() ([]GID, error) {
-	if err := w.there(); err != nil {
+	if err := w.stat(); err != nil {
 		return nil, err
 	}
 	var now []GID
@@ -76,9 +76,9 @@ func (w *GIDWatch) Changed() ([]GID, error) {
 	return changed, nil
 }
 
-// there returns an error if the directory was removed. Otherwise a missing file would look like a
+// stat returns an error if the directory was removed. Otherwise a missing file would look like a
 // free entry.
-func (w *GIDWatch) there() error {
+func (w *GIDWatch) stat() error {
 	var st unix.Stat_t
 	return unix.Fstatat(int(w.dir.Fd()), "0", &st, 0)
 }

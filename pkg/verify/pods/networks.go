@@ -60,11 +60,11 @@ func Networks(ctx context.Context, client *kube.Client, namespace string, names 
 	}
 	var found []Network
 	for _, name := range names {
-		at, short, ok := strings.Cut(name, "/")
+		ns, short, ok := strings.Cut(name, "/")
 		if !ok {
-			at, short = namespace, name
+			ns, short = namespace, name
 		}
-		text, err := client.Get(ctx, nads(at), short)
+		text, err := client.Get(ctx, nads(ns), short)
 		if err != nil {
 			return nil, err
 		}

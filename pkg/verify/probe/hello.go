@@ -61,11 +61,11 @@ func (p *Prober) helloFrame(rail, number int) []byte {
 	frame = be.AppendUint16(be.AppendUint16(frame, ethernet), unix.ETH_P_IP)
 	frame = be.AppendUint16(append(frame, 6, 4), request)
 	frame = append(append(frame, r.link.MAC...), 0, 0, 0, 0) // the sender
-	own := netip.IPv4Unspecified()
+	addr := netip.IPv4Unspecified()
 	if len(r.Addresses) > 0 && r.Addresses[0].Addr().Is4() {
-		own = r.Addresses[0].Addr()
+		addr = r.Addresses[0].Addr()
 	}
-	frame = append(append(frame, 0, 0, 0, 0, 0, 0), own.AsSlice()...)
+	frame = append(append(frame, 0, 0, 0, 0, 0, 0), addr.AsSlice()...)
 	frame = be.AppendUint16(be.AppendUint16(frame, uint16(p.node)), uint16(rail))
 	frame = be.AppendUint16(append(frame, r.link.MAC...), uint16(number))
 	return append(frame, sign(p.token, frame[helloData:])...)

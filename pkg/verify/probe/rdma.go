@@ -103,12 +103,12 @@ func short(s string) string {
 
 // perftest returns the command line of a test.
 func (p *Prober) perftest(t *verify.RDMATest) ([]string, error) {
-	by, err := p.rdmaOf(p.rails[t.Rail].Name, t.From)
+	port, err := p.rdmaOf(p.rails[t.Rail].Name, t.From)
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{t.Program, "-F", "-d", by.device, "-i", strconv.Itoa(int(by.port)), "-p", strconv.Itoa(int(t.Port))}, verify.RDMAPrograms[t.Program]...)
-	return append(args, by.index...), nil
+	args := append([]string{t.Program, "-F", "-d", port.device, "-i", strconv.Itoa(int(port.port)), "-p", strconv.Itoa(int(t.Port))}, verify.RDMAPrograms[t.Program]...)
+	return append(args, port.index...), nil
 }
 
 // errNoDevice is the error for an interface that certainly has no RDMA device.
@@ -140,51 +140,51 @@ type rdmaPort struct {
 
 // rdmaOf returns the RDMA port of the interface with this name and address.
 func (p *Prober) rdmaOf(name string, address netip.Addr) (rdmaPort, error) {
-	by, err := p.rdmaBy(name, address, "")
+	port, err := p.rdmaBy(name, address, "")
 	if errors.Is(err, unix.EPERM) { // a pod may not mount sysfs; its own /sys is the right one already
 		return p.rdmaBy(name, address, "/sys")
 	}
-	return by, err
+	return port, err
 }
 
 // rdmaBy does the work of rdmaOf. sys is the root of sysfs. If sys is "", rdmaBy mounts a sysfs.
-func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (by rdmaPort, err error) {
+func (p *Prober) rdmaBy(name string, address netip.Addr, sys string) (port rdmaPort, err error) {
 	core, err := rdma.Open(p.netns)
 	if err != nil {
-		return by, err
+		return port, err
 	}
 	defer core.Close()
 	core.Sys = sys
 	devices, err := core.Devices()
 	if err != nil {
-		return by, err
+		return port, err
 	}
 	links, err := link.Links(p.netns)
 	if err != nil {
-		return by, err
+		return port, err
 	}
 	pairs, err := netdevs.PairsOf(core, devices, links)
 	for _, pair := range pairs {
 		if pair.Netdev != name {
 			continue
 		}
-		by.device, by.port = pair.Device, pair.Port
+		port.device, port.port = pair.Device, pair.Port
 		d, err := core.ByName(pair.Device)
 		if err != nil {
-			return by, err
+			return port, err
 		}
 		if pair.LinkLayer != "Ethernet" {
-			by.index, err = partition(core, d, pair.Port, links, name)
-			return by, err
+			port.index, err = partition(core, d, pair.Port, links, name)
+			return port, err
 		}
 		entry, err := core.FindGID(d, pair.Port, address, name)
-		by.index = []string{"-x", strconv.Itoa(entry.Index)}
-		return by, err
+		port.index = []string{"-x", strconv.Itoa(entry.Index)}
+		return port, err
 	}
 	if err != nil {
-		return by, err
+		return port, err
 	}
-	return by, fmt.Errorf("%s %w", name, errNoDevice)
+	return port, fmt.Errorf("%s %w", name, errNoDevice)
 }
 
 // partition returns the flag of perftest that selects the partition of an IPoIB interface.

@@ -46,8 +46,8 @@ func (s *socket) Close() error {
 
 // over reports whether read must end.
 func (s *socket) over() bool {
-	at := s.deadline.Load()
-	return at != 0 && time.Now().UnixNano() > at
+	deadline := s.deadline.Load()
+	return deadline != 0 && time.Now().UnixNano() > deadline
 }
 
 // receiveBuffer is the size of the socket's buffer, in bytes. The buffer holds packets and reports

@@ -99,7 +99,7 @@ func Inspect(ctx context.Context, client *kube.Client) (*Survey, error) {
 
 // pair assigns the reservations to the entries.
 func (s *Survey) pair(reserved map[string]*Reservation) {
-	own := map[string]bool{}
+	paired := map[string]bool{}
 	for _, p := range s.Pools {
 		spaces, held := p.spaces(), p.holdings()
 		known := map[string]bool{} // the spaces of the pool's reservations
@@ -109,7 +109,7 @@ func (s *Survey) pair(reserved map[string]*Reservation) {
 				name := (ipam.Pool{Space: space}).ReservationName(h.Addr)
 				if r := reserved[name]; r != nil && r.Spec.BelongsTo(h.Owner()) {
 					h.Reservation = r
-					own[name], known[space] = true, true
+					paired[name], known[space] = true, true
 					break
 				}
 			}
@@ -120,7 +120,7 @@ func (s *Survey) pair(reserved map[string]*Reservation) {
 		s.Holdings = append(s.Holdings, held...)
 	}
 	for _, name := range slices.Sorted(maps.Keys(reserved)) {
-		if !own[name] {
+		if !paired[name] {
 			s.Loose = append(s.Loose, reserved[name])
 		}
 	}

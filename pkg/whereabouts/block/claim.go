@@ -76,7 +76,7 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 	usable, hosts := f.usable(p.now()), p.hosts(c)
 	asked, last := 0, f.Tried
 	var held map[string]api.Holder // by name, nil until it is read
-	for at, prefix := range p.candidates(hosts, f) {
+	for index, prefix := range p.candidates(hosts, f) {
 		if err := ctx.Err(); err != nil {
 			return failure.From(err, failure.TryAgain, "claiming a block of %s", p.Prefix).Cure("try again")
 		}
@@ -93,14 +93,14 @@ func (p *pool) probe(ctx context.Context, c ipam.Claim, f *file) error {
 				held = map[string]api.Holder{} // then the server is asked for each block
 			}
 		}
-		last = at
-		if by, some := held[api.BlockName(p.Pool, prefix)]; some && f.find(prefix) == nil && !p.mineBefore(by) {
+		last = index
+		if holder, some := held[api.BlockName(p.Pool, prefix)]; some && f.find(prefix) == nil && !p.mineBefore(holder) {
 			continue
 		}
 		if asked++; asked > maxProbes {
 			break
 		}
-		ok, err := p.take(ctx, prefix, at)
+		ok, err := p.take(ctx, prefix, index)
 		if ok || err != nil {
 			return err
 		}
@@ -149,8 +149,8 @@ func (p *pool) candidates(c ipam.Claim, f *file) iter.Seq2[uint64, netip.Prefix]
 			step++
 		}
 		for i := range min(n, maxCandidates) {
-			at := (f.Tried + i) % n
-			if !yield(at, nth(first, (start+at*step)%n)) {
+			index := (f.Tried + i) % n
+			if !yield(index, nth(first, (start+index*step)%n)) {
 				return
 			}
 		}
@@ -171,9 +171,9 @@ func count(first netip.Prefix, last netip.Addr) uint64 {
 
 // nth returns the block that is n blocks after first.
 func nth(first netip.Prefix, n uint64) netip.Prefix {
-	at := new(big.Int).Lsh(new(big.Int).SetUint64(n), hostBits(first))
-	at.Add(at, number(first.Addr()))
-	addr, _ := netip.AddrFromSlice(at.FillBytes(first.Addr().AsSlice()))
+	sum := new(big.Int).Lsh(new(big.Int).SetUint64(n), hostBits(first))
+	sum.Add(sum, number(first.Addr()))
+	addr, _ := netip.AddrFromSlice(sum.FillBytes(first.Addr().AsSlice()))
 	return netip.PrefixFrom(addr, first.Bits())
 }
 
@@ -190,12 +190,12 @@ func gcd(a, b uint64) uint64 {
 
 // take makes the node the holder of a block, and returns false if another node holds it.
 // The file has the claim before the server has it, so if the process is killed in between,
-// the next claim finds the block. at is the new value of [file.Tried].
-func (p *pool) take(ctx context.Context, prefix netip.Prefix, at uint64) (bool, error) {
+// the next claim finds the block. index is the new value of [file.Tried].
+func (p *pool) take(ctx context.Context, prefix netip.Prefix, index uint64) (bool, error) {
 	asked := p.now()
 	e := entry{Prefix: prefix, Claim: rand.Text(), State: claiming, Confirmed: asked}
 	err := p.change(ctx, func(f *file) {
-		f.Tried = at
+		f.Tried = index
 		old := f.find(prefix)
 		switch {
 		case old == nil:

@@ -44,13 +44,13 @@ func now() moment {
 	return moment(t.Nano())
 }
 
-// age returns the time from m to at. It returns the longest possible duration if m is zero
-// or later than at: a later m is of another boot.
-func (m moment) age(at moment) time.Duration {
-	if m == 0 || m > at {
+// age returns the time from m to now. It returns the longest possible duration if m is zero
+// or later than now: a later m is of another boot.
+func (m moment) age(now moment) time.Duration {
+	if m == 0 || m > now {
 		return time.Duration(1<<63 - 1)
 	}
-	return time.Duration(at - m)
+	return time.Duration(now - m)
 }
 
 // The states of a block.
@@ -124,11 +124,11 @@ func (f *file) drop(prefix netip.Prefix) {
 	f.Blocks = slices.DeleteFunc(f.Blocks, func(e entry) bool { return e.Prefix == prefix })
 }
 
-// usable returns the blocks whose addresses the node may assign at the time at.
-func (f *file) usable(at moment) []netip.Prefix {
+// usable returns the blocks whose addresses the node may assign at the time now.
+func (f *file) usable(now moment) []netip.Prefix {
 	var all []netip.Prefix
 	for _, e := range f.Blocks {
-		if e.State == held && e.Confirmed.age(at) < api.BlockUsableFor {
+		if e.State == held && e.Confirmed.age(now) < api.BlockUsableFor {
 			all = append(all, e.Prefix)
 		}
 	}
@@ -138,14 +138,14 @@ func (f *file) usable(at moment) []netip.Prefix {
 // asks reports whether an ADD should ask the server to confirm the node's blocks. It should
 // ask if a confirmation is old, except if a block is usable and the server did not answer a
 // short time ago.
-func (f *file) asks(at moment) bool {
-	old := slices.ContainsFunc(f.Blocks, func(e entry) bool { return e.State == held && e.Confirmed.age(at) >= confirmAfter })
-	return old && (f.Silent.age(at) >= askAgain || len(f.usable(at)) == 0)
+func (f *file) asks(now moment) bool {
+	old := slices.ContainsFunc(f.Blocks, func(e entry) bool { return e.State == held && e.Confirmed.age(now) >= confirmAfter })
+	return old && (f.Silent.age(now) >= askAgain || len(f.usable(now)) == 0)
 }
 
 // full reports whether the server had no free block for the claim's range a short time ago.
-func (f *file) full(c ipam.Claim, at moment) bool {
-	return f.Full.age(at) < askAgain && f.FullRange == rangeText(c.Range)
+func (f *file) full(c ipam.Claim, now moment) bool {
+	return f.Full.age(now) < askAgain && f.FullRange == rangeText(c.Range)
 }
 
 func rangeText(r *ipam.Range) string { return fmt.Sprint(r.First(), "-", r.Last()) }

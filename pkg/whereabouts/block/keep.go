@@ -140,23 +140,23 @@ func (k *Keeper) keepBlock(ctx context.Context, p *pool, rails []ipam.Pool, e en
 	if err != nil {
 		return err
 	}
-	at := p.now()
+	t := p.now()
 	since, wasEmpty := k.emptied[e.Claim]
 	switch {
 	case len(entries) > 0:
 		delete(k.emptied, e.Claim)
 	case !wasEmpty:
-		k.emptied[e.Claim] = at
-	case since.age(at) >= returnAfter:
+		k.emptied[e.Claim] = t
+	case since.age(t) >= returnAfter:
 		return k.end(ctx, p, e)
 	}
 	known, ok := k.published[e.Claim]
-	if ok && e.Confirmed.age(at) < keptFresh {
+	if ok && e.Confirmed.age(t) < keptFresh {
 		if maps.Equal(known, entries) {
 			return nil
 		}
-		name, own := api.BlockName(p.Pool, e.Prefix), api.Block{Holder: api.Holder{Claim: e.Claim}}
-		ok, err := api.PublishBlock(ctx, p.client, name, own, entries)
+		name, b := api.BlockName(p.Pool, e.Prefix), api.Block{Holder: api.Holder{Claim: e.Claim}}
+		ok, err := api.PublishBlock(ctx, p.client, name, b, entries)
 		if err != nil {
 			return err
 		}

@@ -182,9 +182,9 @@ func (p *pool) choose(ctx context.Context, owner ipam.Owner, c ipam.Claim, asked
 		if c.SameHost != nil && !slices.Contains(f.Rails, c.Pool) {
 			return false, errNoGuard
 		}
-		at := p.now()
-		usable := f.usable(at)
-		if confirm = f.asks(at) && (!asked || len(usable) == 0); confirm {
+		now := p.now()
+		usable := f.usable(now)
+		if confirm = f.asks(now) && (!asked || len(usable) == 0); confirm {
 			return false, nil
 		}
 		got, err = p.assign(ctx, owner, c, blocksFor(c, usable))

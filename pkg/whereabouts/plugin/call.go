@@ -117,11 +117,11 @@ func (c *call) foreignNetns() error {
 	if c.anyNetns() {
 		return nil
 	}
-	own, err := ns.CheckNetNS(c.args.Netns)
+	same, err := ns.CheckNetNS(c.args.Netns)
 	if err != nil {
 		return err
 	}
-	if own {
+	if same {
 		return failure.New(failure.InvalidNetns, "CNI_NETNS %s is the plugin's own network namespace", c.args.Netns).Cure("set CNI_NETNS to the pod's network namespace")
 	}
 	return nil

@@ -100,12 +100,12 @@ func (r *Reconciler) freeEntries(ctx context.Context, bunch []*Finding, lost int
 	}
 	var same, out []*Finding
 	for _, f := range bunch {
-		e, there := api.Entry{}, false
+		e, exists := api.Entry{}, false
 		if now != nil {
-			e, there = now.Entries[f.holding.Key]
+			e, exists = now.Entries[f.holding.Key]
 		}
 		switch {
-		case !there: // perhaps by this patch, whose answer was lost
+		case !exists: // perhaps by this patch, whose answer was lost
 			f.finish(Freed, nil)
 			out = append(out, f)
 		case e == f.holding.Entry:

@@ -74,14 +74,14 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 	defer cancel()
 	l.alive = false
 	now := microTime{time.Now()}
-	own := leaseObject{
+	wanted := leaseObject{
 		TypeMeta: api.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"},
 		Metadata: kube.Meta{Name: leaseName, Namespace: l.client.Namespace()},
 		Spec:     leaseSpec{Holder: l.identity, Seconds: int(leaseTime / time.Second), Acquired: now, Renewed: now},
 	}
 	data, err := l.client.Get(ctx, l.resource(), leaseName)
 	if kube.IsNotFound(err) {
-		_, err = l.client.Create(ctx, l.resource(), own)
+		_, err = l.client.Create(ctx, l.resource(), wanted)
 		if kube.IsAlreadyExists(err) {
 			return false, nil
 		}
@@ -102,7 +102,7 @@ func (l *lease) acquire(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	_, err = l.client.MergePatch(ctx, l.resource(), leaseName, map[string]any{
-		"metadata": map[string]any{"resourceVersion": is.Metadata.ResourceVersion}, "spec": own.Spec,
+		"metadata": map[string]any{"resourceVersion": is.Metadata.ResourceVersion}, "spec": wanted.Spec,
 	})
 	if kube.IsConflict(err) {
 		return false, nil

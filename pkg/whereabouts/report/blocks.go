@@ -64,9 +64,9 @@ func isBlockOf(p *api.PoolState, pool ipam.Pool) bool {
 
 // blocksOf returns the blocks of pool among all blocks, by address.
 func blocksOf(pool ipam.Pool, all []*api.PoolState) []*api.PoolState {
-	own := slices.DeleteFunc(slices.Clone(all), func(p *api.PoolState) bool { return !isBlockOf(p, pool) })
-	slices.SortFunc(own, func(a, b *api.PoolState) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
-	return own
+	blocks := slices.DeleteFunc(slices.Clone(all), func(p *api.PoolState) bool { return !isBlockOf(p, pool) })
+	slices.SortFunc(blocks, func(a, b *api.PoolState) int { return a.Prefix.Addr().Compare(b.Prefix.Addr()) })
+	return blocks
 }
 
 // poolOf returns the pool that a guard marks as divided. The part of the guard's name

@@ -28,8 +28,8 @@ type Sandbox struct {
 // Open returns the sandbox at path.
 func Open(path string) Sandbox {
 	s := Sandbox{Path: path}
-	var at unix.Statfs_t
-	if unix.Statfs(path, &at) != nil || at.Type != unix.NSFS_MAGIC {
+	var st unix.Statfs_t
+	if unix.Statfs(path, &st) != nil || st.Type != unix.NSFS_MAGIC {
 		return s
 	}
 	file, err := os.Stat(path)

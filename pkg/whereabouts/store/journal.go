@@ -140,11 +140,11 @@ func mayBeOwned(file string, owner ipam.Owner) bool {
 // jobs returns the entries for pool at client's server and namespace as jobs, at most
 // maxTurn of them.
 func (j Journal) jobs(client *kube.Client, pool ipam.Pool) []*job {
-	here := ofServer(client)
+	same := ofServer(client)
 	var jobs []*job
 	wanted := func(file string) bool { return mayBeOf(file, client.Namespace(), pool.Name()) }
 	err := j.each(journalSuffix, wanted, func(file string, d *deferred) bool {
-		if d.Pool == pool && here(d) {
+		if d.Pool == pool && same(d) {
 			jobs = append(jobs, &job{ask: &ask{Owner: d.Owner, Note: d.Note, Kubeconfig: d.Kubeconfig, FlatFile: d.FlatFile}, journalFile: file})
 		}
 		return len(jobs) < maxTurn
@@ -166,12 +166,12 @@ func ofServer(client *kube.Client) func(*deferred) bool {
 			return true
 		}
 		e := Endpoint{Kubeconfig: d.Kubeconfig, Namespace: d.Namespace}
-		here, known := leads[e]
+		same, known := leads[e]
 		if !known {
-			here = SameServer(client, e)
-			leads[e] = here
+			same = SameServer(client, e)
+			leads[e] = same
 		}
-		return here
+		return same
 	}
 }
 
@@ -179,8 +179,8 @@ func ofServer(client *kube.Client) func(*deferred) bool {
 // false if e's kubeconfig is unreadable. If e has no kubeconfig, it leads to the server of
 // this process' service account.
 func SameServer(client *kube.Client, e Endpoint) bool {
-	there, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Namespace: e.Namespace})
-	return err == nil && there.Server() == client.Server() && there.Namespace() == client.Namespace()
+	other, err := kube.Open(kube.Config{Kubeconfig: e.Kubeconfig, Namespace: e.Namespace})
+	return err == nil && other.Server() == client.Server() && other.Namespace() == client.Namespace()
 }
 
 // Endpoint is the server of a journal's entry, and the way to reach it.
@@ -226,10 +226,10 @@ func (s *Store) Replay(ctx context.Context) (left int, err error) {
 	if err != nil {
 		return 0, errors.Join(append(errs, err)...)
 	}
-	here := ofServer(s.client)
+	same := ofServer(s.client)
 	pools := map[ipam.Pool]bool{}
 	for _, d := range waiting {
-		if d.Slices == "" && !pools[d.Pool] && here(d) {
+		if d.Slices == "" && !pools[d.Pool] && same(d) {
 			pools[d.Pool] = true
 		}
 	}

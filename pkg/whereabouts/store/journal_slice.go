@@ -69,9 +69,9 @@ func (s *Store) replaySlices(ctx context.Context) error {
 	errs := []error{err}
 	type share struct{ slices, node string }
 	shares := map[share]map[string]*deferred{}
-	here := ofServer(s.client)
+	same := ofServer(s.client)
 	for file, d := range waiting {
-		if here(d) {
+		if same(d) {
 			key := share{d.Slices, d.Pool.Node}
 			if shares[key] == nil {
 				shares[key] = map[string]*deferred{}
@@ -128,15 +128,15 @@ func everyFile(string) bool { return true }
 // enterOwn fills in the slice in the journal entries of owner's attachment. The entries of
 // other attachments may be thousands, so it leaves them to [Store.Replay].
 func (s *Store) enterOwn(ctx context.Context, owner ipam.Owner, slices, node string, slice netip.Prefix) error {
-	own, err := s.journal.sliced(func(file string) bool { return mayBeOwned(file, owner) })
+	entries, err := s.journal.sliced(func(file string) bool { return mayBeOwned(file, owner) })
 	if err != nil {
 		return err
 	}
-	here := ofServer(s.client)
-	maps.DeleteFunc(own, func(_ string, d *deferred) bool {
-		return d.Slices != slices || d.Pool.Node != node || d.Owner.ContainerID != owner.ContainerID || d.Owner.IfName != owner.IfName || !here(d)
+	same := ofServer(s.client)
+	maps.DeleteFunc(entries, func(_ string, d *deferred) bool {
+		return d.Slices != slices || d.Pool.Node != node || d.Owner.ContainerID != owner.ContainerID || d.Owner.IfName != owner.IfName || !same(d)
 	})
-	return s.enterSlice(ctx, own, slice)
+	return s.enterSlice(ctx, entries, slice)
 }
 
 // enterSlice replaces each of the entries, which wait for slice, by an entry that names the

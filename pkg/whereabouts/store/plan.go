@@ -127,7 +127,7 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 	if err := state.Guarded(); err != nil {
 		return err
 	}
-	own := api.NewEntry(j.Owner)
+	wanted := api.NewEntry(j.Owner)
 	addr, entry, ok := state.Find(func(a netip.Addr, e api.Entry) bool {
 		return j.Owner.Same(e.Owner()) && (j.drop == nil || j.drop.addr != a)
 	})
@@ -154,8 +154,8 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 		if c.Tests(key) {
 			return errTouched
 		}
-		if err == nil && entry != own {
-			c.Replace(key, entry, own)
+		if err == nil && entry != wanted {
+			c.Replace(key, entry, wanted)
 			j.former = entry
 		}
 		j.addr, j.key = addr, key
@@ -170,11 +170,11 @@ func (t *turn) take(j *job, state *api.PoolState, used *ipam.Set, lost int, c *a
 		return failure.From(err, failure.BadRecord, "IPPool %s/%s cannot hold %s", state.Namespace, state.Name, addr).
 			Cure("remove the host bits from spec.range when the pool is empty")
 	}
-	if state.Bytes += len(key) + own.Size(); state.Bytes > maxPoolSize {
+	if state.Bytes += len(key) + wanted.Size(); state.Bytes > maxPoolSize {
 		return t.tooLarge(state)
 	}
 	used.Add(addr)
 	j.addr, j.key, j.former = addr, key, api.Entry{}
-	c.Add(key, own)
+	c.Add(key, wanted)
 	return nil
 }

@@ -92,9 +92,9 @@ const (
 // errAgain is wrapped by the error of a writer that could not carry out its own ask yet.
 var errAgain = errors.New("to be tried again")
 
-// writer carries out jobs in their order. own is the job of this process. The writer
-// returns an error if own has no answer yet but has time left.
-type writer func(ctx context.Context, own *job, jobs []*job) error
+// writer carries out jobs in their order. self is the job of this process. The writer
+// returns an error if self has no answer yet but has time left.
+type writer func(ctx context.Context, self *job, jobs []*job) error
 
 // queue is the queue of a node's processes for one pool.
 type queue struct{ dir *statefile.Dir }
@@ -142,8 +142,8 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 	if ans, ok := q.answerOf(name); ok {
 		return ans, ans.err()
 	}
-	own := &job{ask: a, name: name}
-	jobs := []*job{own}
+	self := &job{ask: a, name: name}
+	jobs := []*job{self}
 	join := func() ([]*job, error) {
 		more, err := q.waiting(jobs)
 		jobs = append(jobs, more...)
@@ -153,18 +153,18 @@ func (q queue) takeTurn(ctx context.Context, name string, a *ask, posted *statef
 		return answer{}, err
 	}
 	slices.SortFunc(jobs, func(a, b *job) int { return strings.Compare(a.name, b.name) })
-	own.join = join
-	err = write(ctx, own, slices.Clone(jobs))
+	self.join = join
+	err = write(ctx, self, slices.Clone(jobs))
 	for _, j := range jobs {
-		if j != own && !j.open() {
+		if j != self && !j.open() {
 			q.reply(j)
 		}
 	}
-	if own.open() {
+	if self.open() {
 		return answer{}, fmt.Errorf("%w: %w", errAgain, err)
 	}
 	_ = posted.Withdraw() // so that the next writer does not carry it out again
-	return own.answer, own.err
+	return self.answer, self.err
 }
 
 // patience returns a context that ends when the asker stops waiting for its turn.

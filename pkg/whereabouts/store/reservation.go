@@ -14,29 +14,29 @@ import (
 // and the read.
 const vanishing = 3
 
-// reserve makes owner's reservation of addr and returns the UID of the reservation. own
+// reserve makes owner's reservation of addr and returns the UID of the reservation. owned
 // is false if another owner has reserved addr.
-func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o ipam.Owner) (uid string, own bool, err error) {
+func (s *Store) reserve(ctx context.Context, pool ipam.Pool, addr netip.Addr, o ipam.Owner) (uid string, owned bool, err error) {
 	name := pool.ReservationName(addr)
 	for range vanishing {
 		uid, err := api.CreateReservation(ctx, s.client, name, o)
 		if err != nil || uid != "" {
 			return uid, err == nil, err
 		}
-		there, err := api.ReadReservation(ctx, s.client, name)
+		existing, err := api.ReadReservation(ctx, s.client, name)
 		switch {
 		case err != nil:
 			return "", false, err
-		case there == nil:
-		case !there.Spec.BelongsTo(o):
+		case existing == nil:
+		case !existing.Spec.BelongsTo(o):
 			return "", false, nil
-		case there.Spec.ContainerID == o.ContainerID:
-			return there.Metadata.UID, true, nil
+		case existing.Spec.ContainerID == o.ContainerID:
+			return existing.Metadata.UID, true, nil
 		default:
 			// A former container of the same pod made the reservation, and may be about to
 			// delete it. The new reservation has another UID, so that this deletion fails.
 			// A reservation by upstream's plugin names no container.
-			err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: there.Metadata.UID})
+			err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: existing.Metadata.UID})
 			if err != nil && !kube.IsNotFound(err) && !kube.IsConflict(err) {
 				return "", false, err
 			}
@@ -53,16 +53,16 @@ func (s *Store) freeReservation(ctx context.Context, pool ipam.Pool, h held) err
 	name := pool.ReservationName(h.addr)
 	for replaced := false; ; replaced = true {
 		if h.uid == "" {
-			there, err := api.ReadReservation(ctx, s.client, name)
-			if err != nil || there == nil || !there.Spec.BelongsTo(h.entry.Owner()) {
+			existing, err := api.ReadReservation(ctx, s.client, name)
+			if err != nil || existing == nil || !existing.Spec.BelongsTo(h.entry.Owner()) {
 				return err
 			}
 			// A reservation by upstream's plugin names no container. If it has just replaced
 			// another reservation, it belongs to the pod's next container.
-			if by := there.Spec.ContainerID; by != h.entry.ContainerID && (by != "" || replaced) {
+			if holder := existing.Spec.ContainerID; holder != h.entry.ContainerID && (holder != "" || replaced) {
 				return nil
 			}
-			h.uid = there.Metadata.UID
+			h.uid = existing.Metadata.UID
 		}
 		err := api.DeleteReservation(ctx, s.client, name, kube.Preconditions{UID: h.uid})
 		switch {

@@ -125,8 +125,8 @@ func (s *Store) submit(ctx context.Context, pool ipam.Pool, a *ask) (answer, err
 		return answer{}, err
 	}
 	defer dir.Close()
-	return queue{dir}.submit(ctx, a, func(ctx context.Context, own *job, jobs []*job) error {
-		return s.takeTurn(ctx, pool, own, jobs)
+	return queue{dir}.submit(ctx, a, func(ctx context.Context, self *job, jobs []*job) error {
+		return s.takeTurn(ctx, pool, self, jobs)
 	})
 }
 

@@ -34,7 +34,7 @@ type turn struct {
 	s    *Store
 	pool ipam.Pool
 	jobs []*job
-	own  *job
+	self *job
 
 	last   cursor
 	hidden ipam.Set // addresses that others have reserved
@@ -42,8 +42,8 @@ type turn struct {
 }
 
 // takeTurn carries out jobs, and the journal's entries for the pool.
-func (s *Store) takeTurn(ctx context.Context, pool ipam.Pool, own *job, jobs []*job) error {
-	t := &turn{s: s, pool: pool, own: own}
+func (s *Store) takeTurn(ctx context.Context, pool ipam.Pool, self *job, jobs []*job) error {
+	t := &turn{s: s, pool: pool, self: self}
 	t.admit(append(jobs, s.journalled(pool, jobs)...))
 	err := t.run(ctx)
 	if err != nil && (!api.IsTransient(err) || ctx.Err() != nil) {
@@ -107,12 +107,12 @@ func (s *Store) journalled(pool ipam.Pool, jobs []*job) []*job {
 // credentials.
 func (t *turn) concerns(j *job, err error) bool {
 	switch {
-	case j == t.own:
+	case j == t.self:
 		return true
 	case api.IsTransient(err):
 		return false
 	case api.IsAccessError(err):
-		return j.journalFile != "" || j.Kubeconfig == t.own.Kubeconfig
+		return j.journalFile != "" || j.Kubeconfig == t.self.Kubeconfig
 	}
 	return true
 }
@@ -130,7 +130,7 @@ func (t *turn) run(ctx context.Context) error {
 			if err := api.PauseAfterRace(ctx, lost, err); err != nil {
 				return err
 			}
-			if more, err := t.own.join(); err == nil {
+			if more, err := t.self.join(); err == nil {
 				t.admit(more)
 			}
 		case api.IsAccessError(err), api.IsTransient(err) && ctx.Err() == nil:
@@ -142,7 +142,7 @@ func (t *turn) run(ctx context.Context) error {
 			if api.IsTransient(err) {
 				t.s.recordSilence(err)
 			}
-			if api.IsAccessError(err) || t.own.open() {
+			if api.IsAccessError(err) || t.self.open() {
 				return err
 			}
 			return nil // the other processes have their own limits
@@ -316,11 +316,11 @@ func (t *turn) finish(ctx context.Context, j *job) error {
 		return nil
 	}
 	if j.Exclusive {
-		uid, own, err := t.s.reserve(ctx, t.pool, j.addr, j.Owner)
+		uid, owned, err := t.s.reserve(ctx, t.pool, j.addr, j.Owner)
 		if err != nil {
 			return err
 		}
-		if !own {
+		if !owned {
 			j.phase, j.drop, j.former = phaseWaiting, &h, api.Entry{}
 			j.foreign++
 			if j.Want.IsValid() {

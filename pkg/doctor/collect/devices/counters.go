@@ -45,20 +45,20 @@ type counters struct {
 
 // sample reads the counters of all targets.
 func sample(targets []target) []counters {
-	at := &spaces{}
-	defer at.Close()
+	sps := &spaces{}
+	defer sps.Close()
 	all := make([]counters, len(targets))
 	for i := range targets {
-		all[i].values, all[i].err = targets[i].read(at)
+		all[i].values, all[i].err = targets[i].read(sps)
 	}
 	return all
 }
 
 // read returns the counters of a NIC. A counter of its ports is the sum over all ports.
-func (t *target) read(at *spaces) (map[string]uint64, error) {
+func (t *target) read(sps *spaces) (map[string]uint64, error) {
 	found := map[string]uint64{}
 	if t.name != "" {
-		sp := at.podNetns(t.record)
+		sp := sps.podNetns(t.record)
 		if err := sp.count(found, "class", "net", t.name, "statistics"); err != nil {
 			return nil, err
 		}
@@ -76,7 +76,7 @@ func (t *target) read(at *spaces) (map[string]uint64, error) {
 		}
 	}
 	for _, p := range t.ports {
-		if err := p.read(at, found); err != nil {
+		if err := p.read(sps, found); err != nil {
 			return nil, err
 		}
 	}
@@ -84,8 +84,8 @@ func (t *target) read(at *spaces) (map[string]uint64, error) {
 }
 
 // read adds the port's counters to the map to. A driver has only some of the counters.
-func (p *portAt) read(at *spaces, to map[string]uint64) error {
-	sp := at.podNetns(p.record)
+func (p *portAt) read(sps *spaces, to map[string]uint64) error {
+	sp := sps.podNetns(p.record)
 	for _, group := range []string{"counters", "hw_counters"} {
 		if err := sp.count(to, "class", "infiniband", p.device, "ports", strconv.Itoa(int(p.port)), group); err != nil {
 			return err

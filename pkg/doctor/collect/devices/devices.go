@@ -67,10 +67,10 @@ func (c *Reader) ReadInventory(ctx context.Context) (Inventory, error) {
 	list.NICs = append(list.NICs, misplaced(c.Sys, list)...)
 	targets := make([]target, len(list.NICs))
 	func() {
-		at := &spaces{}
-		defer at.Close()
+		sps := &spaces{}
+		defer sps.Close()
 		for i := range list.NICs {
-			n, t := c.nic(list, &list.NICs[i], at)
+			n, t := c.nic(list, &list.NICs[i], sps)
 			found.list, targets[i] = append(found.list, n), t
 		}
 		found.ofOthers(before, c.Held)

@@ -41,12 +41,12 @@ func (c *Reader) ReadFunctions(context.Context) (FunctionTables, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, on := FunctionTables{}, &nic.Host{Sys: c.Sys, Netns: host}
+	found, h := FunctionTables{}, &nic.Host{Sys: c.Sys, Netns: host}
 	for _, l := range links {
-		if _, read := found[l.ParentDev]; l.ParentDev == "" || read || on.IsRepresentor(l) {
+		if _, read := found[l.ParentDev]; l.ParentDev == "" || read || h.IsRepresentor(l) {
 			continue
 		}
-		addresses, err := on.VirtualFunctions(l.ParentDev)
+		addresses, err := h.VirtualFunctions(l.ParentDev)
 		if len(addresses) == 0 && err == nil {
 			continue
 		}
@@ -88,8 +88,8 @@ func readFunctions(host *netns.Netns, index int, addresses map[int]string) ([]fa
 // heldFunctions returns the PCI addresses of the NICs that records hold. It returns an error if a record cannot be
 // read, because such a record may hold any NIC.
 func (c *Reader) heldFunctions() (map[string]bool, error) {
-	there, err := c.Records.HasLedger()
-	if err != nil || !there {
+	exists, err := c.Records.HasLedger()
+	if err != nil || !exists {
 		return nil, err
 	}
 	l, err := ledger.Open(c.Records.StateDir)

@@ -20,9 +20,9 @@ const maxInterfaces = 128
 
 // inPod calls f with the network namespace of the pod that the records belong to.
 func inPod[T any](records []*ledger.Record, f func(sp *space) (T, error)) (T, error) {
-	at := &spaces{}
-	defer at.Close()
-	sp := at.podNetns(records[0])
+	sps := &spaces{}
+	defer sps.Close()
+	sp := sps.podNetns(records[0])
 	if sp.Err != nil {
 		var none T
 		return none, sp.Err
@@ -87,11 +87,11 @@ func (sp *space) interfaces(records []*ledger.Record) ([]fact.Interface, error) 
 // another name now, because then its files are no longer at their old place. Otherwise it returns
 // err, which must be an error about this link.
 func (sp *space) orGone(err error, l *link.Link) error {
-	now, there := link.ByIndex(sp.Netns, l.Index)
+	now, readErr := link.ByIndex(sp.Netns, l.Index)
 	switch {
-	case errors.Is(there, link.ErrNotFound):
-		return there
-	case there == nil && now.Name != l.Name:
+	case errors.Is(readErr, link.ErrNotFound):
+		return readErr
+	case readErr == nil && now.Name != l.Name:
 		return fmt.Errorf("%w %s: it is %s now", link.ErrNotFound, l.Name, now.Name)
 	}
 	return err
@@ -157,16 +157,16 @@ func Ports(records []*ledger.Record) ([]fact.Port, error) {
 		}
 		found := []fact.Port{}
 		for _, d := range devices {
-			own := slices.IndexFunc(records, func(r *ledger.Record) bool { return recordHas(r, d) })
+			holder := slices.IndexFunc(records, func(r *ledger.Record) bool { return recordHas(r, d) })
 			mtu := 0
-			if own >= 0 {
-				if l := records[own].InterfaceIn(sp.Netns); l != nil {
+			if holder >= 0 {
+				if l := records[holder].InterfaceIn(sp.Netns); l != nil {
 					mtu = l.MTU
 				}
 			}
 			for number := range d.Ports {
-				port, err := sp.port(d, number+1, mtu, own >= 0)
-				if errors.Is(err, rdma.ErrNotFound) && own < 0 {
+				port, err := sp.port(d, number+1, mtu, holder >= 0)
+				if errors.Is(err, rdma.ErrNotFound) && holder < 0 {
 					break // a device that is not the pod's own has just left
 				}
 				if err != nil {

@@ -35,7 +35,7 @@ func misplaced(sys string, list *inventory.NICList) []inventory.NIC {
 		if d == nil || slices.ContainsFunc(list.NICs, func(n inventory.NIC) bool { return n.PCI == pci }) {
 			continue
 		}
-		if own, err := os.ReadDir(filepath.Join(sys, "bus/pci/devices", pci, "net")); err == nil && len(own) > 0 {
+		if netdevs, err := os.ReadDir(filepath.Join(sys, "bus/pci/devices", pci, "net")); err == nil && len(netdevs) > 0 {
 			continue
 		}
 		rail := list.Rails[pci]
@@ -160,7 +160,7 @@ func (c *Reader) recordOf(n *inventory.NIC) *ledger.Record {
 
 // nic returns the facts about a NIC, except its counters. It also returns the place of the
 // counters.
-func (c *Reader) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (fact.NIC, target) {
+func (c *Reader) nic(list *inventory.NICList, n *inventory.NIC, sps *spaces) (fact.NIC, target) {
 	found := fact.NIC{
 		Name: n.Name, AltNames: n.AltNames, PCI: n.PCI, Kind: string(n.Kind), Vendor: n.Vendor, Device: n.Device, Driver: n.Driver,
 		Rail: n.Rail, NUMA: n.NUMA, LinkType: n.LinkType, Protected: n.Protected, Uplink: n.Uplink, Children: n.Children, CharDevices: n.CharDevices,
@@ -180,7 +180,7 @@ func (c *Reader) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (fac
 	if found.Rail == nil && found.PCI == "" && t.record != nil { // the node file cannot select a NIC that has no device
 		found.Rail = t.record.Rail
 	}
-	now := t.readLink(&found, n, at)
+	now := t.readLink(&found, n, sps)
 	if now != nil {
 		t.name = now.Name
 	}
@@ -192,7 +192,7 @@ func (c *Reader) nic(list *inventory.NICList, n *inventory.NIC, at *spaces) (fac
 	found.ManagedBy = c.managedBy(index)
 	var ports []fact.Port
 	var err error
-	ports, t.ports, err = portsOf(n, now, t.record, at)
+	ports, t.ports, err = portsOf(n, now, t.record, sps)
 	if len(ports) == 0 && err == nil {
 		err = errors.Join(list.Errors...) // these errors may be the reason why the inventory has no devices
 	}
@@ -206,36 +206,36 @@ var errMoving = errors.New("the interface is neither on the host nor in its pod:
 // readLink sets the facts about the NIC's interface and returns the interface. It returns nil if
 // the NIC has no interface. If the interface moves in the meantime, readLink reads it again at its
 // new place.
-func (t *target) readLink(found *fact.NIC, n *inventory.NIC, at *spaces) *link.Link {
+func (t *target) readLink(found *fact.NIC, n *inventory.NIC, sps *spaces) *link.Link {
 	for range linkTries {
 		record := t.record
-		now, err := t.interfaceOf(n, at)
-		sp := at.podNetns(t.record)
+		now, err := t.interfaceOf(n, sps)
+		sp := sps.podNetns(t.record)
 		setLink(found, now, sp, err)
 		if now == nil || sp.orGone(nil, now) == nil {
 			return now
 		}
 		t.record = record
 	}
-	setLink(found, nil, at.podNetns(t.record), errMoving)
+	setLink(found, nil, sps.podNetns(t.record), errMoving)
 	return nil
 }
 
 // interfaceOf returns the NIC's interface, which is on the host or in the pod that has the NIC. If
 // the NIC has no interface, it returns nil without an error.
-func (t *target) interfaceOf(n *inventory.NIC, at *spaces) (*link.Link, error) {
+func (t *target) interfaceOf(n *inventory.NIC, sps *spaces) (*link.Link, error) {
 	if n.Name == "" {
 		return nil, nil //nolint:nilnil // a NIC without an interface is not an error
 	}
 	if t.record != nil {
-		if sp := at.podNetns(t.record); sp.Err == nil {
+		if sp := sps.podNetns(t.record); sp.Err == nil {
 			if l := t.record.InterfaceIn(sp.Netns); l != nil {
 				return l, nil
 			}
 		}
 		t.record = nil // the pod is gone, or does not have the interface yet
 	}
-	host := at.podNetns(nil)
+	host := sps.podNetns(nil)
 	if host.Err != nil {
 		return nil, host.Err
 	}
@@ -266,7 +266,7 @@ func renamed(host *netns.Netns, n *inventory.NIC) (*link.Link, error) {
 
 // setLink sets the facts about the interface, which it reads in the interface's namespace. A NIC
 // without an interface, for example with a userspace driver, counts as not up.
-func setLink(n *fact.NIC, l *link.Link, at *space, err error) {
+func setLink(n *fact.NIC, l *link.Link, sp *space, err error) {
 	const source = "rtnetlink"
 	if l == nil {
 		n.AdminUp, n.Carrier, n.MTU = fact.From(false, source, err), fact.From(false, source, err), fact.From(0, source, err)
@@ -276,16 +276,16 @@ func setLink(n *fact.NIC, l *link.Link, at *space, err error) {
 		return
 	}
 	n.AdminUp, n.Carrier, n.MTU = fact.Known(l.IsUp(), source), fact.Known(l.HasCarrier(), source), fact.Known(l.MTU, source)
-	hardware, err := device.ReadHardware(at.Netns, l.Name)
+	hardware, err := device.ReadHardware(sp.Netns, l.Name)
 	n.Mbps = fact.From(int64(hardware.Mbps), "ethtool", err)
 	n.Firmware = fact.From(cmp.Or(hardware.Firmware, n.Firmware.Value), "ethtool", err)
-	dcb, err := device.ReadDCB(at.Netns, l.Name)
+	dcb, err := device.ReadDCB(sp.Netns, l.Name)
 	n.DCB = fact.From(dcbFacts(dcb), "DCB netlink", err)
-	ecn, err := at.ecn(l.Name)
+	ecn, err := sp.ecn(l.Name)
 	n.ECN = fact.From(ecn, "class/net/"+l.Name+"/ecn", err)
-	addresses, err := at.addresses(l.Index)
+	addresses, err := sp.addresses(l.Index)
 	n.Addresses = fact.From(addresses, source, err)
-	lost, err := files.Number(at.file("class", "net", l.Name, "carrier_down_count"))
+	lost, err := files.Number(sp.file("class", "net", l.Name, "carrier_down_count"))
 	n.CarrierDown = fact.From(lost, "class/net/"+l.Name+"/carrier_down_count", err)
 }
 
@@ -303,7 +303,7 @@ func dcbFacts(d *device.DCB) fact.DCB {
 // portsOf returns the facts about the ports of the NIC's RDMA devices, and the places of their
 // counters. In exclusive mode the RDMA devices of a lent NIC are in the pod, which may have renamed
 // them.
-func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]fact.Port, []portAt, error) {
+func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, sps *spaces) ([]fact.Port, []portAt, error) {
 	mtu := 0
 	if now != nil {
 		mtu = now.MTU
@@ -311,13 +311,13 @@ func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]
 	found, places := []fact.Port{}, []portAt{}
 	for _, p := range n.Ports {
 		lent := recorded(r, p.Device)
-		where := portAt{}
+		place := portAt{}
 		is := func(d rdma.Device) bool { return d.Name == p.Device }
 		if lent != nil && lent.Lent {
-			where.record = r
+			place.record = r
 			is = func(d rdma.Device) bool { return d.NodeGUID == lent.NodeGUID && d.ParentDev == lent.ParentDev }
 		}
-		sp := at.podNetns(where.record)
+		sp := sps.podNetns(place.record)
 		devices, err := sp.rdma()
 		var d rdma.Device
 		if err == nil {
@@ -338,8 +338,8 @@ func portsOf(n *inventory.NIC, now *link.Link, r *ledger.Record, at *spaces) ([]
 			if err != nil {
 				return nil, nil, fmt.Errorf("RDMA device %s: %w", p.Device, err)
 			}
-			where.device, where.port = d.Name, number
-			found, places = append(found, port), append(places, where)
+			place.device, place.port = d.Name, number
+			found, places = append(found, port), append(places, place)
 		}
 	}
 	return found, places, nil

@@ -23,12 +23,12 @@ func (c *Reader) onPCI(to *fact.NIC, list *inventory.NICList, n *inventory.NIC) 
 		to.Redirecting = fact.Known([]string{}, none)
 		return
 	}
-	at := n.PCI
+	address := n.PCI
 	if n.Parent != "" {
-		at = n.Parent // a virtual function uses the link of its physical function
+		address = n.Parent // a virtual function uses the link of its physical function
 	}
-	link, err := c.pcieLink(at, above(n.Path))
-	to.PCIe = fact.From(link, c.pci(at, "current_link_speed"), err)
+	link, err := c.pcieLink(address, above(n.Path))
+	to.PCIe = fact.From(link, c.pci(address, "current_link_speed"), err)
 	group, err := c.iommu(n.PCI)
 	to.IOMMU = fact.From(group, c.pci(n.PCI, "iommu_group/type"), err)
 	bridges, err := c.redirecting(n.Path)
@@ -54,8 +54,8 @@ func above(path []string) string {
 // lower ones of the maximums of its two ends. For a function that is not on PCI Express, the kernel
 // has no files about a link.
 func (c *Reader) pcieLink(address, bridge string) (l fact.PCIe, err error) {
-	there, err := files.Exists(c.pci(address, "current_link_speed"))
-	if err != nil || !there {
+	exists, err := files.Exists(c.pci(address, "current_link_speed"))
+	if err != nil || !exists {
 		return l, err
 	}
 	if none, err := c.withoutLink(address); err != nil || none {
@@ -67,7 +67,7 @@ func (c *Reader) pcieLink(address, bridge string) (l fact.PCIe, err error) {
 	if l.MaxGTs, l.MaxWidth, err = c.linkEnd(address, "max"); err != nil || bridge == "" {
 		return l, err
 	}
-	if there, err := files.Exists(c.pci(bridge, "max_link_speed")); err != nil || !there {
+	if exists, err := files.Exists(c.pci(bridge, "max_link_speed")); err != nil || !exists {
 		return l, err
 	}
 	speed, width, err := c.linkEnd(bridge, "max")
@@ -112,8 +112,8 @@ func (c *Reader) linkEnd(address, which string) (gts float64, width int, err err
 // iommu returns the type of the function's IOMMU group. It returns "" if the function is in no
 // group.
 func (c *Reader) iommu(address string) (string, error) {
-	there, err := files.Exists(c.pci(address, "iommu_group"))
-	if err != nil || !there {
+	exists, err := files.Exists(c.pci(address, "iommu_group"))
+	if err != nil || !exists {
 		return "", err
 	}
 	return files.ReadText(c.pci(address, "iommu_group/type"))
@@ -182,16 +182,16 @@ func redirects(config []byte) bool {
 	if kind != switchUpstream && kind != switchDown {
 		return false
 	}
-	at := firstExtended
+	off := firstExtended
 	for range maxListed {
-		if at < firstExtended || at+8 > len(config) {
+		if off < firstExtended || off+8 > len(config) {
 			return false
 		}
-		header := binary.LittleEndian.Uint32(config[at:])
+		header := binary.LittleEndian.Uint32(config[off:])
 		if header&0xffff == extendedACS {
-			return binary.LittleEndian.Uint16(config[at+6:])&(redirectRequest|redirectReply) != 0
+			return binary.LittleEndian.Uint16(config[off+6:])&(redirectRequest|redirectReply) != 0
 		}
-		at = int(header >> 20)
+		off = int(header >> 20)
 	}
 	return false
 }
@@ -199,15 +199,15 @@ func redirects(config []byte) bool {
 // portType returns the type of the port. It returns -1 if the function does not have the PCI
 // Express capability.
 func portType(config []byte) int {
-	at := int(config[capabilityList])
+	off := int(config[capabilityList])
 	for range maxListed {
-		if at < headerSize || at+4 > len(config) {
+		if off < headerSize || off+4 > len(config) {
 			return -1
 		}
-		if config[at] == capabilityPCIe {
-			return int(binary.LittleEndian.Uint16(config[at+2:])>>4) & 0xf
+		if config[off] == capabilityPCIe {
+			return int(binary.LittleEndian.Uint16(config[off+2:])>>4) & 0xf
 		}
-		at = int(config[at+1])
+		off = int(config[off+1])
 	}
 	return -1
 }

@@ -33,11 +33,11 @@ func (sp *space) ecn(name string) (fact.ECN, error) {
 // ecnIn reads the directory "ecn" of an interface. That directory contains one directory for each
 // role of the NIC. Its subdirectory "enable" contains one file for each priority.
 func ecnIn(dir string) (fact.ECN, error) {
-	if there, err := files.Exists(dir); !there {
+	if exists, err := files.Exists(dir); !exists {
 		return fact.ECN{}, err
 	}
 	enabled := func(role string) (string, error) {
-		var on []string
+		var priorities []string
 		for priority := range 8 {
 			p := strconv.Itoa(priority)
 			value, err := files.ReadText(filepath.Join(dir, role, "enable", p))
@@ -45,10 +45,10 @@ func ecnIn(dir string) (fact.ECN, error) {
 				return "", err
 			}
 			if strings.TrimSpace(value) == "1" {
-				on = append(on, p)
+				priorities = append(priorities, p)
 			}
 		}
-		return strings.Join(on, ","), nil
+		return strings.Join(priorities, ","), nil
 	}
 	np, err := enabled("roce_np")
 	if err != nil {

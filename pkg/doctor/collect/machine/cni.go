@@ -115,8 +115,8 @@ func (c *Reader) Binaries(ctx context.Context) ([]fact.Binary, error) {
 
 // record returns rail-agent's record of installed files. It returns nil if there is no record.
 func (c *Reader) record() ([]*install.Entry, error) {
-	there, err := files.Exists(c.HostPath(c.InstallDir))
-	if err != nil || !there {
+	exists, err := files.Exists(c.HostPath(c.InstallDir))
+	if err != nil || !exists {
 		return nil, err
 	}
 	if !c.IsRoot {
@@ -220,11 +220,11 @@ func (c *Reader) Multus(context.Context) (string, error) {
 	}
 	for _, name := range []string{"multus-shim", "multus"} {
 		path := filepath.Join(c.HostPath(dir), name)
-		there, err := files.Exists(path)
+		exists, err := files.Exists(path)
 		if err != nil {
 			return "", err
 		}
-		if !there {
+		if !exists {
 			continue
 		}
 		info, err := buildinfo.ReadFile(path)

@@ -73,7 +73,7 @@ func logLine(record string, oldest int64) string {
 	if !ok || len(fields) < 3 {
 		return ""
 	}
-	if at, err := strconv.ParseInt(fields[2], 10, 64); err != nil || at < oldest {
+	if stamp, err := strconv.ParseInt(fields[2], 10, 64); err != nil || stamp < oldest {
 		return ""
 	}
 	text, _, _ = strings.Cut(text, "\n")

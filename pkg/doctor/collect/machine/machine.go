@@ -113,8 +113,8 @@ func (c *Reader) Modules(context.Context) ([]string, error) {
 // MOFED returns the version of the vendor's drivers. They are in use if their module mlx_compat is
 // loaded. If it is not loaded, mofed returns "".
 func (c *Reader) MOFED(context.Context) (string, error) {
-	there, err := files.Exists(filepath.Join(c.Sys, "module/mlx_compat"))
-	if err != nil || !there {
+	exists, err := files.Exists(filepath.Join(c.Sys, "module/mlx_compat"))
+	if err != nil || !exists {
 		return "", err
 	}
 	for _, module := range []string{"mlx_compat", "mlx5_core", "ib_core"} {
@@ -128,8 +128,8 @@ func (c *Reader) MOFED(context.Context) (string, error) {
 // NVIDIAOpen reports whether the module nvidia is the open one. It looks at the name that the
 // module reports: "NVIDIA UNIX Open Kernel Module for x86_64".
 func (c *Reader) NVIDIAOpen(context.Context) (bool, error) {
-	there, err := files.Exists(filepath.Join(c.Sys, "module/nvidia"))
-	if err != nil || !there {
+	exists, err := files.Exists(filepath.Join(c.Sys, "module/nvidia"))
+	if err != nil || !exists {
 		return false, err
 	}
 	text, err := files.ReadText(filepath.Join(c.Proc, "driver/nvidia/version"))

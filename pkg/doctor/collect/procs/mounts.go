@@ -36,8 +36,8 @@ func (c *Reader) checkMounts(pid int, dir string) error {
 	}
 	defer f.Close()
 	above := []string{"/"}
-	for at := path.Join("/", dir); at != "/"; at = path.Dir(at) {
-		above = append(above, at)
+	for parent := path.Join("/", dir); parent != "/"; parent = path.Dir(parent) {
+		above = append(above, parent)
 	}
 	kinds, read := map[string]string{}, 0
 	lines := bufio.NewScanner(io.LimitReader(f, maxMounts))
@@ -53,9 +53,9 @@ func (c *Reader) checkMounts(pid int, dir string) error {
 	if read >= maxMounts || lines.Err() != nil {
 		return fmt.Errorf("the container has too many mounts (their list has more than %d bytes)", maxMounts)
 	}
-	for at, kind := range kinds {
+	for mount, kind := range kinds {
 		if !slices.Contains(localTypes, kind) {
-			return fmt.Errorf("not read, because %s of the container is on the file system %s, which may wait for a server", at, kind)
+			return fmt.Errorf("not read, because %s of the container is on the file system %s, which may wait for a server", mount, kind)
 		}
 	}
 	return nil

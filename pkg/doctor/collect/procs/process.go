@@ -102,10 +102,10 @@ func (c *Reader) Contained() bool {
 	if c.Root != "/" {
 		return false // the caller has said where the node's files are
 	}
-	own, err := os.Readlink(filepath.Join(c.Proc, "self/ns/mnt"))
+	self, err := os.Readlink(filepath.Join(c.Proc, "self/ns/mnt"))
 	first, firstErr := os.Readlink(filepath.Join(c.Proc, "1/ns/mnt")) // only root may read it
 	pids, pidErr := os.Readlink(filepath.Join(c.Proc, "self/ns/pid"))
-	return err == nil && firstErr == nil && own != first || pidErr != nil || pids != InitPIDNamespace
+	return err == nil && firstErr == nil && self != first || pidErr != nil || pids != InitPIDNamespace
 }
 
 // Runs reports whether a process with one of these names is running.

@@ -39,8 +39,8 @@ func (c *Reader) HasLedger() (bool, error) {
 // SinceBoot returns the records of this boot. It leaves out records that cannot be read,
 // because they are a separate fact.
 func (c *Reader) SinceBoot() ([]*ledger.Record, error) {
-	there, err := c.HasLedger()
-	if err != nil || !there {
+	exists, err := c.HasLedger()
+	if err != nil || !exists {
 		return nil, err
 	}
 	l, err := ledger.Open(c.StateDir)
@@ -104,8 +104,8 @@ func keyOf(a *fact.Attachment) ledger.Key {
 
 // InLedger opens the ledger, if there is one, and calls read with it.
 func (c *Reader) InLedger(read func(*ledger.Ledger) ([]string, error)) ([]string, error) {
-	there, err := c.HasLedger()
-	if err != nil || !there {
+	exists, err := c.HasLedger()
+	if err != nil || !exists {
 		return []string{}, err
 	}
 	l, err := ledger.Open(c.StateDir)

@@ -422,12 +422,12 @@ func checkDuplicates(f *fact.Facts, r *rule.Report) {
 			if err != nil || a.Addr().IsLinkLocalUnicast() {
 				continue
 			}
-			at := place{"NIC " + nic, a.Addr().Unmap()}
+			p := place{"NIC " + nic, a.Addr().Unmap()}
 			if rail != nil {
-				at.network = fmt.Sprintf("rail %d", *rail)
+				p.network = fmt.Sprintf("rail %d", *rail)
 			}
-			if !slices.Contains(owners[at], owner) { // an interface can have the same address with two prefix lengths
-				owners[at] = append(owners[at], owner)
+			if !slices.Contains(owners[p], owner) { // an interface can have the same address with two prefix lengths
+				owners[p] = append(owners[p], owner)
 			}
 		}
 	}
@@ -448,10 +448,10 @@ func checkDuplicates(f *fact.Facts, r *rule.Report) {
 	places := slices.SortedFunc(maps.Keys(owners), func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.network, b.network), a.address.Compare(b.address))
 	})
-	for _, at := range places {
+	for _, p := range places {
 		r.Judged()
-		if list := owners[at]; len(list) > 1 {
-			r.Find("address "+at.address.String(), "it is on %s", strings.Join(list, " and "))
+		if list := owners[p]; len(list) > 1 {
+			r.Find("address "+p.address.String(), "it is on %s", strings.Join(list, " and "))
 		}
 	}
 }

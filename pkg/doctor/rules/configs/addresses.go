@@ -44,8 +44,8 @@ func checkGateways(f *fact.Facts, r *rule.Report) {
 			}
 		}
 	}
-	eachPool(f, r, func(n *network.Network, by *network.Plugin, p *network.Pool) {
-		name := by.Common.IPAM.Type
+	eachPool(f, r, func(n *network.Network, plugin *network.Plugin, p *network.Pool) {
+		name := plugin.Common.IPAM.Type
 		if len(p.Conf.Gateways()) > 0 {
 			r.Judged()
 		}
@@ -146,20 +146,20 @@ func checkClusterNetworks(f *fact.Facts, r *rule.Report) {
 		return
 	}
 	networks, ok := rule.Read(r, "networks of the cluster", f.Configs.Networks)
-	for _, by := range slices.Sorted(maps.Keys(clusterNetworks)) {
-		if ok && len(networks[by]) == 0 {
-			r.Lacks("network of the cluster's "+by, clusterNetworks[by])
+	for _, kind := range slices.Sorted(maps.Keys(clusterNetworks)) {
+		if ok && len(networks[kind]) == 0 {
+			r.Lacks("network of the cluster's "+kind, clusterNetworks[kind])
 		}
 	}
 	type used struct {
-		by     string
+		kind   string
 		prefix netip.Prefix
 	}
 	var all []used
-	for _, by := range slices.Sorted(maps.Keys(networks)) {
-		for _, text := range networks[by] {
+	for _, kind := range slices.Sorted(maps.Keys(networks)) {
+		for _, text := range networks[kind] {
 			if p, err := netip.ParsePrefix(text); err == nil {
-				all = append(all, used{by, p.Masked()})
+				all = append(all, used{kind, p.Masked()})
 			}
 		}
 	}
@@ -167,7 +167,7 @@ func checkClusterNetworks(f *fact.Facts, r *rule.Report) {
 		r.Judged()
 		for _, u := range all {
 			if u.prefix.Overlaps(s.prefix) {
-				r.Find(s.owner, "its range %s overlaps with %s, the network of the cluster's %s", s.prefix, u.prefix, u.by)
+				r.Find(s.owner, "its range %s overlaps with %s, the network of the cluster's %s", s.prefix, u.prefix, u.kind)
 			}
 		}
 	}

@@ -211,8 +211,8 @@ var configRules = []rule.Rule{
 				mtu, ok := rule.Read(r, nic.Label()+" mtu", nic.MTU)
 				keys, known := rule.Read(r, port.Device+" pkeys", port.PKeys)
 				// The master's own partition is that at index 0. In connected mode its MTU is not the group's.
-				own := known && len(keys) > 0 && (p.IPoIB.PKey == 0 || p.IPoIB.PKey == partitionOf(keys[0].Key))
-				if !ok || !own || mtu > netconf.MaxDatagram {
+				samePartition := known && len(keys) > 0 && (p.IPoIB.PKey == 0 || p.IPoIB.PKey == partitionOf(keys[0].Key))
+				if !ok || !samePartition || mtu > netconf.MaxDatagram {
 					return
 				}
 				r.Judged()

@@ -66,11 +66,11 @@ func checkForeignTypes(f *fact.Facts, r *rule.Report) {
 			}
 		}
 		for _, text := range slices.Sorted(maps.Keys(found)) {
-			on := "the node"
+			nodes := "the node"
 			if f.CNI == nil {
-				on = rule.Shortened(found[text])
+				nodes = rule.Shortened(found[text])
 			}
-			r.Find(n.Config.Object(), "on %s %s", on, text)
+			r.Find(n.Config.Object(), "on %s %s", nodes, text)
 		}
 	})
 }

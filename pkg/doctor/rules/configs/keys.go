@@ -53,7 +53,7 @@ func below(object string, keys []string) []string {
 // unknownIn returns a sentence for each key of the object that is not among the known keys. As in
 // encoding/json, the case of a key does not matter. If a known key has dots, only the name before
 // the first dot is compared.
-func unknownIn(where string, object map[string]json.RawMessage, known []string) []string {
+func unknownIn(prefix string, object map[string]json.RawMessage, known []string) []string {
 	tops := map[string]bool{}
 	for _, key := range known {
 		top, _, _ := strings.Cut(strings.ReplaceAll(key, "[]", ""), ".")
@@ -65,7 +65,7 @@ func unknownIn(where string, object map[string]json.RawMessage, known []string) 
 		if strings.HasPrefix(key, "cni.dev/") || slices.ContainsFunc(names, func(k string) bool { return strings.EqualFold(k, key) }) {
 			continue
 		}
-		found = append(found, fmt.Sprintf("the key %q is unknown: %s", where+key, resource.Suggestion(key, names)))
+		found = append(found, fmt.Sprintf("the key %q is unknown: %s", prefix+key, resource.Suggestion(key, names)))
 	}
 	return found
 }

@@ -181,9 +181,9 @@ var hostRules = []rule.Rule{
 		Check: func(f *fact.Facts, r *rule.Report) {
 			subject.EachRail(f, r, func(n *fact.NIC) {
 				r.Judged()
-				if by, _ := rule.Read(r, n.Label()+" managedBy", n.ManagedBy); by != "" {
-					found := r.Find(n.Object(), "%s manages it", by)
-					if by == "NetworkManager" && rule.Plain(n.Name) && n.Children == 0 && n.Addresses.OK() && !slices.ContainsFunc(n.Addresses.Value, isGlobal) {
+				if manager, _ := rule.Read(r, n.Label()+" managedBy", n.ManagedBy); manager != "" {
+					found := r.Find(n.Object(), "%s manages it", manager)
+					if manager == "NetworkManager" && rule.Plain(n.Name) && n.Children == 0 && n.Addresses.OK() && !slices.ContainsFunc(n.Addresses.Value, isGlobal) {
 						found.Fix("nmcli device set %s managed no", n.Name)
 					}
 				}
@@ -309,15 +309,15 @@ func checkOrigins(f *fact.Facts, r *rule.Report) {
 	}
 	version, _ := rule.Read(r, "mofed", f.Host.MOFED)
 	origins, _ := rule.Read(r, "origins", f.Host.Origins)
-	by := map[string][]string{}
+	byOrigin := map[string][]string{}
 	for _, module := range slices.Sorted(maps.Keys(origins)) {
 		if module == "rdma_rxe" || module == "siw" {
 			continue // These are RDMA in software, which no rail uses. Some people build them because their kernel lacks them.
 		}
 		r.Judged()
-		by[origins[module]] = append(by[origins[module]], module)
+		byOrigin[origins[module]] = append(byOrigin[origins[module]], module)
 	}
-	kernel, vendor := by[fact.OriginKernel], by[fact.OriginPackage]
+	kernel, vendor := byOrigin[fact.OriginKernel], byOrigin[fact.OriginPackage]
 	switch {
 	case len(kernel) > 0 && len(vendor) > 0:
 		r.Find("", "from the kernel: %s; from a driver package: %s", strings.Join(kernel, ", "), strings.Join(vendor, ", "))

@@ -89,14 +89,14 @@ func hasWord(line, name string) bool {
 	part := func(c byte) bool {
 		return c == '_' || c == '-' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 	}
-	for at := 0; name != ""; at++ {
-		i := strings.Index(line[at:], name)
+	for start := 0; name != ""; start++ {
+		i := strings.Index(line[start:], name)
 		if i < 0 {
 			return false
 		}
-		at += i
-		end := at + len(name)
-		if (at == 0 || !part(line[at-1])) && (end == len(line) || !part(line[end])) {
+		start += i
+		end := start + len(name)
+		if (start == 0 || !part(line[start-1])) && (end == len(line) || !part(line[end])) {
 			return true
 		}
 	}

@@ -383,8 +383,8 @@ func rising(f *fact.Facts, r *rule.Report, counters []string, perSecond float64)
 		r.Judged()
 		var texts []string
 		for _, name := range counters {
-			if by := grown.Counters[name]; float64(by) > perSecond*grown.Seconds {
-				texts = append(texts, fmt.Sprintf("%s by %d", name, by))
+			if growth := grown.Counters[name]; float64(growth) > perSecond*grown.Seconds {
+				texts = append(texts, fmt.Sprintf("%s by %d", name, growth))
 			}
 		}
 		if len(texts) > 0 {

@@ -346,13 +346,13 @@ func checkPKeyIndex(f *fact.Facts, r *rule.Report) {
 			if !ok {
 				return
 			}
-			at := "no partition"
+			partition := "no partition"
 			for _, k := range keys {
 				if strconv.Itoa(k.Index) == value {
-					at = k.Key
+					partition = k.Key
 				}
 			}
-			r.Find(p.Object(), "container %s sets %s=%s; at that index port %d of %s now has %s", c.Name, ncclPKey, value, port.Port, port.Device, at).Part(i.Name)
+			r.Find(p.Object(), "container %s sets %s=%s; at that index port %d of %s now has %s", c.Name, ncclPKey, value, port.Port, port.Device, partition).Part(i.Name)
 		})
 	})
 }
@@ -519,11 +519,11 @@ func wrongIndex(index int, gids []fact.GID, addresses []string) string {
 	case !gids[i].IsRoCEv2():
 		return "that GID has the type " + gids[i].Type
 	}
-	own := slices.ContainsFunc(addresses, func(text string) bool {
+	assigned := slices.ContainsFunc(addresses, func(text string) bool {
 		a, err := netip.ParsePrefix(text)
 		return err == nil && a.Addr().Unmap() == gids[i].Address()
 	})
-	if !own {
+	if !assigned {
 		return "that GID belongs to " + gids[i].Address().String() + ", which is not an address of the interface"
 	}
 	return ""
@@ -568,19 +568,19 @@ func checkPodDistance(f *fact.Facts, r *rule.Report) {
 	subject.EachPod(f, r, func(p *fact.Pod) {
 		gpus, _ := rule.Read(r, p.Object()+" gpus", p.GPUs)
 		for _, gpu := range gpus {
-			own := len(fact.Distances)
+			nearest := len(fact.Distances)
 			subject.EachRailOf(p, r, func(i *fact.Interface) {
 				if n := all[i.NIC]; n != nil {
-					own = min(own, fact.Rank(n.Distances[gpu]))
+					nearest = min(nearest, fact.Rank(n.Distances[gpu]))
 				}
 			})
 			n := free[gpu]
-			if own == len(fact.Distances) {
+			if nearest == len(fact.Distances) {
 				continue
 			}
 			r.Judged()
-			if n != nil && own >= fact.Rank("NODE") && fact.Rank(n.Distances[gpu]) <= fact.Rank("PXB") {
-				r.Find(p.Object(), "the distance of GPU %s is %s to the pod's nearest rail, but %s to %s, which is free", gpu, fact.Distances[own], n.Distances[gpu], n.Label()).Part(gpu)
+			if n != nil && nearest >= fact.Rank("NODE") && fact.Rank(n.Distances[gpu]) <= fact.Rank("PXB") {
+				r.Find(p.Object(), "the distance of GPU %s is %s to the pod's nearest rail, but %s to %s, which is free", gpu, fact.Distances[nearest], n.Distances[gpu], n.Label()).Part(gpu)
 			}
 		}
 	})
@@ -689,10 +689,10 @@ func checkNetworkStatus(f *fact.Facts, r *rule.Report) {
 // differs returns how an entry of the annotation differs from the attachment. It returns "" if they
 // do not differ.
 func differs(a *fact.Attachment, s *networkStatus) string {
-	own, theirs := bareAddresses(a.Addresses), bareAddresses(s.IPs)
+	recorded, annotated := bareAddresses(a.Addresses), bareAddresses(s.IPs)
 	switch pci := s.DeviceInfo.PCI.Address; {
-	case len(own) > 0 && !slices.Equal(own, theirs): // the ledger does not list addresses that the NIC had before
-		return "the annotation has " + a.IfName + " with " + strings.Join(theirs, ", ") + ", but the ledger has it with " + strings.Join(own, ", ")
+	case len(recorded) > 0 && !slices.Equal(recorded, annotated): // the ledger does not list addresses that the NIC had before
+		return "the annotation has " + a.IfName + " with " + strings.Join(annotated, ", ") + ", but the ledger has it with " + strings.Join(recorded, ", ")
 	case pci != "" && a.PCI != "" && pci != a.PCI:
 		return "the annotation has " + a.IfName + " with the device " + pci + ", but the ledger has it with " + a.PCI
 	}

@@ -133,7 +133,7 @@ func checkHCAMax(f *fact.Facts, r *rule.Report) {
 		return
 	}
 	pools, _ := rule.Read(r, "pools", f.Kubelet.Pools)
-	type capacity struct{ size, own, pods int }
+	type capacity struct{ size, used, pods int }
 	rooms := map[string]capacity{}
 	subject.EachNIC(f, r, func(n *fact.NIC) {
 		if n.Rail == nil && n.Children == 0 {
@@ -146,10 +146,10 @@ func checkHCAMax(f *fact.Facts, r *rule.Report) {
 				free := capacity{size: p.TableSize}
 				for _, g := range gids {
 					if g.Netdev == n.Name {
-						free.own++
+						free.used++
 					}
 				}
-				free.pods = (free.size - free.own) / ibaddr.EntriesOf(1)
+				free.pods = (free.size - free.used) / ibaddr.EntriesOf(1)
 				rooms[n.Name], rooms[n.PCI] = free, free
 			}
 		}
@@ -164,7 +164,7 @@ func checkHCAMax(f *fact.Facts, r *rule.Report) {
 			}
 			r.Judged()
 			if p.Count > int64(room.pods) {
-				r.Find("resource "+p.Resource, "it has %d devices; the GID table of %s has %d entries, of which the NIC itself uses %d: room for %d pods", p.Count, name, room.size, room.own, room.pods).Part(name)
+				r.Find("resource "+p.Resource, "it has %d devices; the GID table of %s has %d entries, of which the NIC itself uses %d: room for %d pods", p.Count, name, room.size, room.used, room.pods).Part(name)
 				break
 			}
 		}
