@@ -83,7 +83,7 @@ step lint scripts/lint.sh
 CGO_ENABLED=1 step "tests, race detector on" every race -race -p 6 -parallel 8 "${race[@]}"
 # A kubelet or an agent misses its time limits if four clusters run side by side. Without the
 # packages of scripts/long.txt one package starts a cluster, so three packages may run.
-[[ -z ${BASE:-} && ${RAIL_CNI_FULL:-} != yes ]] && beside=3 || beside=2
+[[ -z ${BASE:-} && ${RAIL_CNI_FULL:-} != yes ]] && beside=4 || beside=2
 step "tests, race detector off" every plain -p "$beside" "${plain[@]}"
 ((${#alone[@]} == 0)) || step "tests, one package at a time" every alone -p 1 "${alone[@]}"
 for dir in $(scripts/modules.sh); do
